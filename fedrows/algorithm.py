@@ -1,0 +1,102 @@
+"""The algorithm contract, the same for the simulator and for a client on a device.
+
+A round, and where an algorithm may have its say:
+
+    server   settle_   brings the rows that are about to be read up to date (lazy forms)
+    server   send      what goes to the clients beside the model
+    client   adjust_   changes the local gradient, after clipping (prox term, control variate)
+    client   finish    what the client returns beside its update, and what it keeps
+    server   step_     turns the total of the updates into the next model
+
+The defaults are FedAvg's. An algorithm is one final class in `algorithms/`, a frozen dataclass of
+its options; shared maths is a function, never a parent. State goes in and comes out: an instance
+holds options only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedrows.heat import Heat
+from fedrows.index import Index
+from fedrows.options import check
+from fedrows.params import Params, Submodels, Total
+
+State = dict[str, Params]  # what a server remembers beside the model, by name
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """The facts of one round that any side may use."""
+
+    number: int  # counted from 1
+    lr: float  # the local learning rate
+    clients: int  # N
+    weight: float  # Σ w_i over all N clients
+    cohort: Tensor  # (K,), the clients' numbers
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """What every algorithm is; the hooks that are not overridden do what FedAvg does."""
+
+    pooled: ClassVar[bool] = False  # trains on all data in one place, in batches of K · B
+    keeps: ClassVar[bool] = False  # clients keep something shaped like their submodel, zero at first
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def name(self) -> str:
+        """The name on the command line: the class's, in lower case."""
+        return type(self).__name__.lower()
+
+    def start(self, params: Params) -> State:
+        """What the server remembers before the first round."""
+        return {}
+
+    def settle_(
+        self, params: Params, state: State, index: Mapping[str, Index] | None, round_: int
+    ) -> None:
+        """Brings the rows of an index, or all rows, to where they stand before round `round_`."""
+
+    def send(self, state: State, index: Mapping[str, Index], clients: int) -> Submodels | None:
+        """What the clients get beside the model."""
+        return None
+
+    def adjust_(
+        self,
+        gradient: Submodels,
+        local: Submodels,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+    ) -> None:
+        """Changes the local gradient before it is used."""
+
+    def finish(
+        self,
+        update: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        lr: float,
+        steps: Tensor,
+    ) -> tuple[dict[str, Submodels], Submodels | None]:
+        """What clients return beside their update, and what they keep for the next time."""
+        return {}, kept
+
+    @abstractmethod
+    def step_(
+        self,
+        params: Params,
+        state: State,
+        total: Total,
+        heat: Mapping[str, Heat],
+        round_: Round,
+    ) -> None:
+        """Turns the total of the cohort's updates into the next model and state."""

@@ -1,0 +1,1 @@
+"""Federated algorithms, one final class a file; a new file is found by its name."""

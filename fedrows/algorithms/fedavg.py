@@ -1,0 +1,25 @@
+"""FedAvg (McMahan et al., AISTATS 2017): the model moves by the mean of the clients' updates.
+
+x[m] += mean_k Δ_k[m];  a client without row m counts as zero, as it would on the full model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from fedrows.algorithm import Algorithm, Round, State
+from fedrows.heat import Heat
+from fedrows.params import Params, Total
+
+
+@final
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """The mean of the updates."""
+
+    def step_(
+        self, params: Params, state: State, total: Total, heat: Mapping[str, Heat], round_: Round
+    ) -> None:
+        total.add_(params)

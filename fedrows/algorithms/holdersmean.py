@@ -1,0 +1,29 @@
+"""The mean over the sampled clients that hold a row: an ablation of FedSubAvg that needs no heat.
+
+x[m] += Σ_k w_k Δ_k[m] / Σ_{k holds m} w_k, both sums over the cohort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from fedrows.algorithm import Algorithm, Round, State
+from fedrows.heat import Heat
+from fedrows.params import Params, Total
+
+
+@final
+@dataclass(frozen=True)
+class HoldersMean(Algorithm):
+    """The mean over those of the cohort that hold the row."""
+
+    def step_(
+        self, params: Params, state: State, total: Total, heat: Mapping[str, Heat], round_: Round
+    ) -> None:
+        factors = {}
+        for table, rows in total.rows.items():
+            merged = rows.merged
+            factors[table] = 1 / merged.sum(rows.share)[merged.inverse]
+        total.add_(params, factors)

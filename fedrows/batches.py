@@ -1,0 +1,130 @@
+"""The order in which clients see their own examples: a stream of batches for a whole cohort.
+
+A client's batches depend on (seed, round, client) alone, so it meets the same ones in a cohort of
+one on a device as in a cohort of thousands in the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedrows.data import FederatedData
+from fedrows.index import Index
+from fedrows.plan import Plan
+from fedrows.seeds import BATCH, SHUFFLE, below, bits, client_keys, counters
+
+
+@dataclass(frozen=True, eq=False)
+class LocalData:
+    """The training examples of K clients, left where they lie in the federation's columns."""
+
+    clients: Tensor  # (K,), the clients' numbers, which their randomness depends on
+    starts: Tensor  # (K,), where each one's examples begin
+    sizes: Tensor  # (K,)
+    slots: Mapping[str, Tensor]  # field → (n,) or (n, L)
+    label: Tensor  # (n,)
+    fields: Mapping[str, str]  # field → table
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One step's examples for every client; ids are places in the cohort's block of rows."""
+
+    ids: Mapping[str, Tensor]  # field → (K, B) or (K, B, L)
+    label: Tensor  # (K, B)
+    weight: Tensor | None = None  # (K, B), 0 where a client has no example; None: all 1
+    active: Tensor | None = None  # (K,), 0 where a client sits the step out; None: all 1
+
+
+def local_data(data: FederatedData, cohort: Tensor) -> LocalData:
+    """The cohort's own examples."""
+    device = data.train.label.device
+    starts, sizes = data.train.splits[cohort], data.sizes[cohort]
+    return LocalData(
+        cohort.to(device),
+        starts.to(device),
+        sizes.to(device),
+        data.slots,
+        data.train.label,
+        data.fields,
+    )
+
+
+def batches(
+    local: LocalData, index: Mapping[str, Index], plan: Plan, round_: int
+) -> Iterator[Batch]:
+    """Every step's batch in a round, by the plan's way of making batches."""
+    device = local.label.device
+    offsets = {
+        name: index[table].splits[:-1].to(device) for name, table in local.fields.items()
+    }
+    make = _drawn if plan.batches == "draw" else _shuffled
+    return make(local, offsets, plan, round_)
+
+
+def _drawn(
+    local: LocalData, offsets: Mapping[str, Tensor], plan: Plan, round_: int
+) -> Iterator[Batch]:
+    """I batches of B examples, each drawn with replacement; looked up in one go."""
+    keys = client_keys(plan.seed, BATCH, round_, local.clients)  # (K,)
+    count = counters(plan.local_steps, plan.batch_size, keys.device)  # (I, B)
+    random = bits(keys[:, None], count[:, None])  # (I, K, B)
+    position = below(random, local.sizes[:, None]) + local.starts[:, None]
+    ids, label = _look_up(local, offsets, position)
+    for step in range(plan.local_steps):
+        yield Batch({name: column[step] for name, column in ids.items()}, label[step])
+
+
+def _shuffled(
+    local: LocalData, offsets: Mapping[str, Tensor], plan: Plan, round_: int
+) -> Iterator[Batch]:
+    """Whole passes in a new order; a client that is through sits out the steps that remain."""
+    size = plan.batch_size
+    per_epoch = (local.sizes + size - 1) // size  # (K,), a client's batches in one pass
+    steps = per_epoch * plan.epochs
+    first = torch.cumsum(local.sizes, 0) - local.sizes  # (K,), where its order begins
+    orders = _orders(local, plan, round_)  # (epochs, T)
+    within = torch.arange(size, device=local.label.device)
+    for step in range(int(steps.max())):
+        active = step < steps
+        epoch = torch.clamp(step // per_epoch, max=plan.epochs - 1)
+        rank = (step % per_epoch * size)[:, None] + within  # (K, B), a place in the pass
+        weight = (rank < local.sizes[:, None]) & active[:, None]
+        entry = first[:, None] + torch.where(weight, rank, 0)
+        position = orders[epoch[:, None], entry] + local.starts[:, None]
+        ids, label = _look_up(local, offsets, position)
+        yield Batch(ids, label, weight.to(label.dtype), active.to(label.dtype))
+
+
+def _orders(local: LocalData, plan: Plan, round_: int) -> Tensor:
+    """A random order of every client's examples for each pass, one after another: (epochs, T)."""
+    device = local.label.device
+    total = int(local.sizes.sum())
+    owner = torch.repeat_interleave(
+        torch.arange(len(local.sizes), device=device), local.sizes, output_size=total
+    )
+    first = torch.cumsum(local.sizes, 0) - local.sizes
+    position = torch.arange(total, device=device) - first[owner]  # 0 … size−1 in each client
+    keys = client_keys(plan.seed, SHUFFLE, round_, local.clients)[owner]
+    epochs = torch.arange(plan.epochs, device=device)[:, None]
+    random = bits(keys, (epochs << 32) + position)  # (epochs, T)
+    order = torch.argsort(random, dim=1, stable=True)
+    order = order.gather(1, torch.argsort(owner[order], dim=1, stable=True))
+    return position[order]
+
+
+def _look_up(
+    local: LocalData, offsets: Mapping[str, Tensor], position: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """The block ids and labels at some positions (…, K, B) of the columns."""
+    ids = {}
+    for name, column in local.slots.items():
+        found = column.index_select(0, position.reshape(-1))
+        found = found.view(*position.shape, *column.shape[1:])  # (…, K, B) or (…, K, B, L)
+        offset = offsets[name].view(-1, *[1] * column.dim())  # (K, 1) or (K, 1, 1)
+        ids[name] = found.add_(offset)
+    return ids, local.label.index_select(0, position.reshape(-1)).view(position.shape)

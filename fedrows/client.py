@@ -1,0 +1,58 @@
+"""What a client does in a round: I local SGD steps from the submodel it was sent.
+
+The same function trains one client on a device (K = 1) and a simulated cohort of thousands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedrows.algorithm import Algorithm, Round
+from fedrows.batches import LocalData, batches
+from fedrows.model import Model
+from fedrows.params import Submodels
+from fedrows.plan import Plan
+
+
+@dataclass
+class Upload:
+    """What K clients send back, and what they keep to themselves."""
+
+    clients: Tensor  # (K,), the numbers of the clients that answered
+    update: Submodels  # Δ_k = where the client ended − where it started
+    steps: Tensor  # (K,), the local steps taken
+    extra: dict[str, Submodels]
+    kept: Submodels | None
+
+
+def train(
+    model: Model,
+    algorithm: Algorithm,
+    local: LocalData,
+    start: Submodels,
+    sent: Submodels | None,
+    kept: Submodels | None,
+    plan: Plan,
+    round_: Round,
+) -> Upload:
+    """Trains K clients side by side, each on its own examples and its own copy of its rows."""
+    here = start.map(torch.clone)
+    steps = torch.zeros(len(local.clients), dtype=torch.float64, device=local.label.device)
+    for batch in batches(local, start.index, plan, round_.number):
+        gradient = model.gradient(here, batch)
+        if plan.clip is not None:
+            # Before the algorithm's own terms: Scaffold's drift is known only if it is not clipped.
+            gradient.scale_((plan.clip / gradient.norms().clamp(min=1e-12)).clamp(max=1))
+        algorithm.adjust_(gradient, here, start, sent, kept)
+        if batch.active is None:
+            steps += 1
+        else:
+            gradient.scale_(batch.active)  # the whole step, the algorithm's own terms included
+            steps += batch.active
+        here.add_(gradient, -round_.lr)
+    here.add_(start, -1)
+    extra, kept = algorithm.finish(here, sent, kept, round_.lr, steps)
+    return Upload(local.clients.cpu(), here, steps, extra, kept)

@@ -1,0 +1,36 @@
+"""Everything fedrows refuses to do, each as one sentence: what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedrowsError(Exception):
+    """What every error of this package is; its text is one sentence made for a person."""
+
+
+class PlanError(FedrowsError, ValueError):
+    """A number or a choice of a run that cannot be right."""
+
+
+class DataError(FedrowsError, ValueError):
+    """Data that cannot be trained on, or a data file that cannot be read."""
+
+
+class ModelError(FedrowsError, ValueError):
+    """A module that does not fit its data, or cannot be lifted over a cohort."""
+
+
+class RunFolderError(FedrowsError, OSError):
+    """A run folder that cannot be written, read or resumed."""
+
+
+class UnknownNameError(FedrowsError, LookupError):
+    """A name that nothing is called by."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}."
+        super().__init__(f"There is no {kind} called {name!r}: {hint}")

@@ -1,0 +1,106 @@
+"""Which rows of a table each client of a cohort holds, flat and ragged.
+
+    cohort of K = 3       client 0   client 1   client 2
+      ids     [ 4 9 31 |  9 12  |  4 12 40 77 ]     (R,)    sorted inside each client
+      splits  [ 0      3        5            9]     (K+1,)
+
+No padding: client sizes are heavy-tailed. `splits` lives on the CPU whatever the device, so that
+every size is known to the host without waiting for a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Index:
+    """The index sets S(i) of K clients in one table.
+
+    `held` are the sorted ids that any client of the whole federation holds, and `place` says
+    where in it each id stands. Heat kept in the order of `held` is then read by one gather.
+    `source` says which entries of a larger index this one was selected from.
+    """
+
+    ids: Tensor  # (R,)
+    splits: Tensor  # (K+1,), on the CPU
+    place: Tensor | None = None  # (R,)
+    held: Tensor | None = None  # (H,)
+    source: Tensor | None = field(default=None, repr=False)  # (R,)
+
+    @property
+    def clients(self) -> int:
+        """K, the number of clients."""
+        return len(self.splits) - 1
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """How many rows each client holds: (K,), on the CPU."""
+        return self.splits.diff()
+
+    @cached_property
+    def owner(self) -> Tensor:
+        """Which client each entry belongs to: (R,)."""
+        return self.spread(torch.arange(self.clients))
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One value per client, repeated over its entries: (K,) → (R,)."""
+        device = self.ids.device
+        return torch.repeat_interleave(
+            values.to(device), self.lengths.to(device), output_size=len(self.ids)
+        )
+
+    def select(self, clients: Tensor) -> Index:
+        """The index sets of some of the clients, in the order given."""
+        starts, lengths = self.splits[clients], self.lengths[clients]
+        splits = torch.zeros(len(clients) + 1, dtype=torch.int64)
+        torch.cumsum(lengths, 0, out=splits[1:])
+        device, size = self.ids.device, int(splits[-1])
+        shift = torch.repeat_interleave(
+            (starts - splits[:-1]).to(device), lengths.to(device), output_size=size
+        )
+        source = shift.add_(torch.arange(size, device=device))
+        place = None if self.place is None else self.place.index_select(0, source)
+        return Index(self.ids.index_select(0, source), splits, place, self.held, source)
+
+    def slice(self, start: int, stop: int) -> Index:
+        """The index sets of the clients start … stop−1, as views."""
+        low, high = int(self.splits[start]), int(self.splits[stop])
+        return Index(
+            self.ids[low:high],
+            self.splits[start : stop + 1] - low,
+            None if self.place is None else self.place[low:high],
+            self.held,
+            None if self.source is None else self.source[low:high],
+        )
+
+    def to(self, device: torch.device) -> Index:
+        """The same index with its entries on another device."""
+        place, held, source = (
+            None if x is None else x.to(device) for x in (self.place, self.held, self.source)
+        )
+        return Index(self.ids.to(device), self.splits, place, held, source)
+
+
+def index_and_slots(
+    clients: int, rows: int, owners: list[np.ndarray], ids: list[np.ndarray]
+) -> tuple[Index, list[np.ndarray]]:
+    """The index sets behind (owner, id) pairs, and each pair's slot: its place inside S(owner).
+
+    Takes several lists of pairs, one per field that reads the table, because fields that share a
+    table share index sets.
+    """
+    pairs = np.concatenate([owner * rows + id_ for owner, id_ in zip(owners, ids, strict=True)])
+    unique, inverse = np.unique(pairs, return_inverse=True)
+    entry_owner, entry_id = np.divmod(unique, rows)
+    splits = np.searchsorted(entry_owner, np.arange(clients + 1))
+    held, place = np.unique(entry_id, return_inverse=True)
+    slots = inverse - splits[entry_owner[inverse]]
+    index = Index(*(torch.from_numpy(x) for x in (entry_id, splits, place, held)))
+    sizes = np.cumsum([len(owner) for owner in owners])[:-1]
+    return index, np.split(slots, sizes)

@@ -1,0 +1,87 @@
+"""Options: dataclass fields with a sentence of help and the values they may take.
+
+A plan, an algorithm and a task are dataclasses of such fields. The command line makes its flags
+from them, and each instance checks itself when it is made.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, field, fields
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from fedrows.errors import PlanError
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+    choices: Sequence[str] | None = None,
+) -> Any:
+    """A dataclass field with its help and its domain: > above, ≥ least, ≤ most, one of choices."""
+    domain = {"above": above, "least": least, "most": most, "choices": choices}
+    return field(default=default, metadata={"help": help, **domain})
+
+
+def kind(of: type, item: Field[Any]) -> tuple[type, bool]:
+    """An option's plain type, and whether it may be None."""
+    hint = get_type_hints(of)[item.name]
+    if get_origin(hint) in (Union, types.UnionType):
+        plain = next(part for part in get_args(hint) if part is not type(None))
+        return plain, True
+    return hint, False
+
+
+def options(of: type) -> Iterator[Field[Any]]:
+    """The fields of a dataclass that are options."""
+    return (item for item in fields(of) if "help" in item.metadata)
+
+
+def default(item: Field[Any]) -> Any:
+    """What an option is when nobody says otherwise."""
+    return None if item.default is MISSING else item.default
+
+
+def check(owner: Any) -> None:
+    """Raises a PlanError that names the first option of `owner` whose value cannot be right."""
+    for item in options(type(owner)):
+        value = getattr(owner, item.name)
+        wanted = _complaint(value, *kind(type(owner), item), item.metadata)
+        if wanted:
+            flag = item.name.replace("_", "-")
+            raise PlanError(f"{flag} is {value!r}, but must be {wanted}.")
+
+
+def _complaint(value: Any, plain: type, optional: bool, domain: Any) -> str | None:
+    """What the value should have been, or None when it is right."""
+    if value is None:
+        return None if optional else f"given as {_words(plain)}"
+    if plain is bool or plain is str:
+        if not isinstance(value, plain):
+            return _words(plain)
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        return _words(plain)
+    elif plain is int and value != int(value):
+        return "a whole number"
+    elif not math.isfinite(value):
+        return "a finite number"
+    above, least, most, choices = (domain[k] for k in ("above", "least", "most", "choices"))
+    if above is not None and value <= above:
+        return f"above {above:g}"
+    if least is not None and value < least:
+        return f"at least {least:g}"
+    if most is not None and value > most:
+        return f"at most {most:g}"
+    if choices is not None and value not in choices:
+        return f"one of {', '.join(choices)}"
+    return None
+
+
+def _words(plain: type) -> str:
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[plain]

@@ -1,0 +1,425 @@
+"""The page put together: a run folder's files → charts, tables and words → `page.html`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import statistics
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import BaseLoader, Environment, StrictUndefined
+from markupsafe import Markup
+
+from fedrows.report import chart, story
+from fedrows.report.folder import read_json, read_metrics
+from fedrows.summary import (
+    METRICS,
+    Line,
+    Summary,
+    Target,
+    by_algorithm,
+    display,
+    number,
+    show,
+    show_bytes,
+    show_number,
+    show_rounds,
+    show_speed_up,
+    summarise,
+)
+
+# Colour and dash of the algorithms everyone knows; a new one takes the next free style.
+STYLES = {
+    "fedsubavg": 0,
+    "fedavg": 1,
+    "centralsgd": 2,
+    "fedprox": 3,
+    "scaffold": 4,
+    "fedadam": 5,
+    "scaffoldapprox": 6,
+    "holdersmean": 7,
+    "steppedmean": 8,
+}
+STYLE_COUNT = 12
+SUBTITLES = {
+    "train_loss": "on a fixed sample of the training data",
+    "test_loss": "on held-out examples",
+    "test_accuracy": "share of held-out examples classified right",
+    "test_auc": "area under the ROC curve, all clients pooled",
+    "test_gauc": "AUC inside each client, averaged by examples",
+}
+
+Curves = dict[str, dict[int, list[Line]]]
+
+
+def render(folder: Path) -> str:
+    """The whole page as text."""
+    config, data = read_json(folder / "config.json"), read_json(folder / "data.json")
+    lines = read_metrics(folder / "metrics.jsonl")
+    summary = summarise(lines, _target(folder), number(data.get("bytes_full_model")))
+    curves = by_algorithm(lines)
+    # FedSubAvg and FedAvg first, in the order of the styles, so that every report reads alike
+    order = sorted(curves, key=lambda name: (STYLES.get(name, STYLE_COUNT), name))
+    summary["algorithms"].sort(key=lambda a: order.index(a["name"]))
+    styles = _styles(order)
+    buckets = Buckets({name: curves[name] for name in order})
+    css, script = (files(__package__).joinpath(f).read_text("utf-8") for f in ("style.css", "script.js"))
+    environment = Environment(
+        loader=BaseLoader(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
+    return template.render(
+        css=Markup(css),
+        script=Markup(script),
+        css_hash=_hash(css),
+        script_hash=_hash(script),
+        kind=config.get("kind", "run"),
+        task=_name_of(config.get("task")),
+        version=config.get("fedrows"),
+        headline=story.headline(summary),
+        lede=story.lede(summary, buckets.losses()),
+        facts=_facts(config, summary, data),
+        legend=[(i, display(n), chart.swatch(styles[n])) for i, n in enumerate(order)],
+        waiting=[display(n) for n in _configured(config) if n not in curves],
+        race=_race(summary, styles),
+        goal=story.goal(summary) if summary["target"]["rule"] else "",
+        panels=_panels(summary, curves, order, styles, data),
+        columns=_columns(summary),
+        rows=_rows(summary, styles),
+        single=_single_seeds(summary),
+        cold=buckets.panels(order, styles),
+        heat=[_heat(h) for h in data.get("heat") or []],
+        traffic=_traffic(summary, styles),
+        full_model=show_bytes(number(data.get("bytes_full_model"))),
+        data_facts=_data_facts(data),
+        settings=_settings(config),
+        config_text=json.dumps(config, indent=2, ensure_ascii=False),
+        command=_command(config),
+    )
+
+
+class Buckets:
+    """The final loss and AUC by heat bucket, cold to hot, averaged over seeds."""
+
+    def __init__(self, curves: Curves) -> None:
+        finals = {name: [c[-1].get("buckets") or [] for c in seeds.values()] for name, seeds in curves.items()}
+        every = [found for seeds in finals.values() for found in seeds if found]
+        size = len(every[0]) if every else 0
+        # Seeds may cut the data elsewhere: buckets are then matched by their place, cold to hot.
+        self.finals = {
+            name: [found for found in seeds if len(found) == size] for name, seeds in finals.items()
+        }
+        same = [found for found in every if len(found) == size]
+        self.labels = [
+            _range(min(f[i]["low"] for f in same), max(f[i]["high"] for f in same)) for i in range(size)
+        ]
+        self.examples = [round(statistics.fmean(f[i].get("examples") or 0 for f in same)) for i in range(size)]
+
+    def points(self, name: str, metric: str) -> list[chart.Point]:
+        """One point per bucket in which some seed has a value."""
+        points = []
+        for i in range(len(self.labels)):
+            values = [v for f in self.finals[name] if (v := number(f[i].get(metric))) is not None]
+            if values:
+                points.append(chart.Point(i, statistics.fmean(values), min(values), max(values)))
+        return points
+
+    def losses(self) -> list[tuple[str, dict[str, float]]]:
+        """Each bucket's label ('1–3 clients') and final test loss by algorithm."""
+        table: list[dict[str, float]] = [{} for _ in self.labels]
+        for name in self.finals:
+            for p in self.points(name, "loss"):
+                table[int(p.x)][name] = p.y
+        return [(_clients(label), row) for label, row in zip(self.labels, table, strict=True) if row]
+
+    def panels(self, order: Sequence[str], styles: dict[str, str]) -> list[dict[str, Any]]:
+        """The charts of loss and AUC by bucket, each with its table."""
+        panels = []
+        for metric, title, better in (("loss", "Test loss", "lower"), ("auc", "Test AUC", "higher")):
+            series = [
+                chart.Series(display(n), k, styles[n], self.points(n, metric)) for k, n in enumerate(order)
+            ]
+            if not any(s.points for s in series):
+                continue
+            rows = []
+            for s in series:
+                by_bucket = {int(p.x): show_number(p.y) for p in s.points}
+                rows.append([s.name, *(by_bucket.get(i, "–") for i in range(len(self.labels)))])
+            panels.append(
+                {
+                    "title": f"{title} by heat",
+                    "subtitle": f"after the last round, {better} is better; cold features on the left",
+                    "svg": chart.dot_chart(
+                        f"{title} by heat of the target feature",
+                        f"{title} of each algorithm in {len(self.labels)} heat buckets, cold to hot.",
+                        self.labels,
+                        series,
+                    ),
+                    "columns": ["held by", *self.labels],
+                    "rows": [*rows, ["test examples", *(f"{n:,}" for n in self.examples)]],
+                }
+            )
+        return panels
+
+
+def _target(folder: Path) -> Target:
+    """The target settings with which `summary.json` was made; the numbers are computed anew."""
+    chosen = read_json(folder / "summary.json").get("target") or {}
+    known = {key: chosen[key] for key in ("metric", "value", "rounds") if key in chosen}
+    return Target(**known)
+
+
+def _styles(order: Sequence[str]) -> dict[str, str]:
+    free = [i for i in range(STYLE_COUNT) if i not in {STYLES.get(n) for n in order}]
+    found, new = {}, 0
+    for name in order:
+        if name in STYLES:
+            found[name] = f"s{STYLES[name]}"
+        else:
+            found[name] = f"s{free[new % len(free)]}"
+            new += 1
+    return found
+
+
+def _panels(
+    summary: Summary, curves: Curves, order: Sequence[str], styles: dict[str, str], data: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """One chart for each metric that was measured."""
+    panels = []
+    for metric, (title, higher, digits) in METRICS.items():
+        series = [
+            chart.Series(display(n), k, styles[n], _over_seeds(curves[n], metric))
+            for k, n in enumerate(order)
+        ]
+        if not any(s.points for s in series):
+            continue
+        guides = []
+        target = summary["target"]
+        if target["rule"] and target["metric"] == metric:
+            guides.append((f"target {target['reached_at']['mean']:.{digits}f}", target["reached_at"]["mean"]))
+        best = number(data.get("best_loss"))
+        if metric == "test_loss" and best is not None:
+            guides.append((f"best achievable {best:.{digits}f}", best))
+        name = title[0].upper() + title[1:]
+        rounds = sorted({p.x for s in series for p in s.points})
+        picked = [rounds[round(i * (len(rounds) - 1) / 7)] for i in range(8)] if len(rounds) > 8 else rounds
+        tables = [{p.x: f"{p.y:.{digits}f}" for p in s.points} for s in series]
+        panels.append(
+            {
+                "title": name,
+                "subtitle": f"{SUBTITLES[metric]}; {'higher' if higher else 'lower'} is better",
+                "svg": chart.line_chart(
+                    f"{name} by round",
+                    f"{name} of {', '.join(s.name for s in series if s.points)}, "
+                    f"rounds {rounds[0]:.0f} to {rounds[-1]:.0f}; mean over seeds, band from lowest to highest.",
+                    series,
+                    guides,
+                ),
+                "columns": ["round", *(f"{r:,.0f}" for r in picked)],
+                "rows": [
+                    [s.name, *(t.get(r, "–") for r in picked)]
+                    for s, t in zip(series, tables, strict=True)
+                    if s.points
+                ],
+            }
+        )
+    return panels
+
+
+def _over_seeds(seeds: dict[int, list[Line]], metric: str) -> list[chart.Point]:
+    values: dict[int, list[float]] = {}
+    for curve in seeds.values():
+        for line in curve:
+            if (v := number(line.get(metric))) is not None:
+                values.setdefault(line["round"], []).append(v)
+    return [chart.Point(r, statistics.fmean(v), min(v), max(v)) for r, v in sorted(values.items())]
+
+
+def _race(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
+    """Bars of the rounds to the target, the quickest first."""
+    if not summary["target"]["rule"]:
+        return []
+    longest = max(a["rounds"] for a in summary["algorithms"])
+    runs = [a for a in summary["algorithms"] if a["rounds_to_target"]["values"]]
+    runs.sort(key=lambda a: (a["rounds_to_target"]["mean"] is None, a["rounds_to_target"]["mean"] or 0))
+    bars = []
+    for a in runs:
+        mean = a["rounds_to_target"]["mean"]
+        share = (a["rounds"] if mean is None else mean) / longest if longest else 0.0
+        bars.append(
+            {
+                "name": display(a["name"]),
+                "bar": chart.bar(share, styles[a["name"]], open_ended=mean is None),
+                "value": show_rounds(a),
+                "note": show_speed_up(a["speed_up"]) if a["name"] != "fedavg" else "",
+            }
+        )
+    return bars
+
+
+def _traffic(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
+    runs = [a for a in summary["algorithms"] if a["bytes_down"] or a["bytes_up"]]
+    top = summary["bytes_full_model"] or max((a[k] or 0 for a in runs for k in ("bytes_down", "bytes_up")), default=0)
+    return [
+        {
+            "name": display(a["name"]),
+            "down": chart.bar((a["bytes_down"] or 0) / top, styles[a["name"]]),
+            "up": chart.bar((a["bytes_up"] or 0) / top, styles[a["name"]]),
+            "down_text": show_bytes(a["bytes_down"], a["down_share"]),
+            "up_text": show_bytes(a["bytes_up"], a["up_share"]),
+        }
+        for a in runs
+    ]
+
+
+def _measured(summary: Summary) -> list[str]:
+    return [m for m in METRICS if any(a["metrics"][m]["best"]["mean"] is not None for a in summary["algorithms"])]
+
+
+def _columns(summary: Summary) -> list[str]:
+    race = ["Rounds to target", "Speed-up"] if summary["target"]["rule"] else []
+    return ["Algorithm", *race, *(f"Best {METRICS[m][0]}" for m in _measured(summary)), "Seconds", "Rounds/s"]
+
+
+def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
+    """The summary table; the best federated value of a metric is marked."""
+    runs = summary["algorithms"]
+    winners = {}
+    for m in _measured(summary):
+        found = [a["metrics"][m]["best"]["mean"] for a in runs if a["name"] != "centralsgd"]
+        known = [v for v in found if v is not None]
+        winners[m] = (max if METRICS[m][1] else min)(known) if len(known) > 1 else None
+    rows = []
+    for a in runs:
+        cells = []
+        if summary["target"]["rule"]:
+            cells += [(show_rounds(a), False), (show_speed_up(a["speed_up"]), False)]
+        for m, winner in winners.items():
+            stat = a["metrics"][m]["best"]
+            best = winner is not None and stat["mean"] == winner and a["name"] != "centralsgd"
+            cells.append((show(stat, METRICS[m][2]), best))
+        cells += [(show(a["seconds"], None), False), (show(a["rounds_per_second"], None), False)]
+        rows.append({"name": display(a["name"]), "swatch": chart.swatch(styles[a["name"]]), "cells": cells})
+    return rows
+
+
+def _single_seeds(summary: Summary) -> dict[str, Any]:
+    """Best and final values seed by seed, for the folded table."""
+    measured = _measured(summary)
+    rows = []
+    for a in summary["algorithms"]:
+        for i, seed in enumerate(a["seeds"]):
+            cells = [display(a["name"]), str(seed)]
+            for m in measured:
+                for which in ("best", "final"):
+                    v = a["metrics"][m][which]["values"][i]
+                    cells.append("–" if v is None else f"{v:.{METRICS[m][2]}f}")
+            rows.append(cells)
+    titles = [f"{which} {METRICS[m][0]}" for m in measured for which in ("best", "final")]
+    return {"columns": ["algorithm", "seed", *titles], "rows": rows}
+
+
+def _heat(group: dict[str, Any]) -> dict[str, Any]:
+    table, name = str(group.get("table", "")), group.get("group")
+    title = f"{name}" if name else table
+    features, smallest, largest = (group.get(k) or 0 for k in ("features", "smallest", "largest"))
+    dispersion = number(group.get("dispersion"))
+    words = f"{features:,} feature{'' if features == 1 else 's'}, heat {smallest:,} to {largest:,}"
+    if dispersion is not None:
+        words += f", dispersion {dispersion:,.0f}"
+    histogram = [(int(h), int(c)) for h, c in group.get("histogram") or []]
+    drawn = any(h > 0 and c > 0 for h, c in histogram)
+    return {
+        "title": title,
+        "subtitle": words,
+        "table": table,
+        "svg": chart.heat_chart(f"Heat of {title}", words, histogram) if drawn else "",
+    }
+
+
+def _facts(config: dict[str, Any], summary: Summary, data: dict[str, Any]) -> list[tuple[str, str]]:
+    plan = config.get("plan") or {}
+    facts = [
+        ("Task", _name_of(config.get("task"))),
+        ("Clients", f"{data['clients']:,}" if data.get("clients") else ""),
+        ("Per round", f"{plan['clients_per_round']:,}" if plan.get("clients_per_round") else ""),
+        ("Rounds", f"{max(a['rounds'] for a in summary['algorithms']):,}"),
+        ("Seeds", str(max(len(a["seeds"]) for a in summary["algorithms"]))),
+    ]
+    return [(term, value) for term, value in facts if value]
+
+
+def _data_facts(data: dict[str, Any]) -> list[tuple[str, str]]:
+    whole = {
+        "clients": "Clients",
+        "clients_without_training_data": "… without training data",
+        "train_examples": "Training examples",
+        "test_examples": "Test examples",
+        "examples_per_client": "Training examples per client",
+        "one_class_clients": "One-class clients, left out of GAUC",
+    }
+    facts = []
+    for key, term in whole.items():
+        value = number(data.get(key))
+        if value is not None:
+            facts.append((term, f"{value:,.1f}".removesuffix(".0")))
+    if (share := number(data.get("unseen_target_share"))) is not None:
+        facts.append(("Test examples whose target nobody trained on", f"{100 * share:.2f} %"))
+    if (best := number(data.get("best_loss"))) is not None:
+        facts.append(("Best achievable test loss", f"{best:.4f}"))
+    if (size := number(data.get("bytes_full_model"))) is not None:
+        facts.append(("Full model", show_bytes(size)))
+    return facts
+
+
+def _settings(config: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The configuration as sections of name and value."""
+    sections: list[tuple[str, list[tuple[str, str]]]] = []
+    for key, value in config.items():
+        if isinstance(value, dict):
+            sections.append((key, [(str(k), _plain(v)) for k, v in value.items()]))
+        elif isinstance(value, list):
+            items = [v if isinstance(v, dict) else {"name": v} for v in value]
+            options = [
+                (_name_of(v), ", ".join(f"{k} = {_plain(o)}" for k, o in v.items() if k != "name") or "defaults")
+                for v in items
+            ]
+            sections.append((key, options))
+    return sections
+
+
+def _configured(config: dict[str, Any]) -> list[str]:
+    chosen = config.get("algorithms") or [config.get("algorithm")]
+    return [name for entry in chosen if (name := _name_of(entry))]
+
+
+def _command(config: dict[str, Any]) -> str:
+    command = config.get("command") or ""
+    return " ".join(str(word) for word in command) if isinstance(command, list) else str(command)
+
+
+def _name_of(entry: Any) -> str:
+    if isinstance(entry, dict):
+        entry = entry.get("name")
+    return "" if entry is None else str(entry)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _range(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def _clients(label: str) -> str:
+    return f"{label} client" if label == "1" else f"{label} clients"
+
+
+def _hash(text: str) -> str:
+    """The text's hash as the Content-Security-Policy wants it: only this style and script may act."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,86 @@
+"""The round loop: sample K clients, send submodels, add up their updates, step.
+
+`rounds` is a generator: the caller owns the loop, the printing, the saving and the stopping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedrows.algorithm import Algorithm, Round, State
+from fedrows.errors import PlanError
+from fedrows.fleet import Fleet
+from fedrows.model import Model
+from fedrows.params import Params, Submodels, take, total
+from fedrows.plan import Plan
+from fedrows.seeds import COHORT, choose
+
+ID_BYTES = 4  # an index set goes up as 32-bit ids
+
+
+@dataclass
+class Progress:
+    """Where a run stands after some round; the model is the run's own, not a copy.
+
+    Lazy algorithms leave rows behind: call `settle` before reading the whole model.
+    """
+
+    round: int
+    params: Params
+    state: State
+    algorithm: Algorithm
+    bytes_down: float = 0.0  # of the last round, mean over its clients
+    bytes_up: float = 0.0
+
+    def settle(self) -> Params:
+        """The model with every row brought up to date."""
+        self.algorithm.settle_(self.params, self.state, None, self.round + 1)
+        return self.params
+
+
+def begin(model: Model, algorithm: Algorithm, plan: Plan) -> Progress:
+    """Where a run stands before its first round."""
+    params = model.start().map(lambda x: x.to(plan.torch_device, plan.torch_dtype))
+    return Progress(0, params, algorithm.start(params), algorithm)
+
+
+def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
+    """Runs the rounds that the plan has left, yielding after each of them."""
+    if plan.clients_per_round > fleet.clients:
+        raise PlanError(
+            f"clients-per-round is {plan.clients_per_round}, but only {fleet.clients} clients have "
+            f"training data: ask for at most {fleet.clients}."
+        )
+    heat, weight = fleet.heat(), float(fleet.weights.sum())
+    algorithm, params, state = progress.algorithm, progress.params, progress.state
+    for number in range(progress.round + 1, plan.rounds + 1):
+        cohort = choose(plan.seed, COHORT, number, fleet.clients, plan.clients_per_round)
+        facts = Round(number, plan.lr_at(number), fleet.clients, weight, cohort)
+        index = fleet.index_sets(cohort)
+        algorithm.settle_(params, state, index, number)
+        start = take(params, index, len(cohort))
+        sent = algorithm.send(state, index, len(cohort))
+        upload = fleet.train(cohort, start, sent, facts)
+        weights = fleet.weights[upload.clients].to(upload.steps)
+        sums = total(upload.update, weights, upload.steps)
+        for name, extra in upload.extra.items():
+            sums.extra[name] = total(extra, weights, upload.steps)
+        algorithm.step_(params, state, sums, heat, facts)
+        progress.round = number
+        progress.bytes_down = _bytes(start, sent) / len(cohort)
+        progress.bytes_up = (
+            _bytes(upload.update, *upload.extra.values())
+            + ID_BYTES * sum(len(rows.ids) for rows in index.values())
+        ) / len(cohort)
+        yield progress
+
+
+def _bytes(*parts: Submodels | None) -> int:
+    """What the numbers of some submodels weigh."""
+    return sum(
+        x.nbytes
+        for part in parts
+        if part is not None
+        for x in (*part.rows.values(), *part.dense.values())
+    )

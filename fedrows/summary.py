@@ -1,0 +1,261 @@
+"""What a run or a comparison came to: best and final metrics, rounds to the target, bytes, time.
+
+Works on the lines of `metrics.jsonl`, one per algorithm, seed and evaluated round. The target is
+the paper's (Table 2): the best train loss of CentralSGD, seed by seed;
+speed-up = rounds of FedAvg / rounds of the algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# metric → (title, True where higher is better, digits shown)
+METRICS: dict[str, tuple[str, bool, int]] = {
+    "train_loss": ("train loss", False, 4),
+    "test_loss": ("test loss", False, 4),
+    "test_accuracy": ("test accuracy", True, 3),
+    "test_auc": ("test AUC", True, 3),
+    "test_gauc": ("test GAUC", True, 3),
+}
+NAMES = {
+    "fedavg": "FedAvg",
+    "fedsubavg": "FedSubAvg",
+    "fedprox": "FedProx",
+    "scaffold": "Scaffold",
+    "scaffoldapprox": "Scaffold (server-side approximation)",
+    "fedadam": "FedAdam",
+    "centralsgd": "CentralSGD",
+    "holdersmean": "holders' mean",
+    "steppedmean": "stepped-on mean",
+}
+
+Line = dict[str, Any]
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What to reach: `value`, or else CentralSGD's best `metric` in its first `rounds` (or all)."""
+
+    metric: str = "train_loss"
+    value: float | None = None
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric not in METRICS:
+            raise ValueError(f"target metric {self.metric!r} is not one of {', '.join(METRICS)}")
+
+
+def summarise(
+    lines: Iterable[Line], target: Target | None = None, bytes_full_model: float | None = None
+) -> Summary:
+    """The summary of all metric lines, ready for `summary.json` (None for NaN and infinity)."""
+    target = target or Target()
+    curves = by_algorithm(lines)
+    central = curves.get("centralsgd", {})
+    every_seed = sorted({seed for seeds in curves.values() for seed in seeds})
+    goals = {seed: _goal(target, central.get(seed, [])) for seed in every_seed}
+    to_target = {
+        name: {s: _first(curve, target.metric, goals[s]) for s, curve in seeds.items()}
+        for name, seeds in curves.items()
+    }
+    known = [g for g in goals.values() if g is not None]
+    algorithms = []
+    for name, seeds in curves.items():
+        ends = [curve[-1] for curve in seeds.values()]
+        seconds = [number(end.get("seconds")) for end in ends]
+        rates = [end["round"] / s if s else None for end, s in zip(ends, seconds, strict=True)]
+        down, up = (_mean_of(seeds, key) for key in ("bytes_down", "bytes_up"))
+        reached = [to_target[name][s] for s in seeds if goals[s] is not None]
+        algorithms.append(
+            {
+                "name": name,
+                "seeds": list(seeds),
+                "rounds": max(end["round"] for end in ends),
+                "metrics": {
+                    metric: {
+                        "best": spread([_best(curve, metric) for curve in seeds.values()]),
+                        "final": spread([number(end.get(metric)) for end in ends]),
+                    }
+                    for metric in METRICS
+                },
+                "rounds_to_target": spread(reached),
+                "speed_up": _speed_up(name, curves, to_target, goals),
+                "bytes_down": down,
+                "bytes_up": up,
+                "down_share": down / bytes_full_model if down and bytes_full_model else None,
+                "up_share": up / bytes_full_model if up and bytes_full_model else None,
+                "seconds": spread(seconds),
+                "rounds_per_second": spread(rates),
+            }
+        )
+    return {
+        "target": asdict(target)
+        | {
+            "rule": None if not known else "centralsgd" if target.value is None else "given",
+            "reached_at": spread(known),
+            "by_seed": {str(seed): goal for seed, goal in goals.items()},
+        },
+        "bytes_full_model": bytes_full_model,
+        "algorithms": algorithms,
+    }
+
+
+def table(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """The column titles and the rows of the summary as text, without the columns nobody filled."""
+    shown = summary["algorithms"]
+    target = summary["target"]
+    columns: list[tuple[str, list[str]]] = [("Algorithm", [display(a["name"]) for a in shown])]
+    if target["rule"]:
+        digits = METRICS[target["metric"]][2]
+        goal = show(target["reached_at"], digits)
+        title = f"Rounds to {METRICS[target['metric']][0]} {goal}"
+        columns.append((title, [show_rounds(a) for a in shown]))
+        columns.append(("Speed-up", [show_speed_up(a["speed_up"]) for a in shown]))
+    for metric, (title, _, digits) in METRICS.items():
+        best = [show(a["metrics"][metric]["best"], digits) for a in shown]
+        columns.append((f"Best {title}", best))
+    columns.append(("Bytes down", [show_bytes(a["bytes_down"], a["down_share"]) for a in shown]))
+    columns.append(("Bytes up", [show_bytes(a["bytes_up"], a["up_share"]) for a in shown]))
+    columns.append(("Rounds/s", [show(a["rounds_per_second"], None) for a in shown]))
+    kept = [c for c in columns if any(cell != "–" for cell in c[1])]
+    rows = [list(row) for row in zip(*(cells for _, cells in kept), strict=True)]
+    return [title for title, _ in kept], rows
+
+
+def by_algorithm(lines: Iterable[Line]) -> dict[str, dict[int, list[Line]]]:
+    """algorithm → seed → its lines by round.
+
+    A round evaluated twice, as a resumed run does, counts once: as it was the last time.
+    """
+    found: dict[str, dict[int, dict[int, Line]]] = {}
+    for line in lines:
+        found.setdefault(line["algorithm"], {}).setdefault(line["seed"], {})[line["round"]] = line
+    return {
+        name: {s: [rounds[r] for r in sorted(rounds)] for s, rounds in sorted(seeds.items())}
+        for name, seeds in found.items()
+    }
+
+
+def number(value: Any) -> float | None:
+    """The value as a finite number; None for anything else (null, NaN, infinity, text)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def spread(values: Sequence[float | None]) -> dict[str, Any]:
+    """Mean and sample standard deviation (None for one) of the known values, beside all of them."""
+    known = [v for v in values if v is not None]
+    return {
+        "mean": statistics.fmean(known) if known else None,
+        "spread": statistics.stdev(known) if len(known) > 1 else None,
+        "values": list(values),
+    }
+
+
+def display(name: str) -> str:
+    """The algorithm's name as people write it."""
+    return NAMES.get(name, name)
+
+
+def show(stat: dict[str, Any], digits: int | None) -> str:
+    """'0.6120 ± 0.0031', with '(2 of 3 seeds)' where not all have a value; None: 3 significant."""
+    if stat["mean"] is None:
+        return "–"
+    values = stat["values"]
+    known = sum(v is not None for v in values)
+    text = show_number(stat["mean"], digits)
+    if stat["spread"] is not None:
+        text += f" ± {show_number(stat['spread'], digits)}"
+    return text if known == len(values) else f"{text} ({known} of {len(values)} seeds)"
+
+
+def show_number(value: float, digits: int | None = None) -> str:
+    """The number with so many decimals, or with three significant digits."""
+    if digits is None:
+        digits = 2 if value == 0 else min(6, max(0, 2 - math.floor(math.log10(abs(value)))))
+    return f"{value:.{digits}f}"
+
+
+def show_rounds(algorithm: dict[str, Any]) -> str:
+    """Rounds to the target: '40 ± 10', '45 (2 of 3 seeds)', or '300+' where no seed got there."""
+    stat = algorithm["rounds_to_target"]
+    if not stat["values"]:
+        return "–"
+    if stat["mean"] is None:
+        return f"{algorithm['rounds']}+"
+    if stat["spread"] == 0:
+        stat = stat | {"spread": None}
+    return show(stat, 0)
+
+
+def show_speed_up(speed_up: dict[str, Any] | None) -> str:
+    """'4.3×', or '> 4.3×' where FedAvg did not reach the target."""
+    if speed_up is None:
+        return "–"
+    return ("> " if speed_up["lower_bound"] else "") + f"{speed_up['value']:.1f}×"
+
+
+def show_bytes(size: float | None, share: float | None = None) -> str:
+    """'45.1 kB (2.3 %)': a size, and its share of the full model where known."""
+    if size is None:
+        return "–"
+    unit = 0
+    while size >= 999.5 and unit < 4:
+        size, unit = size / 1000, unit + 1
+    text = f"{show_number(size) if unit else round(size)} {('B', 'kB', 'MB', 'GB', 'TB')[unit]}"
+    return text if share is None else f"{text} ({show_number(100 * share)} %)"
+
+
+def _best(curve: Sequence[Line], metric: str) -> float | None:
+    known = [v for v in (number(line.get(metric)) for line in curve) if v is not None]
+    return (max if METRICS[metric][1] else min)(known, default=None)
+
+
+def _goal(target: Target, central: Sequence[Line]) -> float | None:
+    if target.value is not None:
+        return number(target.value)
+    early = [c for c in central if target.rounds is None or c["round"] <= target.rounds]
+    return _best(early, target.metric)
+
+
+def _first(curve: Sequence[Line], metric: str, goal: float | None) -> int | None:
+    higher = METRICS[metric][1]
+    for line in curve:
+        value = number(line.get(metric))
+        if goal is not None and value is not None and (value >= goal if higher else value <= goal):
+            return int(line["round"])
+    return None
+
+
+def _mean_of(seeds: dict[int, list[Line]], key: str) -> float | None:
+    """Mean of `key` over all lines after round 0, where nothing has been sent yet."""
+    lines = [line for curve in seeds.values() for line in curve if line["round"] > 0]
+    known = [v for v in (number(line.get(key)) for line in lines) if v is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _speed_up(
+    name: str,
+    curves: dict[str, dict[int, list[Line]]],
+    to_target: dict[str, dict[int, int | None]],
+    goals: dict[int, float | None],
+) -> dict[str, Any] | None:
+    """FedAvg's mean rounds / this algorithm's, over the seeds both ran, if it always got there.
+
+    Where FedAvg did not get there its last round counts, which makes the ratio a lower bound.
+    """
+    fedavg = to_target.get("fedavg", {})
+    seeds = [s for s in to_target[name] if s in fedavg and goals[s] is not None]
+    own = [to_target[name][s] for s in seeds]
+    reached = [r for r in own if r is not None]
+    if not own or len(reached) < len(own) or sum(reached) == 0:
+        return None
+    slow = [r if (r := fedavg[s]) is not None else curves["fedavg"][s][-1]["round"] for s in seeds]
+    bound = any(fedavg[s] is None for s in seeds)
+    return {"value": sum(slow) / sum(reached), "lower_bound": bound}
