@@ -16,6 +16,12 @@ from markupsafe import Markup
 
 WIDTH, HEIGHT = 480, 300
 LEFT, RIGHT, TOP, BOTTOM = 50, 14, 14, 40
+MARKS = (
+    "m-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0z",
+    "m-3.1-3.1h6.2v6.2h-6.2z",
+    "m0-4.5l4 4.5l-4 4.5l-4-4.5z",
+    "m0-4.2l4 7h-8z",
+)
 MOST_POINTS = 240  # of one line: more would be narrower than a pixel and only make the page heavy
 
 
@@ -62,14 +68,14 @@ def line_chart(
         down = [(x.place(p.x), y.place(p.low)) for p in reversed(s.points)]
         band = Markup('<path class="band" d="{}Z"/>').format(_path(up + down)) if _spread(s) else ""
         line = [(x.place(p.x), y.place(p.y)) for p in s.points]
-        alone = _dots(line) if len(line) == 1 else ""
+        alone = _dots(s.style, line) if len(line) == 1 else ""
         parts.append(_group(s, Markup('{}<path class="line" d="{}"/>{}').format(band, _path(line), alone)))
     for label, value in guides:
         parts.append(
             Markup(
                 '<line class="guide" x1="{}" x2="{}" y1="{}" y2="{}"/>'
                 '<text class="guide-label" x="{}" y="{}">{}</text>'
-            ).format(LEFT, WIDTH - RIGHT, *[_n(y.place(value))] * 2, WIDTH - RIGHT, _n(y.place(value) - 5), label)
+            ).format(LEFT, WIDTH - RIGHT, *[_n(y.place(value))] * 2, LEFT + 6, _n(y.place(value) - 5), label)
         )
     columns = [(v, f"round {v:,.0f}") for v in xs]
     return _svg(title, description, parts, _points(columns, series, x, y))
@@ -98,7 +104,7 @@ def dot_chart(title: str, description: str, labels: Sequence[str], series: Seque
             if p.high > p.low
         )
         dots = [(px, y.place(p.y)) for px, p in at]
-        inner = Markup('<path class="thread" d="{}"/>{}{}').format(_path(dots), whiskers, _dots(dots))
+        inner = Markup('<path class="thread" d="{}"/>{}{}').format(_path(dots), whiskers, _dots(s.style, dots))
         parts.append(_group(s, inner))
     columns = [(float(i), f"held by {label}") for i, label in enumerate(labels)]
     return _svg(title, description, parts, _points(columns, series, x, y))
@@ -191,12 +197,18 @@ def _log(values: Sequence[float], start: float, end: float) -> Axis:
     low, high = low - room, high + room
     decades = range(math.ceil(low), math.floor(high) + 1)
     every = math.ceil(len(decades) / 6) if len(decades) else 1
-    leads = (1,) if high - low > 2.2 else (1, 2, 5)
-    ticks = [lead * 10.0**d for d in range(math.floor(low), math.floor(high) + 1) for lead in leads]
-    kept = [t for t in ticks if low <= math.log10(t) <= high and round(math.log10(t)) % every == 0]
+    if high - low < 0.9:
+        ticks = nice_ticks(10**low, 10**high, most=4)
+        steps = [ticks[1] - ticks[0] if len(ticks) > 1 else ticks[0]] * len(ticks)
+    else:
+        leads = (1,) if high - low > 2.2 else (1, 2, 5)
+        every_lead = [lead * 10.0**d for d in range(math.floor(low), decades.stop) for lead in leads]
+        ticks = [t for t in every_lead if low <= math.log10(t) <= high]
+        ticks = [t for t in ticks if math.floor(math.log10(t) + 1e-9) % every == 0]
+        steps = ticks
     return Axis(
         lambda v: start + (math.log10(v) - low) / (high - low) * (end - start),
-        [(t, tick_label(t, t)) for t in kept],
+        [(t, tick_label(t, step)) for t, step in zip(ticks, steps, strict=True)],
     )
 
 
@@ -236,9 +248,11 @@ def _group(series: Series, inner: Markup) -> Markup:
     return Markup('<g class="series {}" data-k="{}">{}</g>').format(series.style, series.key, inner)
 
 
-def _dots(at: Sequence[tuple[float, float]]) -> Markup:
+def _dots(style: str, at: Sequence[tuple[float, float]]) -> Markup:
+    """A mark at each place: circle, square, diamond or triangle, by style."""
+    shape = MARKS[int(style[1:]) % len(MARKS)]
     return Markup("").join(
-        Markup('<circle class="dot" cx="{}" cy="{}" r="3.4"/>').format(_n(px), _n(py)) for px, py in at
+        Markup('<path class="dot" d="M{} {}{}"/>').format(_n(px), _n(py), shape) for px, py in at
     )
 
 

@@ -297,12 +297,12 @@ def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
     for a in runs:
         cells = []
         if summary["target"]["rule"]:
-            cells += [(show_rounds(a), False), (show_speed_up(a["speed_up"]), False)]
+            cells += [(_split(show_rounds(a)), False), ((show_speed_up(a["speed_up"]), ""), False)]
         for m, winner in winners.items():
             stat = a["metrics"][m]["best"]
             best = winner is not None and stat["mean"] == winner and a["name"] != "centralsgd"
-            cells.append((show(stat, METRICS[m][2]), best))
-        cells += [(show(a["seconds"], None), False), (show(a["rounds_per_second"], None), False)]
+            cells.append((_split(show(stat, METRICS[m][2])), best))
+        cells += [(_split(show(a[key], None)), False) for key in ("seconds", "rounds_per_second")]
         rows.append({"name": display(a["name"]), "swatch": chart.swatch(styles[a["name"]]), "cells": cells})
     return rows
 
@@ -330,7 +330,7 @@ def _heat(group: dict[str, Any]) -> dict[str, Any]:
     dispersion = number(group.get("dispersion"))
     words = f"{features:,} feature{'' if features == 1 else 's'}, heat {smallest:,} to {largest:,}"
     if dispersion is not None:
-        words += f", dispersion {dispersion:,.0f}"
+        words += f", dispersion {_dispersion(dispersion)}"
     histogram = [(int(h), int(c)) for h, c in group.get("histogram") or []]
     drawn = any(h > 0 and c > 0 for h, c in histogram)
     return {
@@ -414,6 +414,16 @@ def _plain(value: Any) -> str:
 
 def _range(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def _dispersion(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else show_number(value).removesuffix(".00")
+
+
+def _split(text: str) -> tuple[str, str]:
+    """'0.61 ± 0.02 (2 of 3 seeds)' as its number and the small print."""
+    main, _, rest = text.partition(" ")
+    return (text, "") if main in (">", "–") else (main, rest)
 
 
 def _clients(label: str) -> str:

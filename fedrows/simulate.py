@@ -1,0 +1,138 @@
+"""A simulated run from data to trained model: in one call, or as a loop that the caller owns.
+
+    result = fedrows.simulate(data, module, rounds=200)
+
+    simulation = Simulation(data, model, algorithm, plan)
+    for progress in simulation:
+        if simulation.due:
+            print(progress.round, simulation.evaluate())
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedrows import catalogue
+from fedrows.algorithm import Algorithm
+from fedrows.data import FederatedData
+from fedrows.evaluation import Evaluator
+from fedrows.fleet import SimulatedFleet
+from fedrows.model import Lifted, Loss, Model, logistic_loss
+from fedrows.params import Params
+from fedrows.plan import Plan
+from fedrows.server import Progress, begin, rounds
+
+
+class Simulation:
+    """One run of one algorithm: iterate over it to run its rounds."""
+
+    def __init__(
+        self, data: FederatedData, model: Model, algorithm: Algorithm, plan: Plan
+    ) -> None:
+        self.model, self.algorithm, self.plan = model, algorithm, plan
+        self.evaluator = Evaluator(model, data, plan)
+        if algorithm.pooled:
+            data = data.pooled()
+            plan = replace(
+                plan,
+                clients_per_round=1,
+                batch_size=plan.clients_per_round * plan.batch_size,
+                batches="draw",
+            )
+        self._running = plan  # what the rounds see; the same as the plan unless pooled
+        self.fleet = SimulatedFleet(model, algorithm, data, plan)
+        self.progress = begin(model, algorithm, plan)
+        self.seconds = 0.0  # spent on rounds, evaluations not counted
+
+    def __iter__(self) -> Iterator[Progress]:
+        since = time.perf_counter()
+        for progress in rounds(self.fleet, self._running, self.progress):
+            self.seconds += time.perf_counter() - since
+            yield progress
+            since = time.perf_counter()
+
+    @property
+    def due(self) -> bool:
+        """Whether the plan has an evaluation after the present round."""
+        at = self.progress.round
+        return at % self.plan.evaluate_every == 0 or at == self.plan.rounds
+
+    def evaluate(self) -> dict[str, Any]:
+        """The present model's metrics, as a line of metrics.jsonl."""
+        return {
+            "algorithm": self.algorithm.name,
+            "seed": self.plan.seed,
+            "round": self.progress.round,
+            **self.evaluator(self.progress.settle()),
+            "bytes_down": self.progress.bytes_down,
+            "bytes_up": self.progress.bytes_up,
+            "seconds": self.seconds,
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that the next round depends on, by a name of its own; not copies."""
+        found: dict[str, Tensor] = {}
+        for part, params in {"model": self.progress.params, **self.progress.state}.items():
+            found |= {f"{part}/table/{name}": x for name, x in params.tables.items()}
+            found |= {f"{part}/dense/{name}": x for name, x in params.dense.items()}
+        if self.fleet.kept is not None:
+            found |= {f"clients/table/{name}": x for name, x in self.fleet.kept.rows.items()}
+            found |= {f"clients/dense/{name}": x for name, x in self.fleet.kept.dense.items()}
+        return found
+
+    def restore_(self, tensors: Mapping[str, Tensor], round_: int, seconds: float) -> None:
+        """Goes back to where a run stood: the next round is round_ + 1."""
+        for name, mine in self.tensors().items():
+            mine.copy_(tensors[name])
+        self.progress.round = round_
+        self.seconds = seconds
+
+
+@dataclass
+class Result:
+    """A finished run."""
+
+    params: Params
+    history: list[dict[str, Any]]  # a line per evaluated round
+    model: Model
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The trained numbers, ready for `module.load_state_dict`."""
+        if not isinstance(self.model, Lifted):
+            return {**self.params.tables, **self.params.dense}
+        return self.model.export(self.params)
+
+
+def simulate(
+    data: FederatedData,
+    module: nn.Module | Model,
+    algorithm: str | Algorithm = "fedsubavg",
+    *,
+    embeddings: Mapping[str, str] | None = None,
+    loss: Loss = logistic_loss,
+    report: Callable[[dict[str, Any]], None] | None = None,
+    **plan: Any,
+) -> Result:
+    """Trains a module on a federation and gives the trained numbers and the history.
+
+    module: any `nn.Module` for one client (see `Lifted`), or a `Model`. algorithm: a name, or an
+    algorithm with options of its own. report is called with every evaluated round's metrics.
+    Everything else is the plan's: rounds, clients_per_round, lr, seed, … (see `Plan`).
+    """
+    if isinstance(algorithm, str):
+        algorithm = catalogue.algorithm(algorithm)()
+    model = module if isinstance(module, Model) else Lifted(module, data, embeddings, loss)
+    settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
+    simulation = Simulation(data, model, algorithm, settings)
+    history = []
+    for _ in simulation:
+        if simulation.due:
+            history.append(simulation.evaluate())
+            if report is not None:
+                report(history[-1])
+    return Result(simulation.progress.settle(), history, model)

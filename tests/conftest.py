@@ -1,0 +1,60 @@
+"""What all tests share: no deadlines, one thread, the data, the browser, and no silent skips."""
+
+import os
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+Report = pytest.TestReport | pytest.CollectReport
+
+settings.register_profile(
+    "fedrows",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],  # it measures the machine, not the code
+)
+settings.load_profile("fedrows")
+torch.set_num_threads(1)  # sums in a fixed order
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of raw data sets."""
+    if not os.environ.get("FEDROWS_DATA"):
+        pytest.skip("needs data: set FEDROWS_DATA")
+    return Path(os.environ["FEDROWS_DATA"])
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of the system's chromium."""
+    found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    path = next(filter(None, found), None)
+    if path is None:
+        pytest.skip("needs a browser: install chromium")
+    return path
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Report, Report]:
+    return fail_if_skipped((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Report, Report]:
+    return fail_if_skipped((yield))
+
+
+def fail_if_skipped(report: Report) -> Report:
+    """The report, failed if it is a skip that FEDROWS_NO_SKIP forbids; a GPU may be missing."""
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("FEDROWS_NO_SKIP"):
+        assert isinstance(report.longrepr, tuple)  # file, line, "Skipped: " and the reason
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+        if not reason.startswith("needs a GPU"):
+            report.outcome = "failed"
+            report.longrepr = f"skipped although FEDROWS_NO_SKIP is set: {reason}"
+    return report

@@ -1,0 +1,93 @@
+"""What the set-up promises: what the core imports, what is pinned, what is never committed."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fedrows
+
+ROOT = Path(__file__).parent.parent
+BEYOND_CORE = {"cli", "report", "flower", "__main__"}
+EXTRAS = ["rich", "jinja2", "safetensors", "pandas", "polars", "pyarrow", "flwr"]
+
+
+def core_modules() -> list[str]:
+    paths = [path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("fedrows/**/*.py")]
+    return sorted(
+        ".".join(path.parts).removesuffix(".__init__")
+        for path in paths
+        if path.parts[1] not in BEYOND_CORE
+    )
+
+
+def test_core_imports_without_the_extras() -> None:
+    script = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({EXTRAS}))\n"  # None: importing it is an ImportError
+        f"for name in {core_modules()}: importlib.import_module(name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version_is_the_same_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert fedrows.__version__ == project["version"]
+    assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_core_depends_on_torch_and_numpy_only() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    assert names == {"torch", "numpy"}
+
+
+def test_constraints_are_exact_pins() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert "torch==2.13.0" in pins
+    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.]+", pin)] == []
+
+
+def test_no_file_names_a_path_of_someones_machine() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    machine_path = re.compile(rb"(?<![\w.~-])/(?:home|root|Users|work|farm|opt|srv)/\w")
+    leaks = {
+        name.decode(): found[0].decode()
+        for name in listed.stdout.split(b"\0")
+        if (path := ROOT / name.decode()).is_file()
+        and (found := machine_path.search(path.read_bytes()))
+    }
+    assert leaks == {}
+
+
+@pytest.mark.parametrize(
+    ("reason", "forbidden", "exit_code"),
+    [
+        ("needs a GPU", "1", 0),
+        ("needs data: set FEDROWS_DATA", "1", 1),
+        ("needs data: set FEDROWS_DATA", "", 0),
+    ],
+)
+def test_a_forbidden_skip_fails(
+    tmp_path: Path, reason: str, forbidden: str, exit_code: int
+) -> None:
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    test = f"import pytest\n@pytest.mark.skip(reason={reason!r})\ndef test_it(): pass\n"
+    (tmp_path / "test_it.py").write_text(test)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tmp_path],
+        cwd=tmp_path,
+        env=os.environ | {"FEDROWS_NO_SKIP": forbidden},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == exit_code, done.stdout
