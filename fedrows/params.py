@@ -80,7 +80,7 @@ class Submodels:
             part.index_add_(0, index.owner, rows.square().sum(1))
             squares = part if squares is None else squares + part
         for dense in self.dense.values():
-            part = dense.flatten(1).square().sum(1)
+            part = dense.reshape(len(dense), -1).square().sum(1)
             squares = part if squares is None else squares + part
         assert squares is not None, "a model has at least one tensor"
         return squares.sqrt()

@@ -1,0 +1,129 @@
+"""The slow twin: the published algorithms on the full model, one client after another.
+
+Nothing here knows of submodels, cohorts or index sets; tests compare the package with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedrows.batches import batches, local_data
+from fedrows.data import FederatedData
+from fedrows.plan import Plan
+from fedrows.seeds import COHORT, choose
+
+Vector = dict[str, Tensor]
+
+
+def federation(seed: int = 0, clients: int = 7, rows: int = 12, columns: int = 3) -> FederatedData:
+    """A small federation with unequal clients, one of them with a single example."""
+    rng = np.random.default_rng(seed)
+    sizes = np.maximum(1, rng.poisson(6, clients))
+    sizes[0] = 1
+    owner = np.repeat(np.arange(clients), sizes)
+    # Each client sees a few rows only, with duplicates inside an example.
+    low = rng.integers(0, rows, clients)[owner, None]
+    ids = (low + rng.integers(0, 4, (len(owner), columns))) % rows
+    other = (owner[:, None] + rng.integers(0, 3, (len(owner), 1)))[:, 0] % 5
+    return FederatedData.build(
+        client=owner,
+        ids={"item": ids, "kind": other},
+        label=rng.integers(0, 2, len(owner)),
+        test=np.zeros(len(owner), dtype=bool),
+        tables={"item": rows, "kind": 5},
+    )
+
+
+def zeros(data: FederatedData) -> Vector:
+    """A full logistic regression, all zero."""
+    model = {table: torch.zeros(rows, dtype=torch.float64) for table, rows in data.tables.items()}
+    return {**model, "bias": torch.zeros((), dtype=torch.float64)}
+
+
+def examples(data: FederatedData, client: int, plan: Plan, round_: int) -> Iterator[tuple]:
+    """One client's batches in feature ids: (ids by field, label)."""
+    cohort = torch.tensor([client])
+    index = {table: whole.select(cohort) for table, whole in data.index.items()}
+    for batch in batches(local_data(data, cohort), index, plan, round_):
+        real = slice(None) if batch.weight is None else batch.weight[0] > 0
+        ids = {f: index[data.fields[f]].ids[x[0][real]] for f, x in batch.ids.items()}
+        yield ids, batch.label[0][real].double()
+
+
+def gradient(model: Vector, ids: Vector, label: Tensor) -> Vector:
+    """The gradient of the mean loss over one batch, by autograd on the full model."""
+    leaves = {name: x.clone().requires_grad_() for name, x in model.items()}
+    score = leaves["bias"] + sum(
+        leaves[f][x].sum(1) if x.dim() == 2 else leaves[f][x] for f, x in ids.items()
+    )
+    loss = binary_cross_entropy_with_logits(score, label)
+    found = torch.autograd.grad(loss, list(leaves.values()))
+    return dict(zip(leaves, found, strict=True))
+
+
+def combine(terms: list[tuple[float, Vector]]) -> Vector:
+    """Σ factor · vector."""
+    return {name: sum(factor * x[name] for factor, x in terms) for name in terms[0][1]}
+
+
+def clipped(g: Vector, most: float | None) -> Vector:
+    """The gradient, no longer than `most`."""
+    norm = float(sum(x.square().sum() for x in g.values()) ** 0.5)
+    return g if most is None or norm <= most else combine([(most / norm, g)])
+
+
+def weight_of(data: FederatedData, plan: Plan) -> list[float]:
+    """w_i of every client."""
+    return [float(n) if plan.weighting == "examples" else 1.0 for n in data.sizes]
+
+
+def train(
+    data: FederatedData, plan: Plan, rounds: int, mu: float = 0.0, scaffold: bool = False
+) -> Iterator[tuple[Vector, Vector, list[int]]]:
+    """Yields (model before, mean update, cohort) of every round; sets the model by `send`."""
+    model, lr, weight = zeros(data), plan.lr, weight_of(data, plan)
+    control, own = zeros(data), [zeros(data) for _ in weight]
+    for number in range(1, rounds + 1):
+        cohort = choose(plan.seed, COHORT, number, data.clients, plan.clients_per_round).tolist()
+        updates, changes = [], []
+        for client in cohort:
+            here, steps = model, 0
+            for ids, label in examples(data, client, plan, number):
+                g = clipped(gradient(here, ids, label), plan.clip)
+                g = combine([(1, g), (mu, here), (-mu, model), (1, control), (-1, own[client])])
+                here, steps = combine([(1, here), (-lr, g)]), steps + 1
+            updates.append(combine([(1, here), (-1, model)]))
+            if scaffold:
+                change = combine([(-1, control), (-1 / (steps * lr), updates[-1])])
+                own[client] = combine([(1, own[client]), (1, change)])
+                changes.append(change)
+        shares = [weight[client] / sum(weight[c] for c in cohort) for client in cohort]
+        mean = combine(list(zip(shares, updates, strict=True)))
+        if scaffold:
+            parts = [(weight[c] / sum(weight), x) for c, x in zip(cohort, changes, strict=True)]
+            control = combine([(1, control), *parts])
+        after = yield model, mean, cohort
+        model, lr = after, lr * plan.lr_decay
+
+
+def averaged(data: FederatedData, plan: Plan, rounds: int, **options: object) -> Vector:
+    """The model after so many rounds in which it moves by the mean update."""
+    loop = train(data, plan, rounds, **options)
+    before, mean, _ = next(loop)
+    while True:
+        after = combine([(1, before), (1, mean)])
+        try:
+            before, mean, _ = loop.send(after)
+        except StopIteration:
+            return after
+
+
+def double(plan: Plan) -> Plan:
+    """The plan in float64 on the CPU."""
+    return replace(plan, dtype="float64", device="cpu")
