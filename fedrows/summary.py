@@ -97,7 +97,7 @@ def summarise(
         "target": asdict(target)
         | {
             "rule": None if not known else "centralsgd" if target.value is None else "given",
-            "reached_at": spread(known),
+            "over_seeds": spread(known),
             "by_seed": {str(seed): goal for seed, goal in goals.items()},
         },
         "bytes_full_model": bytes_full_model,
@@ -112,7 +112,7 @@ def table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     columns: list[tuple[str, list[str]]] = [("Algorithm", [display(a["name"]) for a in shown])]
     if target["rule"]:
         digits = METRICS[target["metric"]][2]
-        goal = show(target["reached_at"], digits)
+        goal = show(target["over_seeds"], digits)
         title = f"Rounds to {METRICS[target['metric']][0]} {goal}"
         columns.append((title, [show_rounds(a) for a in shown]))
         columns.append(("Speed-up", [show_speed_up(a["speed_up"]) for a in shown]))
@@ -169,6 +169,8 @@ def show(stat: dict[str, Any], digits: int | None) -> str:
         return "–"
     values = stat["values"]
     known = sum(v is not None for v in values)
+    if digits is None:
+        digits = significant(stat["mean"])
     text = show_number(stat["mean"], digits)
     if stat["spread"] is not None:
         text += f" ± {show_number(stat['spread'], digits)}"
@@ -177,9 +179,13 @@ def show(stat: dict[str, Any], digits: int | None) -> str:
 
 def show_number(value: float, digits: int | None = None) -> str:
     """The number with so many decimals, or with three significant digits."""
-    if digits is None:
-        digits = 2 if value == 0 else min(6, max(0, 2 - math.floor(math.log10(abs(value)))))
-    return f"{value:.{digits}f}"
+    return f"{value:.{significant(value) if digits is None else digits}f}"
+
+
+def significant(value: float) -> int:
+    """The decimals that show three significant digits of the value, at most 6."""
+    exponent = int(f"{value:.2e}".partition("e")[2])  # after rounding: 0.9996 counts as 1.00
+    return min(6, max(0, 2 - exponent))
 
 
 def show_rounds(algorithm: dict[str, Any]) -> str:

@@ -37,7 +37,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """One algorithm's points; `key` links it to its legend entry, `style` to its colour and dash."""
+    """One algorithm's points; `key` is its place in the legend, `style` its colour and dash."""
 
     name: str
     key: int
@@ -69,19 +69,30 @@ def line_chart(
         band = Markup('<path class="band" d="{}Z"/>').format(_path(up + down)) if _spread(s) else ""
         line = [(x.place(p.x), y.place(p.y)) for p in s.points]
         alone = _dots(s.style, line) if len(line) == 1 else ""
-        parts.append(_group(s, Markup('{}<path class="line" d="{}"/>{}').format(band, _path(line), alone)))
+        parts.append(
+            _group(s, Markup('{}<path class="line" d="{}"/>{}').format(band, _path(line), alone))
+        )
     for label, value in guides:
         parts.append(
             Markup(
                 '<line class="guide" x1="{}" x2="{}" y1="{}" y2="{}"/>'
                 '<text class="guide-label" x="{}" y="{}">{}</text>'
-            ).format(LEFT, WIDTH - RIGHT, *[_n(y.place(value))] * 2, LEFT + 6, _n(y.place(value) - 5), label)
+            ).format(
+                LEFT,
+                WIDTH - RIGHT,
+                *[_n(y.place(value))] * 2,
+                LEFT + 6,
+                _n(y.place(value) - 5),
+                label,
+            )
         )
     columns = [(v, f"round {v:,.0f}") for v in xs]
     return _svg(title, description, parts, _points(columns, series, x, y))
 
 
-def dot_chart(title: str, description: str, labels: Sequence[str], series: Sequence[Series]) -> Markup:
+def dot_chart(
+    title: str, description: str, labels: Sequence[str], series: Sequence[Series]
+) -> Markup:
     """A value per heat bucket, cold to hot: a dot for each algorithm, joined by a thin line."""
     series = [s for s in series if s.points]
     step = (WIDTH - LEFT - RIGHT) / len(labels)
@@ -104,7 +115,9 @@ def dot_chart(title: str, description: str, labels: Sequence[str], series: Seque
             if p.high > p.low
         )
         dots = [(px, y.place(p.y)) for px, p in at]
-        inner = Markup('<path class="thread" d="{}"/>{}{}').format(_path(dots), whiskers, _dots(s.style, dots))
+        inner = Markup('<path class="thread" d="{}"/>{}{}').format(
+            _path(dots), whiskers, _dots(s.style, dots)
+        )
         parts.append(_group(s, inner))
     columns = [(float(i), f"held by {label}") for i, label in enumerate(labels)]
     return _svg(title, description, parts, _points(columns, series, x, y))
@@ -115,8 +128,11 @@ def heat_chart(title: str, description: str, histogram: Sequence[tuple[int, int]
     pairs = sorted((heat, count) for heat, count in histogram if heat > 0 and count > 0)
     x = _log([heat for heat, _ in pairs], LEFT, WIDTH - RIGHT)
     y = _log([count for _, count in pairs], HEIGHT - BOTTOM, TOP)
+    y = Axis(y.place, [(v, tick_label(v, 1)) for v, _ in y.ticks if v == round(v)])
     at = {(round(x.place(h)), round(y.place(c))): (h, c) for h, c in reversed(pairs)}
-    dots = Markup("").join(Markup('<circle cx="{}" cy="{}" r="2.6"/>').format(*p) for p in sorted(at))
+    dots = Markup("").join(
+        Markup('<circle cx="{}" cy="{}" r="2.6"/>').format(*p) for p in sorted(at)
+    )
     columns = {px: (px, f"heat {h:,}") for (px, _), (h, _) in sorted(at.items())}
     first = {px: [py, f"{c:,}"] for (px, py), (_, c) in sorted(at.items(), reverse=True)}
     points = {
@@ -125,7 +141,9 @@ def heat_chart(title: str, description: str, histogram: Sequence[tuple[int, int]
     }
     parts = [
         _frame(x, y, "heat: clients that hold the feature"),
-        Markup('<text class="axis-title" x="{}" y="{}">features</text>').format(LEFT + 6, TOP + 8),
+        Markup('<text class="axis-title end" x="{}" y="{}">features ↑</text>').format(
+            WIDTH - RIGHT, TOP + 6
+        ),
         Markup('<g class="series heat">{}</g>').format(dots),
     ]
     return _svg(title, description, parts, points)
@@ -202,7 +220,9 @@ def _log(values: Sequence[float], start: float, end: float) -> Axis:
         steps = [ticks[1] - ticks[0] if len(ticks) > 1 else ticks[0]] * len(ticks)
     else:
         leads = (1,) if high - low > 2.2 else (1, 2, 5)
-        every_lead = [lead * 10.0**d for d in range(math.floor(low), decades.stop) for lead in leads]
+        every_lead = [
+            lead * 10.0**d for d in range(math.floor(low), decades.stop) for lead in leads
+        ]
         ticks = [t for t in every_lead if low <= math.log10(t) <= high]
         ticks = [t for t in ticks if math.floor(math.log10(t) + 1e-9) % every == 0]
         steps = ticks
@@ -234,7 +254,9 @@ def _frame(x: Axis, y: Axis, x_title: str, *, grid_x: bool = True) -> Markup:
         at = _n(x.place(value))
         if grid_x:
             parts.append(Markup('<path class="mark" d="M{} {}v4"/>').format(at, floor))
-        parts.append(Markup('<text class="tick x" x="{}" y="{}">{}</text>').format(at, floor + 17, label))
+        parts.append(
+            Markup('<text class="tick x" x="{}" y="{}">{}</text>').format(at, floor + 17, label)
+        )
     parts.append(Markup('<path class="axis" d="M{} {}H{}"/>').format(LEFT, floor, WIDTH - RIGHT))
     parts.append(
         Markup('<text class="axis-title end" x="{}" y="{}">{}</text>').format(
@@ -274,10 +296,8 @@ def _points(
 ) -> dict[str, object]:
     rows = []
     for s in series:
-        by_x = {p.x: [round(y.place(p.y), 1), f"{p.y:.4g}"] for p in s.points}
-        rows.append(
-            {"k": s.key, "c": s.style, "n": s.name, "y": [by_x.get(v) for v, _ in columns]}
-        )
+        by_x = {p.x: [round(y.place(p.y), 1), f"{p.y:#.4g}"] for p in s.points}
+        rows.append({"k": s.key, "c": s.style, "n": s.name, "y": [by_x.get(v) for v, _ in columns]})
     return {"x": [[round(x.place(v), 1), label] for v, label in columns], "s": rows}
 
 

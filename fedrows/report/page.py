@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import statistics
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -16,9 +15,9 @@ from markupsafe import Markup
 
 from fedrows.report import chart, story
 from fedrows.report.folder import read_json, read_metrics
+from fedrows.report.panels import Buckets, curve_panels, heat_panel
 from fedrows.summary import (
     METRICS,
-    Line,
     Summary,
     Target,
     by_algorithm,
@@ -26,7 +25,6 @@ from fedrows.summary import (
     number,
     show,
     show_bytes,
-    show_number,
     show_rounds,
     show_speed_up,
     summarise,
@@ -45,15 +43,6 @@ STYLES = {
     "steppedmean": 8,
 }
 STYLE_COUNT = 12
-SUBTITLES = {
-    "train_loss": "on a fixed sample of the training data",
-    "test_loss": "on held-out examples",
-    "test_accuracy": "share of held-out examples classified right",
-    "test_auc": "area under the ROC curve, all clients pooled",
-    "test_gauc": "AUC inside each client, averaged by examples",
-}
-
-Curves = dict[str, dict[int, list[Line]]]
 
 
 def render(folder: Path) -> str:
@@ -67,9 +56,15 @@ def render(folder: Path) -> str:
     summary["algorithms"].sort(key=lambda a: order.index(a["name"]))
     styles = _styles(order)
     buckets = Buckets({name: curves[name] for name in order})
-    css, script = (files(__package__).joinpath(f).read_text("utf-8") for f in ("style.css", "script.js"))
+    css, script = (
+        files(__package__).joinpath(f).read_text("utf-8") for f in ("style.css", "script.js")
+    )
     environment = Environment(
-        loader=BaseLoader(), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=BaseLoader(),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
     return template.render(
@@ -87,12 +82,12 @@ def render(folder: Path) -> str:
         waiting=[display(n) for n in _configured(config) if n not in curves],
         race=_race(summary, styles),
         goal=story.goal(summary) if summary["target"]["rule"] else "",
-        panels=_panels(summary, curves, order, styles, data),
+        panels=curve_panels(summary, curves, order, styles, data),
         columns=_columns(summary),
         rows=_rows(summary, styles),
         single=_single_seeds(summary),
         cold=buckets.panels(order, styles),
-        heat=[_heat(h) for h in data.get("heat") or []],
+        heat=[heat_panel(h) for h in data.get("heat") or []],
         traffic=_traffic(summary, styles),
         full_model=show_bytes(number(data.get("bytes_full_model"))),
         data_facts=_data_facts(data),
@@ -100,70 +95,6 @@ def render(folder: Path) -> str:
         config_text=json.dumps(config, indent=2, ensure_ascii=False),
         command=_command(config),
     )
-
-
-class Buckets:
-    """The final loss and AUC by heat bucket, cold to hot, averaged over seeds."""
-
-    def __init__(self, curves: Curves) -> None:
-        finals = {name: [c[-1].get("buckets") or [] for c in seeds.values()] for name, seeds in curves.items()}
-        every = [found for seeds in finals.values() for found in seeds if found]
-        size = len(every[0]) if every else 0
-        # Seeds may cut the data elsewhere: buckets are then matched by their place, cold to hot.
-        self.finals = {
-            name: [found for found in seeds if len(found) == size] for name, seeds in finals.items()
-        }
-        same = [found for found in every if len(found) == size]
-        self.labels = [
-            _range(min(f[i]["low"] for f in same), max(f[i]["high"] for f in same)) for i in range(size)
-        ]
-        self.examples = [round(statistics.fmean(f[i].get("examples") or 0 for f in same)) for i in range(size)]
-
-    def points(self, name: str, metric: str) -> list[chart.Point]:
-        """One point per bucket in which some seed has a value."""
-        points = []
-        for i in range(len(self.labels)):
-            values = [v for f in self.finals[name] if (v := number(f[i].get(metric))) is not None]
-            if values:
-                points.append(chart.Point(i, statistics.fmean(values), min(values), max(values)))
-        return points
-
-    def losses(self) -> list[tuple[str, dict[str, float]]]:
-        """Each bucket's label ('1–3 clients') and final test loss by algorithm."""
-        table: list[dict[str, float]] = [{} for _ in self.labels]
-        for name in self.finals:
-            for p in self.points(name, "loss"):
-                table[int(p.x)][name] = p.y
-        return [(_clients(label), row) for label, row in zip(self.labels, table, strict=True) if row]
-
-    def panels(self, order: Sequence[str], styles: dict[str, str]) -> list[dict[str, Any]]:
-        """The charts of loss and AUC by bucket, each with its table."""
-        panels = []
-        for metric, title, better in (("loss", "Test loss", "lower"), ("auc", "Test AUC", "higher")):
-            series = [
-                chart.Series(display(n), k, styles[n], self.points(n, metric)) for k, n in enumerate(order)
-            ]
-            if not any(s.points for s in series):
-                continue
-            rows = []
-            for s in series:
-                by_bucket = {int(p.x): show_number(p.y) for p in s.points}
-                rows.append([s.name, *(by_bucket.get(i, "–") for i in range(len(self.labels)))])
-            panels.append(
-                {
-                    "title": f"{title} by heat",
-                    "subtitle": f"after the last round, {better} is better; cold features on the left",
-                    "svg": chart.dot_chart(
-                        f"{title} by heat of the target feature",
-                        f"{title} of each algorithm in {len(self.labels)} heat buckets, cold to hot.",
-                        self.labels,
-                        series,
-                    ),
-                    "columns": ["held by", *self.labels],
-                    "rows": [*rows, ["test examples", *(f"{n:,}" for n in self.examples)]],
-                }
-            )
-        return panels
 
 
 def _target(folder: Path) -> Target:
@@ -185,67 +116,13 @@ def _styles(order: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _panels(
-    summary: Summary, curves: Curves, order: Sequence[str], styles: dict[str, str], data: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """One chart for each metric that was measured."""
-    panels = []
-    for metric, (title, higher, digits) in METRICS.items():
-        series = [
-            chart.Series(display(n), k, styles[n], _over_seeds(curves[n], metric))
-            for k, n in enumerate(order)
-        ]
-        if not any(s.points for s in series):
-            continue
-        guides = []
-        target = summary["target"]
-        if target["rule"] and target["metric"] == metric:
-            guides.append((f"target {target['reached_at']['mean']:.{digits}f}", target["reached_at"]["mean"]))
-        best = number(data.get("best_loss"))
-        if metric == "test_loss" and best is not None:
-            guides.append((f"best achievable {best:.{digits}f}", best))
-        name = title[0].upper() + title[1:]
-        rounds = sorted({p.x for s in series for p in s.points})
-        picked = [rounds[round(i * (len(rounds) - 1) / 7)] for i in range(8)] if len(rounds) > 8 else rounds
-        tables = [{p.x: f"{p.y:.{digits}f}" for p in s.points} for s in series]
-        panels.append(
-            {
-                "title": name,
-                "subtitle": f"{SUBTITLES[metric]}; {'higher' if higher else 'lower'} is better",
-                "svg": chart.line_chart(
-                    f"{name} by round",
-                    f"{name} of {', '.join(s.name for s in series if s.points)}, "
-                    f"rounds {rounds[0]:.0f} to {rounds[-1]:.0f}; mean over seeds, band from lowest to highest.",
-                    series,
-                    guides,
-                ),
-                "columns": ["round", *(f"{r:,.0f}" for r in picked)],
-                "rows": [
-                    [s.name, *(t.get(r, "–") for r in picked)]
-                    for s, t in zip(series, tables, strict=True)
-                    if s.points
-                ],
-            }
-        )
-    return panels
-
-
-def _over_seeds(seeds: dict[int, list[Line]], metric: str) -> list[chart.Point]:
-    values: dict[int, list[float]] = {}
-    for curve in seeds.values():
-        for line in curve:
-            if (v := number(line.get(metric))) is not None:
-                values.setdefault(line["round"], []).append(v)
-    return [chart.Point(r, statistics.fmean(v), min(v), max(v)) for r, v in sorted(values.items())]
-
-
 def _race(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
     """Bars of the rounds to the target, the quickest first."""
     if not summary["target"]["rule"]:
         return []
     longest = max(a["rounds"] for a in summary["algorithms"])
     runs = [a for a in summary["algorithms"] if a["rounds_to_target"]["values"]]
-    runs.sort(key=lambda a: (a["rounds_to_target"]["mean"] is None, a["rounds_to_target"]["mean"] or 0))
+    runs.sort(key=story.order)
     bars = []
     for a in runs:
         mean = a["rounds_to_target"]["mean"]
@@ -263,7 +140,9 @@ def _race(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
 
 def _traffic(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
     runs = [a for a in summary["algorithms"] if a["bytes_down"] or a["bytes_up"]]
-    top = summary["bytes_full_model"] or max((a[k] or 0 for a in runs for k in ("bytes_down", "bytes_up")), default=0)
+    top = summary["bytes_full_model"] or max(
+        (a[k] or 0 for a in runs for k in ("bytes_down", "bytes_up")), default=0
+    )
     return [
         {
             "name": display(a["name"]),
@@ -277,12 +156,22 @@ def _traffic(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _measured(summary: Summary) -> list[str]:
-    return [m for m in METRICS if any(a["metrics"][m]["best"]["mean"] is not None for a in summary["algorithms"])]
+    return [
+        m
+        for m in METRICS
+        if any(a["metrics"][m]["best"]["mean"] is not None for a in summary["algorithms"])
+    ]
 
 
 def _columns(summary: Summary) -> list[str]:
     race = ["Rounds to target", "Speed-up"] if summary["target"]["rule"] else []
-    return ["Algorithm", *race, *(f"Best {METRICS[m][0]}" for m in _measured(summary)), "Seconds", "Rounds/s"]
+    return [
+        "Algorithm",
+        *race,
+        *(f"Best {METRICS[m][0]}" for m in _measured(summary)),
+        "Seconds",
+        "Rounds/s",
+    ]
 
 
 def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
@@ -303,7 +192,9 @@ def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
             best = winner is not None and stat["mean"] == winner and a["name"] != "centralsgd"
             cells.append((_split(show(stat, METRICS[m][2])), best))
         cells += [(_split(show(a[key], None)), False) for key in ("seconds", "rounds_per_second")]
-        rows.append({"name": display(a["name"]), "swatch": chart.swatch(styles[a["name"]]), "cells": cells})
+        rows.append(
+            {"name": display(a["name"]), "swatch": chart.swatch(styles[a["name"]]), "cells": cells}
+        )
     return rows
 
 
@@ -321,24 +212,6 @@ def _single_seeds(summary: Summary) -> dict[str, Any]:
             rows.append(cells)
     titles = [f"{which} {METRICS[m][0]}" for m in measured for which in ("best", "final")]
     return {"columns": ["algorithm", "seed", *titles], "rows": rows}
-
-
-def _heat(group: dict[str, Any]) -> dict[str, Any]:
-    table, name = str(group.get("table", "")), group.get("group")
-    title = f"{name}" if name else table
-    features, smallest, largest = (group.get(k) or 0 for k in ("features", "smallest", "largest"))
-    dispersion = number(group.get("dispersion"))
-    words = f"{features:,} feature{'' if features == 1 else 's'}, heat {smallest:,} to {largest:,}"
-    if dispersion is not None:
-        words += f", dispersion {_dispersion(dispersion)}"
-    histogram = [(int(h), int(c)) for h, c in group.get("histogram") or []]
-    drawn = any(h > 0 and c > 0 for h, c in histogram)
-    return {
-        "title": title,
-        "subtitle": words,
-        "table": table,
-        "svg": chart.heat_chart(f"Heat of {title}", words, histogram) if drawn else "",
-    }
 
 
 def _facts(config: dict[str, Any], summary: Summary, data: dict[str, Any]) -> list[tuple[str, str]]:
@@ -368,7 +241,12 @@ def _data_facts(data: dict[str, Any]) -> list[tuple[str, str]]:
         if value is not None:
             facts.append((term, f"{value:,.1f}".removesuffix(".0")))
     if (share := number(data.get("unseen_target_share"))) is not None:
-        facts.append(("Test examples whose target nobody trained on", f"{100 * share:.2f} %"))
+        facts.append(
+            (
+                "Test examples whose target nobody trained on",
+                f"{100 * share:.2f}\N{NO-BREAK SPACE}%",
+            )
+        )
     if (best := number(data.get("best_loss"))) is not None:
         facts.append(("Best achievable test loss", f"{best:.4f}"))
     if (size := number(data.get("bytes_full_model"))) is not None:
@@ -385,7 +263,11 @@ def _settings(config: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]
         elif isinstance(value, list):
             items = [v if isinstance(v, dict) else {"name": v} for v in value]
             options = [
-                (_name_of(v), ", ".join(f"{k} = {_plain(o)}" for k, o in v.items() if k != "name") or "defaults")
+                (
+                    _name_of(v),
+                    ", ".join(f"{k} = {_plain(o)}" for k, o in v.items() if k != "name")
+                    or "defaults",
+                )
                 for v in items
             ]
             sections.append((key, options))
@@ -412,24 +294,12 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _range(low: int, high: int) -> str:
-    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
-
-
-def _dispersion(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else show_number(value).removesuffix(".00")
-
-
 def _split(text: str) -> tuple[str, str]:
     """'0.61 ± 0.02 (2 of 3 seeds)' as its number and the small print."""
     main, _, rest = text.partition(" ")
     return (text, "") if main in (">", "–") else (main, rest)
 
 
-def _clients(label: str) -> str:
-    return f"{label} client" if label == "1" else f"{label} clients"
-
-
 def _hash(text: str) -> str:
-    """The text's hash as the Content-Security-Policy wants it: only this style and script may act."""
+    """The text's hash for the Content-Security-Policy: this style and script may act, no other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

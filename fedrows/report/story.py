@@ -35,17 +35,24 @@ def lede(summary: Summary, cold_to_hot: Sequence[tuple[str, dict[str, float]]]) 
 
 
 def goal(summary: Summary) -> str:
-    """The target in words: "CentralSGD's best train loss (0.612)" or 'a train loss of 0.612'."""
+    """The target in words: 'CentralSGD’s best train loss (0.612)' or 'a train loss of 0.612'."""
     target = summary["target"]
-    metric, value = METRICS[target["metric"]][0], show_number(target["reached_at"]["mean"])
+    metric, value = METRICS[target["metric"]][0], show_number(target["over_seeds"]["mean"])
     if target["rule"] == "given":
         return f"a {metric} of {value}"
     within = f" of its first {target['rounds']} rounds" if target["rounds"] else ""
-    return f"CentralSGD's best {metric}{within} ({value})"
+    return f"CentralSGD’s best {metric}{within} ({value})"
+
+
+def order(algorithm: Algorithm) -> tuple[float, float]:
+    """Sorts by share of seeds that reached the target, then by their mean rounds."""
+    values = algorithm["rounds_to_target"]["values"]
+    mean = algorithm["rounds_to_target"]["mean"]
+    return -_reached(algorithm) / max(1, len(values)), mean if mean is not None else 0.0
 
 
 def _to_target(runs: Sequence[Algorithm], what: str) -> str:
-    ranked = sorted(runs, key=_order)
+    ranked = sorted(runs, key=order)
     first, rest = ranked[0], ranked[1:]
     if not _reached(first):
         if len(runs) == 1:
@@ -62,7 +69,7 @@ def _to_target(runs: Sequence[Algorithm], what: str) -> str:
         behind = [a for a in rest if _reached(a)]
         if not behind:
             return f"{said}; none of the {len(rest)} others did."
-        ties = [_name(a) for a in behind if _order(a) == _order(first)]
+        ties = [_name(a) for a in behind if order(a) == order(first)]
         if ties:
             return f"{said}, and so did {_list(ties)}."
         mean = first["rounds_to_target"]["mean"]
@@ -91,7 +98,9 @@ def _best(runs: Sequence[Algorithm]) -> str:
         rounds = max(a["rounds"] for a in runs)
         ranked = sorted(best.items(), key=lambda item: -item[1] if higher else item[1])
         (name, value), rest = ranked[0], ranked[1:]
-        said = f"{display(name)} came to a best {title} of {show_number(value)} within {rounds} rounds"
+        said = (
+            f"{display(name)} came to a best {title} of {show_number(value)} within {rounds} rounds"
+        )
         if not rest:
             return said + "."
         if rest[0][1] == value:
@@ -106,8 +115,8 @@ def _quicker(summary: Summary, runs: dict[str, Algorithm]) -> str:
     """Names whoever beat both FedSubAvg and FedAvg, which the headline compares."""
     if not summary["target"]["rule"] or not {"fedsubavg", "fedavg"} <= runs.keys():
         return ""
-    bar = min(_order(runs["fedsubavg"]), _order(runs["fedavg"]))
-    quicker = sorted((a for a in runs.values() if _always(a) and _order(a) < bar), key=_order)
+    bar = min(order(runs["fedsubavg"]), order(runs["fedavg"]))
+    quicker = sorted((a for a in runs.values() if _always(a) and order(a) < bar), key=order)
     quicker = [a for a in quicker if a["name"] not in ("centralsgd", "fedsubavg", "fedavg")]
     if not quicker:
         return ""
@@ -121,7 +130,8 @@ def _cold(cold_to_hot: Sequence[tuple[str, dict[str, float]]]) -> str:
     label, cold = both[0]
     said = (
         f"On test examples whose target feature is held by {label}, the final loss is "
-        f"{show_number(cold['fedsubavg'])} with FedSubAvg and {show_number(cold['fedavg'])} with FedAvg"
+        f"{show_number(cold['fedsubavg'])} with FedSubAvg "
+        f"and {show_number(cold['fedavg'])} with FedAvg"
     )
     if len(both) > 1:
         label, hot = both[-1]
@@ -138,7 +148,7 @@ def _bytes(summary: Summary, runs: dict[str, Algorithm]) -> str:
         return ""
     return (
         f"With {_name(chosen)} a client downloads {show_bytes(chosen['bytes_down'])} a round, "
-        f"{show_number(100 * chosen['down_share'])} % of the full model's "
+        f"{show_number(100 * chosen['down_share'])} % of the full model’s "
         f"{show_bytes(number(summary['bytes_full_model']))}."
     )
 
@@ -155,16 +165,10 @@ def _always(algorithm: Algorithm) -> bool:
     return 0 < _reached(algorithm) == len(algorithm["rounds_to_target"]["values"])
 
 
-def _order(algorithm: Algorithm) -> tuple[float, float]:
-    """Sorts by share of seeds that reached the target, then by their mean rounds."""
-    values = algorithm["rounds_to_target"]["values"]
-    mean = algorithm["rounds_to_target"]["mean"]
-    return -_reached(algorithm) / max(1, len(values)), mean if mean is not None else 0.0
-
-
 def _in_rounds(algorithm: Algorithm) -> str:
     values = algorithm["rounds_to_target"]["values"]
-    rounds = f"in {algorithm['rounds_to_target']['mean']:.0f} rounds"
+    mean = f"{algorithm['rounds_to_target']['mean']:.0f}"
+    rounds = f"in {mean} round" if mean == "1" else f"in {mean} rounds"
     if _always(algorithm):
         return rounds
     return f"{rounds} in {_reached(algorithm)} of {len(values)} seeds"
