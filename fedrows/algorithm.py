@@ -46,7 +46,9 @@ class Algorithm(ABC):
     """What every algorithm is; the hooks that are not overridden do what FedAvg does."""
 
     pooled: ClassVar[bool] = False  # trains on all data in one place, in batches of K · B
-    keeps: ClassVar[bool] = False  # clients keep something shaped like their submodel, zero at first
+    keeps: ClassVar[bool] = (
+        False  # clients keep something shaped like their submodel, zero at first
+    )
 
     def __post_init__(self) -> None:
         check(self)

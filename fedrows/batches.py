@@ -59,9 +59,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Every step's batch in a round, by the plan's way of making batches."""
     device = local.label.device
-    offsets = {
-        name: index[table].splits[:-1].to(device) for name, table in local.fields.items()
-    }
+    offsets = {name: index[table].splits[:-1].to(device) for name, table in local.fields.items()}
     make = _drawn if plan.batches == "draw" else _shuffled
     return make(local, offsets, plan, round_)
 
@@ -75,8 +73,9 @@ def _drawn(
     random = bits(keys[:, None], count[:, None])  # (I, K, B)
     position = below(random, local.sizes[:, None]) + local.starts[:, None]
     ids, label = _look_up(local, offsets, position)
-    for step in range(plan.local_steps):
-        yield Batch({name: column[step] for name, column in ids.items()}, label[step])
+    columns = zip(*(column.unbind() for column in ids.values()), strict=True)
+    for step_ids, step_label in zip(columns, label.unbind(), strict=True):
+        yield Batch(dict(zip(ids, step_ids, strict=True)), step_label)
 
 
 def _shuffled(

@@ -39,20 +39,22 @@ def train(
     round_: Round,
 ) -> Upload:
     """Trains K clients side by side, each on its own examples and its own copy of its rows."""
-    here = start.map(torch.clone)
-    steps = torch.zeros(len(local.clients), dtype=torch.float64, device=local.label.device)
-    for batch in batches(local, start.index, plan, round_.number):
-        gradient = model.gradient(here, batch)
-        if plan.clip is not None:
-            # Before the algorithm's own terms: Scaffold's drift is known only if it is not clipped.
-            gradient.scale_((plan.clip / gradient.norms().clamp(min=1e-12)).clamp(max=1))
-        algorithm.adjust_(gradient, here, start, sent, kept)
-        if batch.active is None:
-            steps += 1
-        else:
-            gradient.scale_(batch.active)  # the whole step, the algorithm's own terms included
-            steps += batch.active
-        here.add_(gradient, -round_.lr)
-    here.add_(start, -1)
-    extra, kept = algorithm.finish(here, sent, kept, round_.lr, steps)
-    return Upload(local.clients.cpu(), here, steps, extra, kept)
+    with torch.inference_mode(model.closed_form):  # less to do for every operation
+        here = start.map(torch.clone)
+        steps: Tensor | int = 0
+        for batch in batches(local, start.index, plan, round_.number):
+            gradient = model.gradient(here, batch)
+            if plan.clip is not None:
+                # Before the algorithm's own terms: a clipped drift would no longer be known.
+                gradient.scale_((plan.clip / gradient.norms().clamp(min=1e-12)).clamp(max=1))
+            algorithm.adjust_(gradient, here, start, sent, kept)
+            if batch.active is None:
+                steps += 1
+            else:
+                gradient.scale_(batch.active)  # the whole step, the algorithm's own terms included
+                steps += batch.active
+            here.add_(gradient, -round_.lr)
+        here.add_(start, -1)
+        taken = torch.zeros_like(local.clients, dtype=torch.float64) + steps
+        extra, kept = algorithm.finish(here, sent, kept, round_.lr, taken)
+        return Upload(local.clients.cpu(), here, taken, extra, kept)

@@ -103,7 +103,7 @@ class FederatedData:
         """The id of what each example is about: (n,)."""
         name, column = self.target
         ids = examples.ids[name]
-        return ids if column is None else ids[:, column]
+        return ids if column is None else ids[:, column].contiguous()
 
     def pooled(self) -> FederatedData:
         """The same data in the hands of one client: what centralised training sees."""
@@ -233,14 +233,14 @@ def split_at_random(count: int, share: float, seed: int) -> np.ndarray:
 def _number(
     columns: Mapping[str, np.ndarray], fields: Mapping[str, str], tables: dict[str, int]
 ) -> tuple[dict[str, np.ndarray], dict[str, int], dict[str, np.ndarray]]:
-    """Every column's values as row numbers, through a vocabulary where a table has no given size."""
+    """Every column's values as row numbers; a table of no given size gets a vocabulary."""
     vocabulary: dict[str, np.ndarray] = {}
     for table in dict.fromkeys(fields.values()):
         if table not in tables:
-            mine = [columns[c] for c, t in fields.items() if t == table]
-            for column, values in zip((c for c, t in fields.items() if t == table), mine):
+            mine = {c: columns[c] for c, t in fields.items() if t == table}
+            for column, values in mine.items():
                 _no_nulls(column, values)
-            vocabulary[table] = np.unique(np.concatenate(mine))
+            vocabulary[table] = np.unique(np.concatenate(list(mine.values())))
             tables[table] = len(vocabulary[table])
     ids = {
         c: np.searchsorted(vocabulary[t], columns[c]) if t in vocabulary else columns[c]

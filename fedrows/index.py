@@ -46,14 +46,12 @@ class Index:
     @cached_property
     def owner(self) -> Tensor:
         """Which client each entry belongs to: (R,)."""
-        return self.spread(torch.arange(self.clients))
+        lengths = self.lengths.to(self.ids.device)
+        return torch.repeat_interleave(lengths, output_size=len(self.ids))
 
     def spread(self, values: Tensor) -> Tensor:
         """One value per client, repeated over its entries: (K,) → (R,)."""
-        device = self.ids.device
-        return torch.repeat_interleave(
-            values.to(device), self.lengths.to(device), output_size=len(self.ids)
-        )
+        return values.to(self.ids.device).index_select(0, self.owner)
 
     def select(self, clients: Tensor) -> Index:
         """The index sets of some of the clients, in the order given."""
@@ -61,12 +59,14 @@ class Index:
         splits = torch.zeros(len(clients) + 1, dtype=torch.int64)
         torch.cumsum(lengths, 0, out=splits[1:])
         device, size = self.ids.device, int(splits[-1])
-        shift = torch.repeat_interleave(
-            (starts - splits[:-1]).to(device), lengths.to(device), output_size=size
-        )
-        source = shift.add_(torch.arange(size, device=device))
-        place = None if self.place is None else self.place.index_select(0, source)
-        return Index(self.ids.index_select(0, source), splits, place, self.held, source)
+        owner = torch.repeat_interleave(lengths.to(device), output_size=size)
+        source = (starts - splits[:-1]).to(device).index_select(0, owner)
+        source += torch.arange(size, device=device)
+        if self.place is None or self.held is None:
+            return Index(self.ids.index_select(0, source), splits, source=source)
+        place = self.place.index_select(0, source)
+        ids = self.held.index_select(0, place)  # the same ids, from far less memory
+        return Index(ids, splits, place, self.held, source)
 
     def slice(self, start: int, stop: int) -> Index:
         """The index sets of the clients start … stop−1, as views."""

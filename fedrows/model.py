@@ -33,6 +33,7 @@ class Model(ABC):
     """A model over a cohort: K submodels go in, K gradients come out."""
 
     schema: Schema
+    closed_form: bool = False  # gradients without autograd: local training then records nothing
     loss: Loss = staticmethod(logistic_loss)  # (scores, label) → a loss per example
 
     @abstractmethod
@@ -64,11 +65,11 @@ class Lifted(Model):
         loss: Loss = logistic_loss,
     ) -> None:
         self.module = module
-        self.loss = loss  # type: ignore[method-assign]
+        self.loss = loss
         paths = {table: (embeddings or {}).get(table, table) for table in data.tables}
-        self._weights = {
-            table: f"{path}.weight" for table, path in paths.items() if _embedding(module, path, table, data)
-        }
+        for table, path in paths.items():
+            _check_embedding(module, path, table, data.tables[table])
+        self._weights = {table: f"{path}.weight" for table, path in paths.items()}
         numbers = dict(module.named_parameters())
         strays = [
             name
@@ -87,6 +88,7 @@ class Lifted(Model):
         self._dense = [name for name in numbers if name not in self._weights.values()]
         self.schema = Schema(tables, {name: tuple(numbers[name].shape) for name in self._dense})
         self._losses = vmap(self._client_loss, in_dims=(None, 0, 0, 0, 0))
+        self._try(data)
 
     def start(self) -> Params:
         numbers = {name: x.detach().clone() for name, x in self.module.named_parameters()}
@@ -96,8 +98,13 @@ class Lifted(Model):
         )
 
     def scores(self, params: Params, ids: Mapping[str, Tensor]) -> Tensor:
-        with torch.no_grad():
-            return self._call(params.tables, params.dense, ids)
+        training = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                return self._call(params.tables, params.dense, ids)
+        finally:
+            self.module.train(training)
 
     def gradient(self, block: Submodels, batch: Batch) -> Submodels:
         rows = {table: x.detach().requires_grad_() for table, x in block.rows.items()}
@@ -118,6 +125,30 @@ class Lifted(Model):
         tables = {name: params.tables[table] for table, name in self._weights.items()}
         return {**self.module.state_dict(), **tables, **params.dense}
 
+    def _try(self, data: FederatedData) -> None:
+        """Raises a ModelError now, rather than in a round, if the module cannot be lifted."""
+        columns = {name: column[:2] for name, column in data.train.ids.items()}
+        label = data.train.label[:2]
+        try:
+            scores = self.scores(self.start(), columns)
+            rows = {table: x[:1].clone() for table, x in self.start().tables.items()}
+            dense = {name: torch.stack([x, x]) for name, x in self.start().dense.items()}
+            ids = {name: torch.zeros_like(x).expand(2, *x.shape) for name, x in columns.items()}
+            both = label.to(scores.dtype).expand(2, -1)
+            self._losses(rows, dense, ids, both, torch.ones_like(both))
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ModelError(
+                f"{type(self.module).__name__} cannot be lifted over a cohort "
+                f"({type(error).__name__}: {reason}): its forward must take {', '.join(columns)} "
+                "by name and use operations that torch.vmap has a rule for, without randomness."
+            ) from error
+        if scores.shape != label.shape:
+            raise ModelError(
+                f"{type(self.module).__name__} gave scores of shape {tuple(scores.shape)} for "
+                f"{len(label)} examples: it must give one score for each, shape ({len(label)},)."
+            )
+
     def _client_loss(
         self,
         rows: Mapping[str, Tensor],
@@ -137,8 +168,8 @@ class Lifted(Model):
         return functional_call(self.module, numbers, args=(), kwargs=dict(ids))
 
 
-def _embedding(module: nn.Module, path: str, table: str, data: FederatedData) -> nn.Embedding:
-    """The embedding at a path, checked against the table it stands for."""
+def _check_embedding(module: nn.Module, path: str, table: str, rows: int) -> None:
+    """Raises a ModelError unless the embedding at a path can stand for a table of the data."""
     try:
         part = module.get_submodule(path)
     except AttributeError:
@@ -149,14 +180,13 @@ def _embedding(module: nn.Module, path: str, table: str, data: FederatedData) ->
         ) from None
     if not isinstance(part, nn.Embedding):
         raise ModelError(f"Submodule {path!r} is a {type(part).__name__}, not an nn.Embedding.")
-    if part.num_embeddings != data.tables[table]:
+    if part.num_embeddings != rows:
         raise ModelError(
             f"Embedding {path!r} has {part.num_embeddings} rows, but table {table!r} of the data "
-            f"has {data.tables[table]}: make them equal."
+            f"has {rows}: make them equal."
         )
     if part.padding_idx is not None or part.max_norm is not None or part.scale_grad_by_freq:
         raise ModelError(
             f"Embedding {path!r} uses padding_idx, max_norm or scale_grad_by_freq, which a cohort "
             "cannot honour: make it a plain nn.Embedding."
         )
-    return part

@@ -110,7 +110,7 @@ def take(params: Params, index: Mapping[str, Index], clients: int) -> Submodels:
     """Every client's own copy of its rows and of the dense tensors: the download of a round."""
     return Submodels(
         index,
-        {table: params.tables[table].index_select(0, rows.ids) for table, rows in index.items()},
+        {table: index_select(params.tables[table], rows.ids) for table, rows in index.items()},
         {name: x.expand(clients, *x.shape).clone() for name, x in params.dense.items()},
     )
 
@@ -187,10 +187,17 @@ def total(updates: Submodels, weights: Tensor, steps: Tensor) -> Total:
         per_entry = index.spread(share.to(values.dtype))  # (R,)
         rows[table] = RowTotal(index, values * per_entry[:, None], per_entry)
     dense = {
-        name: torch.tensordot(share.to(x), x, dims=1)  # (K,), (K, …) → (…)
+        name: (share.to(x) @ x.reshape(len(x), -1)).view(x.shape[1:])  # (K,), (K, …) → (…)
         for name, x in updates.dense.items()
     }
     return Total(rows, dense, share, weight, steps)
+
+
+def index_select(table: Tensor, ids: Tensor) -> Tensor:
+    """table[ids]; a table one wide is read as a vector, which PyTorch does four times as fast."""
+    if table.shape[1] == 1:
+        return table.view(-1).index_select(0, ids).view(-1, 1)
+    return table.index_select(0, ids)
 
 
 def index_add_(table: Tensor, ids: Tensor, values: Tensor) -> None:

@@ -7,9 +7,13 @@ The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), in
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 from torch import Tensor
+
+Words = TypeVar("Words", Tensor, np.ndarray)  # int64 on a device, or on the host
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
@@ -24,7 +28,7 @@ def _signed(x: int) -> int:
     return x - 2**64 if x >= 2**63 else x
 
 
-def mix(x: Tensor) -> Tensor:
+def mix(x: Words) -> Words:
     """A hash of every int64, in which each bit of the input flips half of the output's."""
     x = x ^ ((x >> 30) & (2**34 - 1))
     x *= _signed(_FIRST)
@@ -81,16 +85,20 @@ def normal(random: Tensor) -> Tensor:
 
 def choose(seed: int, use: int, round_: int, among: int, count: int) -> Tensor:
     """`count` different numbers below `among`, each set equally likely, ascending, in O(count)."""
-    stream = key(seed, use, round_)
+    stream = _signed(key(seed, use, round_))
+
+    def draw(size: int) -> np.ndarray:
+        random: np.ndarray = mix(np.arange(size) * _signed(_GOLDEN) + stream)
+        return random
+
     if 4 * count > among:
-        order = bits(stream, torch.arange(among)).numpy()
-        return torch.from_numpy(np.sort(np.argsort(order, kind="stable")[:count]))
+        order = np.argsort(draw(among), kind="stable")
+        return torch.from_numpy(np.sort(order[:count]))
     tries = 2 * count
     while True:
         # The first `count` different draws of one endless stream, however many are looked at.
-        drawn = below(bits(stream, torch.arange(tries)), among).numpy()
-        values, first = np.unique(drawn, return_index=True)
-        if len(values) >= count:
-            chosen = values[np.argsort(first, kind="stable")[:count]]
-            return torch.from_numpy(np.sort(chosen))
+        drawn = (((draw(tries) >> 16) & (2**48 - 1)) * (among * 2.0**-48)).astype(np.int64)
+        different = list(dict.fromkeys(drawn.tolist()))
+        if len(different) >= count:
+            return torch.tensor(sorted(different[:count]), dtype=torch.int64)
         tries *= 2

@@ -1,11 +1,11 @@
 """A simulated run from data to trained model: in one call, or as a loop that the caller owns.
 
-    result = fedrows.simulate(data, module, rounds=200)
+result = fedrows.simulate(data, module, rounds=200)
 
-    simulation = Simulation(data, model, algorithm, plan)
-    for progress in simulation:
-        if simulation.due:
-            print(progress.round, simulation.evaluate())
+simulation = Simulation(data, model, algorithm, plan)
+for progress in simulation:
+    if simulation.due:
+        print(progress.round, simulation.evaluate())
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from fedrows.server import Progress, begin, rounds
 class Simulation:
     """One run of one algorithm: iterate over it to run its rounds."""
 
-    def __init__(
-        self, data: FederatedData, model: Model, algorithm: Algorithm, plan: Plan
-    ) -> None:
+    def __init__(self, data: FederatedData, model: Model, algorithm: Algorithm, plan: Plan) -> None:
         self.model, self.algorithm, self.plan = model, algorithm, plan
         self.evaluator = Evaluator(model, data, plan)
         if algorithm.pooled:

@@ -41,7 +41,7 @@ CLOSE = {"rtol": 0, "atol": 1e-10}
 def run(data, plan, algorithm, model=None) -> Progress:
     model = model or Logistic(data)
     progress = begin(model, algorithm, plan)
-    for progress in rounds(SimulatedFleet(model, algorithm, data, plan), plan, progress):
+    for _ in rounds(SimulatedFleet(model, algorithm, data, plan), plan, progress):
         pass
     progress.settle()
     return progress
@@ -76,38 +76,38 @@ PLANS = {
 )
 def test_submodels_give_what_the_full_model_gives(plan, algorithm, options):
     data = twin.federation()
-    assert_equal(run(data, plan, algorithm), twin.averaged(data, plan, plan.rounds, **options))
+    assert_equal(run(data, plan, algorithm), twin.train(data, plan, twin.averaged, **options))
 
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_scaffold_approximation(lazy):
     data = twin.federation()
-    loop = twin.train(data, UNEQUAL, 30)
-    model, mean, _ = next(loop)
     change, fresh = twin.zeros(data), UNEQUAL.clients_per_round / data.clients
-    with pytest.raises(StopIteration):
-        while True:
-            change = twin.combine([(1 - fresh, change), (fresh, mean)])
-            after = twin.combine([(1, model), (1, change)])
-            model, mean, _ = loop.send(after)
-    assert_equal(run(data, UNEQUAL, ScaffoldApprox(lazy=lazy)), after)
+
+    def step(model, mean, cohort, number):
+        nonlocal change
+        change = twin.combine([(1 - fresh, change), (fresh, mean)])
+        return twin.combine([(1, model), (1, change)])
+
+    expected = twin.train(data, UNEQUAL, step)
+    assert_equal(run(data, UNEQUAL, ScaffoldApprox(lazy=lazy)), expected)
 
 
 def test_fedadam_as_published():
     data, tau = twin.federation(), 0.05
-    loop = twin.train(data, UNEQUAL, 30)
-    model, mean, _ = next(loop)
     first = twin.zeros(data)
     second = {name: x + tau**2 for name, x in twin.zeros(data).items()}
-    with pytest.raises(StopIteration):
-        while True:
-            first = twin.combine([(0.9, first), (0.1, mean)])
-            square = {name: x * x for name, x in mean.items()}
-            second = twin.combine([(0.99, second), (0.01, square)])
-            step = {name: x / (second[name].sqrt() + tau) for name, x in first.items()}
-            after = twin.combine([(1, model), (0.1, step)])
-            model, mean, _ = loop.send(after)
-    assert_equal(run(data, UNEQUAL, FedAdam(server_lr=0.1, tau=tau)), after)
+
+    def step(model, mean, cohort, number):
+        nonlocal first, second
+        first = twin.combine([(0.9, first), (0.1, mean)])
+        square = {name: x * x for name, x in mean.items()}
+        second = twin.combine([(0.99, second), (0.01, square)])
+        moved = {name: x / (second[name].sqrt() + tau) for name, x in first.items()}
+        return twin.combine([(1, model), (0.1, moved)])
+
+    expected = twin.train(data, UNEQUAL, step)
+    assert_equal(run(data, UNEQUAL, FedAdam(server_lr=0.1, tau=tau)), expected)
 
 
 @pytest.mark.parametrize(
@@ -130,34 +130,31 @@ def test_corrected_means(algorithm, divisor, weighting):
         table: [set(index.slice(i, i + 1).ids.tolist()) for i in range(data.clients)]
         for table, index in data.index.items()
     }
-    loop = twin.train(data, plan, plan.rounds)
-    model, mean, cohort = next(loop)
-    number = 1
-    with pytest.raises(StopIteration):
-        while True:
-            moved = {name: x.clone() for name, x in mean.items()}
-            for table in held:
-                for row in range(data.tables[table]):
-                    holders = [i for i in range(data.clients) if row in held[table][i]]
-                    if not holders:
-                        continue
-                    factor = sum(weight) / sum(weight[i] for i in holders)
-                    if divisor == "capped":
-                        factor = min(factor, 2.0)
-                    if divisor == "root":
-                        factor = factor**0.5
-                    if divisor in ("held", "stepped"):
-                        part = [i for i in cohort if i in holders]
-                        if divisor == "stepped":
-                            seen = {i: _seen(data, plan, i, number, table) for i in part}
-                            part = [i for i in part if row in seen[i]]
-                        whole = sum(weight[i] for i in cohort)
-                        factor = whole / sum(weight[i] for i in part) if part else 1.0
-                    moved[table][row] *= factor
-            after = twin.combine([(1, model), (1, moved)])
-            number += 1
-            model, mean, cohort = loop.send(after)
-    assert_equal(run(data, plan, algorithm), after)
+
+    def factor(table, row, cohort, number):
+        holders = [i for i in range(data.clients) if row in held[table][i]]
+        if not holders:
+            return 1.0
+        inverse_heat = sum(weight) / sum(weight[i] for i in holders)
+        if divisor == "capped":
+            return min(inverse_heat, 2.0)
+        if divisor == "root":
+            return inverse_heat**0.5
+        if divisor == "all":
+            return inverse_heat
+        part = [i for i in cohort if i in holders]
+        if divisor == "stepped":
+            part = [i for i in part if row in _seen(data, plan, i, number, table)]
+        return sum(weight[i] for i in cohort) / sum(weight[i] for i in part) if part else 1.0
+
+    def step(model, mean, cohort, number):
+        moved = {name: x.clone() for name, x in mean.items()}
+        for table in held:
+            for row in range(data.tables[table]):
+                moved[table][row] *= factor(table, row, cohort, number)
+        return twin.combine([(1, model), (1, moved)])
+
+    assert_equal(run(data, plan, algorithm), twin.train(data, plan, step))
 
 
 def _seen(data, plan, client, number, table):

@@ -5,8 +5,7 @@ Nothing here knows of submodels, cohorts or index sets; tests compare the packag
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from fedrows.plan import Plan
 from fedrows.seeds import COHORT, choose
 
 Vector = dict[str, Tensor]
+Step = Callable[[Vector, Vector, list[int], int], Vector]
 
 
 def federation(seed: int = 0, clients: int = 7, rows: int = 12, columns: int = 3) -> FederatedData:
@@ -84,12 +84,16 @@ def weight_of(data: FederatedData, plan: Plan) -> list[float]:
 
 
 def train(
-    data: FederatedData, plan: Plan, rounds: int, mu: float = 0.0, scaffold: bool = False
-) -> Iterator[tuple[Vector, Vector, list[int]]]:
-    """Yields (model before, mean update, cohort) of every round; sets the model by `send`."""
+    data: FederatedData,
+    plan: Plan,
+    step: Step,
+    mu: float = 0.0,
+    scaffold: bool = False,
+) -> Vector:
+    """The model after the plan's rounds; `step` makes the next one of a model and a mean update."""
     model, lr, weight = zeros(data), plan.lr, weight_of(data, plan)
     control, own = zeros(data), [zeros(data) for _ in weight]
-    for number in range(1, rounds + 1):
+    for number in range(1, plan.rounds + 1):
         cohort = choose(plan.seed, COHORT, number, data.clients, plan.clients_per_round).tolist()
         updates, changes = [], []
         for client in cohort:
@@ -108,22 +112,10 @@ def train(
         if scaffold:
             parts = [(weight[c] / sum(weight), x) for c, x in zip(cohort, changes, strict=True)]
             control = combine([(1, control), *parts])
-        after = yield model, mean, cohort
-        model, lr = after, lr * plan.lr_decay
+        model, lr = step(model, mean, cohort, number), lr * plan.lr_decay
+    return model
 
 
-def averaged(data: FederatedData, plan: Plan, rounds: int, **options: object) -> Vector:
-    """The model after so many rounds in which it moves by the mean update."""
-    loop = train(data, plan, rounds, **options)
-    before, mean, _ = next(loop)
-    while True:
-        after = combine([(1, before), (1, mean)])
-        try:
-            before, mean, _ = loop.send(after)
-        except StopIteration:
-            return after
-
-
-def double(plan: Plan) -> Plan:
-    """The plan in float64 on the CPU."""
-    return replace(plan, dtype="float64", device="cpu")
+def averaged(model: Vector, mean: Vector, cohort: list[int], number: int) -> Vector:
+    """The step of FedAvg: the model moves by the mean update."""
+    return combine([(1, model), (1, mean)])

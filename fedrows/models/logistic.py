@@ -23,6 +23,8 @@ from fedrows.schema import Schema, Table
 class Logistic(Model):
     """Logistic regression over every field of the data."""
 
+    closed_form = True
+
     def __init__(self, data: FederatedData) -> None:
         self.fields = dict(data.fields)
         self.schema = Schema({t: Table(rows, 1) for t, rows in data.tables.items()}, {"bias": ()})
@@ -36,15 +38,15 @@ class Logistic(Model):
 
     def gradient(self, block: Submodels, batch: Batch) -> Submodels:
         bias = block.dense["bias"]
-        scores = self._sum(block.rows, batch.ids, dims=2).add_(bias[:, None])  # (K, B)
+        scores = self._sum(block.rows, batch.ids, dims=2).add_(bias.unsqueeze(1))  # (K, B)
         error = scores.sigmoid_().sub_(batch.label)
         if batch.weight is None:
-            error /= error.shape[1]
+            error.mul_(1 / error.shape[1])
         else:
-            error *= batch.weight / batch.weight.sum(1, keepdim=True).clamp_(min=1)
+            error.mul_(batch.weight / batch.weight.sum(1, keepdim=True).clamp_(min=1))
         rows = {table: torch.zeros_like(x) for table, x in block.rows.items()}
         for name, ids in batch.ids.items():
-            shared = error.view(*error.shape, *[1] * (ids.dim() - 2)).expand(ids.shape)
+            shared = error if ids.dim() == 2 else error.unsqueeze(2).expand_as(ids)
             rows[self.fields[name]].view(-1).index_add_(0, ids.reshape(-1), shared.reshape(-1))
         return Submodels(block.index, rows, {"bias": error.sum(1)})
 

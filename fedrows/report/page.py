@@ -232,7 +232,7 @@ def _data_facts(data: dict[str, Any]) -> list[tuple[str, str]]:
         "clients_without_training_data": "… without training data",
         "train_examples": "Training examples",
         "test_examples": "Test examples",
-        "examples_per_client": "Training examples per client",
+        "examples_per_client": "Examples per client",
         "one_class_clients": "One-class clients, left out of GAUC",
     }
     facts = []

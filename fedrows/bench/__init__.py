@@ -1,0 +1,1 @@
+"""Benchmarks, one file each, run by `fedrows bench NAME`; ratios measured side by side."""

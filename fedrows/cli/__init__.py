@@ -1,0 +1,79 @@
+"""The command line. One file per command, imported when it is called: --help needs no torch.
+
+Every error is one sentence on stderr and exit code 2; 130 says that a run was stopped and saved.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from fedrows import __version__
+from fedrows.errors import FedrowsError, UnknownNameError
+
+COMMANDS = {
+    "run": "Train one algorithm on a task.",
+    "compare": "Train several algorithms on a task, over several seeds, and compare them.",
+    "heat": "Show how many clients hold each feature of a task.",
+    "data": "List the data sets, say where they lie, fetch them.",
+    "report": "Make the report.html of a run or comparison again.",
+    "bench": "Measure how fast fedrows is.",
+}
+INTERRUPTED, REFUSED, PIPE_CLOSED = 130, 2, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line, and gives the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without ± shows ?
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return INTERRUPTED
+    except FedrowsError as error:
+        return _refuse(str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _refuse(f"{where}{error.strerror or error}.")
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if words[0] == "--version":
+        print(f"fedrows {__version__}")
+        return 0
+    if words[0].startswith("-"):
+        raise UnknownNameError("option", words[0], ["--help", "--version"])
+    if words[0] not in COMMANDS:
+        raise UnknownNameError("command", words[0], COMMANDS)
+    command = importlib.import_module(f"fedrows.cli.{words[0]}")
+    return int(command.main(words[1:]))
+
+
+def _help() -> str:
+    commands = "\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items())
+    return (
+        "usage: fedrows COMMAND …\n\n"
+        "Federated learning of models that are mostly embedding table: move rows, not models.\n\n"
+        f"{commands}\n\n"
+        "  fedrows COMMAND --help      what a command does and its options\n"
+        "  fedrows --version           the version\n\n"
+        "To begin with:  fedrows compare synthetic"
+    )
+
+
+def _refuse(sentence: str) -> int:
+    print("fedrows: " + " ".join(sentence.split()), file=sys.stderr)
+    return REFUSED

@@ -1,0 +1,185 @@
+"""One run in its folder: rounds, metrics, checkpoints, and a stop that loses nothing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import torch
+
+from fedrows import checkpoint
+from fedrows.cli.settings import Settings, check_clients
+from fedrows.cli.show import Show, say
+from fedrows.data import FederatedData
+from fedrows.errors import PlanError, RunFolderError
+from fedrows.folder import CHECKPOINT, CONFIG, DATA, RunFolder, reason
+from fedrows.plan import Plan
+from fedrows.simulate import Simulation
+from fedrows.task import Task
+
+
+class Stop:
+    """Ctrl-C and SIGTERM ask a run to stop after its round; a second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Stop:
+        with suppress(ValueError):  # not the main thread: nobody presses keys there
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+def load(task: Task, options: Any, plans: Iterable[Plan]) -> FederatedData:
+    """The task's data, checked against the plans; what is odd about them is said."""
+    data = task.load(options)
+    for plan in plans:
+        check_clients(plan, data)
+    for note in data.notes:
+        say(f"Note: {note}")
+    return data
+
+
+def check_machine(folder: RunFolder, plan: Plan) -> None:
+    """Raises if this machine cannot go on with the run; says so if it may differ in last bits."""
+    try:
+        plan.torch_device  # noqa: B018 - it checks
+    except PlanError:
+        raise RunFolderError(
+            f"{folder.path} was run on {plan.device}, which is not here: "
+            "resume it on a machine that has one."
+        ) from None
+    was = folder.config.get("torch")
+    if was != torch.__version__:
+        say(
+            f"Note: the run was begun with torch {was} and goes on with {torch.__version__}: "
+            "last bits may differ."
+        )
+
+
+def begin(folder: RunFolder, simulation: Simulation) -> None:
+    """Writes what a run folder has before the first round, so that it can always be resumed."""
+    try:
+        folder.write_json(DATA, simulation.evaluator.facts())
+        checkpoint.save(folder.path / CHECKPOINT, simulation)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder.path} cannot be written ({reason(error)}): make room, then run again with "
+            "--overwrite."
+        ) from error
+
+
+def go_back(folder: RunFolder, settings: Settings, data: FederatedData) -> Simulation:
+    """The run as its checkpoint has it; metrics that lie past the checkpoint are dropped."""
+    plan, every = settings.plan, settings.plan.evaluate_every
+    simulation = settings.simulation(data)
+    checkpoint.restore_(simulation, folder.path / CHECKPOINT)
+    at = simulation.progress.round
+    if plan.rounds < at:
+        raise RunFolderError(
+            f"rounds is {plan.rounds}, but the run in {folder.path} has done {at}: "
+            f"ask for at least {at}."
+        )
+    lines = folder.lines()
+    # The last round is always evaluated; once the run is made longer, it is like any other.
+    kept = [x for x in lines if x["round"] <= at and (x["round"] % every == 0 or at == plan.rounds)]
+    found = [x["round"] for x in kept if x["round"] % every == 0]
+    wanted = list(range(every, at + 1, every))
+    if found != wanted:
+        odd = min(set(found) ^ set(wanted), default=at)
+        raise RunFolderError(
+            f"The metrics in {folder.path} do not fit its checkpoint of round {at}, look at round "
+            f"{odd}: run again with --overwrite."
+        )
+    try:
+        if kept != lines:
+            folder.keep_lines(kept)
+        if folder.config["plan"].get("rounds") != plan.rounds:
+            folder.config["plan"]["rounds"] = plan.rounds
+            folder.write_json(CONFIG, folder.config)
+    except OSError as error:
+        raise RunFolderError(f"{folder.path} cannot be written ({reason(error)}).") from error
+    return simulation
+
+
+def carry_out(
+    simulation: Simulation,
+    folder: RunFolder,
+    show: Show,
+    stop: Stop,
+    label: str,
+    again: str,
+    checkpoint_seconds: float,
+) -> bool:
+    """Runs the rounds that are left; False if it was stopped before the last of them.
+
+    again: the command that goes on, for messages. Evaluating brings lazy rows up to date, which
+    changes last bits; so whatever a longer run would not have evaluated is saved first.
+    """
+    place = folder.path / CHECKPOINT
+    rounds, every = simulation.plan.rounds, simulation.plan.evaluate_every
+    saved = simulation.progress.round
+    next_save = time.monotonic() + checkpoint_seconds
+
+    def save() -> None:
+        nonlocal saved, next_save
+        folder.sync()
+        checkpoint.save(place, simulation)
+        saved, next_save = simulation.progress.round, time.monotonic() + checkpoint_seconds
+
+    def measure() -> None:
+        line = simulation.evaluate()
+        folder.append(line)
+        show.measured(line)
+
+    show.begin(label, saved, rounds)
+    try:
+        if (
+            saved == rounds
+            and rounds % every
+            and rounds not in {x["round"] for x in folder.lines()}
+        ):
+            measure()
+        for progress in simulation:
+            at = progress.round
+            if at % every == 0:
+                measure()
+            if at == rounds or stop.asked or time.monotonic() >= next_save:
+                save()
+            if at == rounds and at % every:
+                measure()
+            show.step(at)
+            if stop.asked:
+                break
+        return simulation.progress.round == rounds
+    except BrokenPipeError:
+        save()
+        raise
+    except RunFolderError:
+        raise
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder.path} cannot be written ({reason(error)}): make room, then go on from "
+            f"round {saved} with `{again}`."
+        ) from error
+    except KeyboardInterrupt:
+        show.end()
+        say(f"Stopped at once. Go on from round {saved} with: {again}")
+        raise
+    finally:
+        show.end()

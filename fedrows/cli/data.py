@@ -1,0 +1,90 @@
+"""`fedrows data`: which data sets there are, where their files lie, and how to get them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from fedrows import catalogue, fetch
+from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.show import say
+from fedrows.errors import DataError, UnknownNameError
+from fedrows.summary import show_bytes
+
+ACTIONS = {
+    "list": "show all data sets",
+    "path": "say where the file of NAME lies, or would",
+    "fetch": "get the file of NAME from whoever publishes it",
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Lists, says where, or fetches."""
+    parser = Parser("data", "; ".join(f"{name}: {what}" for name, what in ACTIONS.items()) + ".")
+    parser.add_argument("action", metavar="list|path|fetch", nargs="?", help="What to do (list).")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="A task.")
+    parser.add_argument("--force", action="store_true", help="Fetch even if the file is there.")
+    if any(word in ("-h", "--help") for word in words):
+        parser.print_help()
+        return 0
+    typed = parser.parse(words)
+    action, name, force = typed["action"] or "list", typed["name"], typed["force"]
+    if action not in ACTIONS:
+        raise UnknownNameError("action", action, ACTIONS)
+    if force and action != "fetch":
+        raise UsageError(f"--force is for fetch, not for {action}: leave it out.")
+    if action == "list":
+        if name is not None:
+            raise UsageError(f"{name!r} is one word too many: list shows all data sets.")
+        _list()
+        return 0
+    if name is None:
+        known = ", ".join(catalogue.names("task"))
+        raise UsageError(f"Name the data set to {action}: one of {known}.")
+    source = _source(name)
+    if action == "path":
+        say(str(fetch.path(source)))
+    else:
+        _fetch(source, force)
+    return 0
+
+
+def _list() -> None:
+    rows = []
+    for name in catalogue.names("task"):
+        task = catalogue.task(name)
+        where = "made on the spot"
+        if task.source is not None:
+            place = fetch.path(task.source)
+            where = str(place) if place.is_file() else f"not here: fedrows data fetch {name}"
+        rows.append((name, task.summary, where))
+    if sys.stdout.isatty():
+        for name, summary, where in rows:
+            say(f"{name}\n    {summary}\n    {where}")
+    else:
+        for row in rows:
+            say("\t".join(row))
+
+
+def _source(name: str) -> fetch.Source:
+    source = catalogue.task(name).source
+    if source is None:
+        raise DataError(f"{name} needs no file: its data are made on the spot.")
+    return source
+
+
+def _fetch(source: fetch.Source, force: bool) -> None:
+    say(f"{source.url}\nLicence: {source.licence}")
+    live = sys.stdout.isatty()
+
+    def progress(done: int, total: int | None) -> None:
+        if live:
+            of = f" of {show_bytes(total)}" if total else ""
+            print(f"\r{show_bytes(done)}{of}   ", end="", flush=True)
+
+    found = fetch.fetch(source, progress, force=force)
+    if live:
+        print()
+    if found.note:
+        say(f"Note: {found.note}")
+    say(f"File: {found.path}")

@@ -1,0 +1,36 @@
+"""`fedrows report`: the report.html of a folder, made again from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedrows import report
+from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.show import say
+from fedrows.errors import FedrowsError
+from fedrows.folder import RunFolder, reason
+
+
+def main(words: Sequence[str]) -> int:
+    """Makes the report again."""
+    parser = Parser("report", "Makes the report.html of a run or comparison again.")
+    parser.add_argument("folder", metavar="DIR", nargs="?", help="The folder of the run.")
+    if any(word in ("-h", "--help") for word in words):
+        parser.print_help()
+        return 0
+    folder = parser.parse(words)["folder"]
+    if folder is None:
+        raise UsageError("Name the folder of a run or comparison, as in: fedrows report runs/NAME.")
+    path = RunFolder.open(Path(folder)).path
+    try:
+        say(f"Report: {report.write(path)}")
+    except ImportError:
+        raise FedrowsError(
+            "Reports need the package jinja2: pip install fedrows[report]."
+        ) from None
+    except FedrowsError:
+        raise
+    except OSError as error:
+        raise FedrowsError(f"{path} cannot be written ({reason(error)}).") from error
+    return 0

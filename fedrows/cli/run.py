@@ -1,0 +1,104 @@
+"""`fedrows run`: one algorithm on one task, in a folder of its own."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedrows import catalogue
+from fedrows.cli.carry_out import Stop, begin, carry_out, check_machine, go_back, load
+from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.outcome import close
+from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of
+from fedrows.cli.settings import Settings, choose, extended, from_config, threads
+from fedrows.cli.show import say, show
+from fedrows.folder import RunFolder, check_free
+
+DEFAULT = "fedsubavg"
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs, or goes on; gives the exit code."""
+    typed = parse(words, _parser)
+    if typed is None:
+        return 0
+    command = typed.pop("command")
+    resume, out, seconds = typed.pop("resume"), typed.pop("out"), typed.pop("checkpoint_seconds")
+    overwrite = typed.pop("overwrite")
+    algorithm = next(iter(algorithms_of(typed)), None)
+    task, _ = typed.pop("task"), typed.pop("algorithm")
+    if resume is not None:
+        if overwrite:
+            raise UsageError("--overwrite and --resume cannot be used together: choose one.")
+        path = out_of(resume, out, lambda: _default(task, algorithm, typed))
+        return _resume(path, task, algorithm, typed, seconds)
+    if task is None:
+        raise UsageError(f"Name a task to run: one of {', '.join(catalogue.names('task'))}.")
+    path = Path(out) if out else _default(task, algorithm, typed)
+    name = algorithm or DEFAULT
+    settings = choose(catalogue.task(task), [name], typed)[name].resolved()
+    check_free(path, overwrite=overwrite)
+    with threads(settings.plan.threads):
+        data = load(settings.task, settings.options, [settings.plan])
+        simulation = settings.simulation(data)
+        config = {**settings.config(), "command": command}
+        folder = RunFolder.create(path, "run", config, overwrite=overwrite)
+        with folder.locked():
+            begin(folder, simulation)
+            return _go(folder, settings, simulation, seconds)
+
+
+def _resume(
+    path: Path, task: str | None, algorithm: str | None, typed: dict[str, Any], seconds: float
+) -> int:
+    folder = RunFolder.open(path, "run")
+    stored = from_config(folder.config, path)
+    [settings] = stored.values()
+    for flag, wanted, was in (
+        ("TASK", task, settings.task.name),
+        ("--algorithm", algorithm, settings.algorithm.name),
+    ):
+        if wanted is not None and wanted != was:
+            raise UsageError(
+                f"{flag} is {wanted}, but {path} is a run of {was}: leave it out, or start a new "
+                "run with --out."
+            )
+    settings = extended(stored, typed, path)[settings.algorithm.name]
+    check_machine(folder, settings.plan)
+    with threads(settings.plan.threads), folder.locked():
+        data = load(settings.task, settings.options, [settings.plan])
+        simulation = go_back(folder, settings, data)
+        return _go(folder, settings, simulation, seconds)
+
+
+def _go(folder: RunFolder, settings: Settings, simulation: Any, seconds: float) -> int:
+    again = f"fedrows run --resume {shlex.quote(str(folder.path))}"
+    name, plan = settings.algorithm.name, settings.plan
+    at = simulation.progress.round
+    say(
+        f"{name} on {settings.task.name}, seed {plan.seed}, on {plan.device}: "
+        + (f"going on after round {at} of {plan.rounds}" if at else f"{plan.rounds} rounds")
+    )
+    with Stop() as stop:
+        done = carry_out(simulation, folder, show(), stop, name, again, seconds)
+    return close(folder, done, f"after round {simulation.progress.round}", again)
+
+
+def _default(task: str | None, algorithm: str | None, typed: dict[str, Any]) -> Path:
+    if task is None:
+        raise UsageError("Name the folder to go on with, as in: --resume runs/NAME.")
+    return Path("runs") / f"{task}-{algorithm or DEFAULT}-{typed.get('seed', 0)}"
+
+
+def _parser() -> Parser:
+    parser = parser_of(
+        "run",
+        "Trains one algorithm on a task and leaves metrics, a checkpoint and a report in a folder.",
+        "The folder to write (default: runs/TASK-ALGORITHM-SEED).",
+        "Go on with an interrupted run, or make one longer together with --rounds.",
+    )
+    known = ", ".join(catalogue.names("algorithm"))
+    parser.add_argument("--algorithm", metavar="NAME", help=f"One of {known} (default: {DEFAULT}).")
+    return parser

@@ -1,0 +1,115 @@
+"""What a model is worth on its data: one evaluation, the same for every algorithm and seed.
+
+Train loss is taken on a fixed sample of the training examples, as in the paper; loss, accuracy,
+AUC and GAUC on the whole test set; loss and AUC also by the heat of what an example is about.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedrows.data import Examples, FederatedData
+from fedrows.heat import Heat
+from fedrows.metrics import Buckets, accuracy, auc, by_bucket, grouped_auc, mean_loss
+from fedrows.model import Model
+from fedrows.params import Params
+from fedrows.plan import Plan
+from fedrows.seeds import SAMPLE, choose
+
+_EXAMPLES = 2**16  # scored at once, fewer where examples are long:
+_IDS = 2**20
+
+
+class Evaluator:
+    """Measures models on one data set; whatever does not depend on the model is worked out once.
+
+    The sample of training examples is drawn with seed 0, not the plan's: it is the same for all
+    algorithms and seeds on the same data. `data` are the federated data even where the training
+    runs on `data.pooled()`, because heat and the clients of GAUC are those of the federation.
+    """
+
+    def __init__(self, model: Model, data: FederatedData, plan: Plan) -> None:
+        self.model = model
+        self._data = data
+        device, dtype = plan.torch_device, plan.torch_dtype
+        self._bytes = model.schema.size * dtype.itemsize
+        count = min(plan.train_sample, len(data.train))
+        sample = choose(0, SAMPLE, 0, len(data.train), count)
+        chosen = data.train.pick(sample.to(data.train.label.device))
+        self.train = chosen.to(device, dtype)
+        self.test = data.test.to(device, dtype)
+        self._owner = self.test.owner  # (n,)
+        self._heat = data.heat()
+        target = self._heat[data.fields[data.target[0]]]
+        heat = target.of(data.targets(data.test).contiguous())
+        self._buckets = Buckets.of_heat(heat).to(device)
+
+    def __call__(self, params: Params) -> dict[str, Any]:
+        """All metrics of a model; those of an empty test set are NaN."""
+        label = self.test.label
+        scores = self._scores(params, self.test)
+        losses = self.model.loss(scores, label)
+        return {
+            "train_loss": self.train_loss(params),
+            "test_loss": mean_loss(losses),
+            "test_accuracy": accuracy(scores, label),
+            "test_auc": auc(scores, label),
+            "test_gauc": grouped_auc(scores, label, self._owner)[0],
+            "buckets": by_bucket(scores, label, losses, self._buckets),
+        }
+
+    def train_loss(self, params: Params) -> float:
+        """The mean loss over the fixed sample of training examples."""
+        return mean_loss(self.model.loss(self._scores(params, self.train), self.train.label))
+
+    def facts(self) -> dict[str, Any]:
+        """What the data are like, in plain numbers, lists and dicts."""
+        data, test = self._data, self.test
+        unseen = self._buckets.examples[0] if self._buckets.high[:1] == [0] else 0
+        _, one_class = grouped_auc(torch.zeros_like(test.label), test.label, self._owner)
+        groups = {table: {table: (0, rows)} for table, rows in data.tables.items()}
+        groups |= {table: dict(found) for table, found in data.groups.items() if found}
+        return {
+            "clients": data.clients,
+            "clients_without_training_data": data.clients_without_training_data,
+            "train_examples": len(data.train),
+            "test_examples": len(test),
+            "examples_per_client": (len(data.train) + len(test)) / data.clients,
+            "best_loss": data.best_loss,
+            "unseen_target_share": unseen / len(test) if len(test) else None,
+            "one_class_clients": one_class,
+            "bytes_full_model": self._bytes,
+            "heat": [
+                {"table": table, "group": group, **_heat_facts(self._heat[table].between(*span))}
+                for table in data.tables
+                for group, span in groups[table].items()
+            ],
+        }
+
+    def _scores(self, params: Params, examples: Examples) -> Tensor:
+        """The score of every example, a slice at a time to bound memory: (n,)."""
+        length = sum(prod(column.shape[1:]) for column in examples.ids.values())
+        step = max(1, min(_EXAMPLES, _IDS // max(length, 1)))
+        parts = [examples.label[:0]]
+        with torch.no_grad():
+            for start in range(0, len(examples), step):
+                ids = {name: column[start : start + step] for name, column in examples.ids.items()}
+                parts.append(self.model.scores(params, ids))
+        return torch.cat(parts)
+
+
+def _heat_facts(heat: Heat) -> dict[str, Any]:
+    """Range, dispersion and histogram of some heat; None where nobody holds a feature."""
+    values, features = torch.unique(heat.counts.to(torch.int64), return_counts=True)
+    histogram = [list(pair) for pair in zip(values.tolist(), features.tolist(), strict=True)]
+    return {
+        "features": len(heat.ids),
+        "smallest": histogram[0][0] if histogram else None,
+        "largest": histogram[-1][0] if histogram else None,
+        "dispersion": heat.dispersion if histogram else None,
+        "histogram": histogram,
+    }
