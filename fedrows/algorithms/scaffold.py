@@ -66,7 +66,8 @@ class Scaffold(Algorithm):
         sent: Submodels | None,
         kept: Submodels | None,
     ) -> None:
-        assert sent is not None and kept is not None
+        assert sent is not None
+        assert kept is not None
         gradient.add_(sent)
         gradient.add_(kept, -1)
 
@@ -78,7 +79,8 @@ class Scaffold(Algorithm):
         lr: float,
         steps: Tensor,
     ) -> tuple[dict[str, Submodels], Submodels]:
-        assert sent is not None and kept is not None
+        assert sent is not None
+        assert kept is not None
         change = update.map(torch.clone)
         change.scale_(-1 / (steps * lr))
         change.add_(sent, -1)

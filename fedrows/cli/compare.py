@@ -276,6 +276,10 @@ def _parser() -> Parser:
         metavar="N",
         help="The target is CentralSGD's best within so many rounds (default: all of its rounds).",
     )
-    add("--target-metric", metavar="NAME", help=f"One of {', '.join(METRICS)} (default: train_loss).")
+    add(
+        "--target-metric",
+        metavar="NAME",
+        help=f"One of {', '.join(METRICS)} (default: train_loss).",
+    )
     add("--target-value", metavar="X", help="A target of your own instead of CentralSGD's best.")
     return parser

@@ -95,8 +95,7 @@ def draw(heat: Heat) -> None:
     places = torch.searchsorted(edges, counts, right=True) - 1
     numbers = torch.bincount(places).tolist()
     labels = [
-        str(low) if high - low == 1 else f"{low:,}–{high - 1:,}"
-        for low, high in pairwise(starts)
+        str(low) if high - low == 1 else f"{low:,}–{high - 1:,}" for low, high in pairwise(starts)
     ][: len(numbers)]
     wide, widest = max(map(len, labels)), max(numbers)
     for label, number in zip(labels, numbers, strict=True):

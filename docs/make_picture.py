@@ -1,0 +1,185 @@
+"""Draws docs/picture.svg, the picture in the README, from the folder of a comparison.
+
+    fedrows compare synthetic --algorithms fedavg,fedsubavg,centralsgd --out runs/picture
+    python docs/make_picture.py runs/picture docs/picture.svg
+
+On the left the train loss by round with the target and where it was reached, on the right the final
+test loss by heat. Lines and dots are means over the seeds of the comparison.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedrows.report import write_summary
+from fedrows.report.chart import nice_ticks, tick_label
+from fedrows.report.folder import read_metrics
+from fedrows.summary import by_algorithm, display
+
+WIDTH, HEIGHT = 880, 400
+FLOOR, TOP = 330, 92
+LEFT, RIGHT = (62, 448), (590, 856)  # where the two panels begin and end
+FEWEST = 100  # test examples of a bucket that is worth a dot
+ORDER = ["fedavg", "centralsgd", "fedsubavg"]  # the last is drawn on top
+
+STYLE = """
+  .card { fill: #ffffff; stroke: #d8dee4 }
+  text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial,
+    sans-serif; fill: #57606a }
+  .title { font-size: 16px; font-weight: 600; fill: #1f2328 }
+  .name, .mark { font-weight: 600 }
+  .middle { text-anchor: middle }
+  .end { text-anchor: end }
+  .grid { stroke: #eaeef2 }
+  .axis { stroke: #afb8c1 }
+  .target { stroke: #57606a; stroke-dasharray: 2 4 }
+  .line, .thread { fill: none; stroke-linejoin: round; stroke-linecap: round }
+  .line { stroke-width: 2.6 }
+  .thread { stroke-width: 1.4; opacity: .45 }
+  .drop { stroke-dasharray: 2 3; opacity: .7 }
+  .dot { stroke: #ffffff; stroke-width: 1.5 }
+  .fedsubavg { --c: #0f5fc2 }
+  .fedavg { --c: #c9480b }
+  .centralsgd { --c: #6e7781 }
+  .line.centralsgd, .thread.centralsgd { stroke-dasharray: 2 6 }
+  .line, .thread, .drop { stroke: var(--c) }
+  .dot, .name, .mark { fill: var(--c) }
+  @media (prefers-color-scheme: dark) {
+    .card { fill: #12161c; stroke: #30363d }
+    text { fill: #9198a1 }
+    .title { fill: #f0f6fc }
+    .grid { stroke: #21262d }
+    .axis { stroke: #3d444d }
+    .target { stroke: #9198a1 }
+    .dot { stroke: #12161c }
+    .fedsubavg { --c: #6aaeff }
+    .fedavg { --c: #ff9152 }
+    .centralsgd { --c: #a8b0ba }
+  }
+"""
+
+Place = Callable[[float], float]
+
+
+def main(folder: Path, picture: Path) -> None:
+    """Reads the comparison and writes the picture."""
+    summary = write_summary(folder)
+    curves = by_algorithm(read_metrics(folder / "metrics.jsonl"))
+    seeds = len(next(iter(curves.values())))
+    rounds = summary["algorithms"][0]["rounds"]
+    title = f"Train and test loss of {', '.join(map(display, ORDER))} over {rounds} rounds"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{title}" width="{WIDTH}" height="{HEIGHT}"><title>{title}</title>',
+        f"<style>{STYLE}</style>",
+        f'<rect class="card" x=".5" y=".5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10"/>',
+        *by_round(curves, summary, rounds),
+        *by_heat(curves, rounds),
+        text(24, HEIGHT - 14, f"fedrows compare synthetic: means over {seeds} seeds, each "
+             "algorithm at the task's own settings (learning rate 0.1)"),
+        "</svg>",
+    ]  # fmt: skip
+    picture.write_text("\n".join(parts) + "\n", encoding="utf-8")
+
+
+def by_round(curves: dict[str, Any], summary: dict[str, Any], rounds: int) -> list[str]:
+    """The left panel."""
+    means = {name: mean_curve(curves[name]) for name in ORDER}
+    losses = [loss for curve in means.values() for _, loss in curve]
+    x = scale(0, rounds, *LEFT)
+    y = scale(min(losses) - 0.008, max(losses) + 0.004, FLOOR, TOP)
+    goal = summary["target"]["over_seeds"]["mean"]
+    reached = {a["name"]: a["rounds_to_target"] for a in summary["algorithms"]}
+    parts = [text(24, 36, "Train loss by round", "title")]
+    parts.append(text(24, 58, "lower is better; the dotted line is the best that CentralSGD got"))
+    parts += frame(y, (min(losses) - 0.008, max(losses) + 0.004), LEFT)
+    for tick in nice_ticks(0, rounds):
+        parts.append(text(x(tick), FLOOR + 20, tick_label(tick, 100), "middle"))
+    parts.append(f'<path class="target" d="M{LEFT[0]} {y(goal):.1f}H{LEFT[1]}"/>')
+    parts += [path("line", name, [(x(r), y(v)) for r, v in means[name]]) for name in ORDER]
+    for name in ("centralsgd", "fedsubavg"):
+        mean = reached[name]["mean"]
+        if mean is None or None in reached[name]["values"]:
+            continue
+        at, words = x(mean), f"{mean:.0f} rounds"
+        parts.append(f'<path class="drop {name}" d="M{at:.1f} {y(goal):.1f}V{FLOOR}"/>')
+        parts.append(dot(name, at, y(goal)))
+        side = ("mark end", -8) if at > LEFT[1] - 60 else ("mark", 8)
+        parts.append(text(at + side[1], FLOOR - 10, words, f"{side[0]} {name}"))
+    ends = {name: y(means[name][-1][1]) for name in ORDER}
+    for name, shift in {"fedavg": -12, "centralsgd": 8, "fedsubavg": 4}.items():
+        parts.append(text(LEFT[1] + 10, ends[name] + shift, display(name), f"name {name}"))
+    return parts
+
+
+def by_heat(curves: dict[str, Any], rounds: int) -> list[str]:
+    """The right panel."""
+    finals = {name: [seed[-1]["buckets"] for seed in curves[name].values()] for name in ORDER}
+    shape = finals[ORDER[0]][0]
+    shown = [i for i, bucket in enumerate(shape) if bucket["examples"] >= FEWEST]
+    losses = {n: [fmean(f[i]["loss"] for f in found) for i in shown] for n, found in finals.items()}
+    every = [loss for found in losses.values() for loss in found]
+    low, high = min(every) - 0.008, max(every) + 0.008
+    y, x = scale(low, high, FLOOR, TOP), scale(-0.5, len(shown) - 0.5, *RIGHT)
+    parts = [text(RIGHT[0] - 46, 36, f"Test loss after {rounds} rounds", "title")]
+    parts.append(text(RIGHT[0] - 46, 58, "by the number of clients that hold the item"))
+    parts += frame(y, (low, high), RIGHT)
+    for place, i in enumerate(shown):
+        parts.append(text(x(place), FLOOR + 20, f"{short(shape[i]['low'] - 1)}+", "middle"))
+    parts.append(text(RIGHT[0], FLOOR + 40, "cold"))
+    parts.append(text(RIGHT[1], FLOOR + 40, "hot", "end"))
+    for name in ORDER:
+        at = [(x(place), y(loss)) for place, loss in enumerate(losses[name])]
+        parts.append(path("thread", name, at))
+        parts += [dot(name, *place) for place in at]
+    return parts
+
+
+def mean_curve(seeds: dict[int, list[dict[str, Any]]]) -> list[tuple[int, float]]:
+    """(round, train loss) with the loss averaged over seeds."""
+    columns = zip(*seeds.values(), strict=True)
+    return [(lines[0]["round"], fmean(line["train_loss"] for line in lines)) for lines in columns]
+
+
+def scale(low: float, high: float, start: float, end: float) -> Place:
+    """From a value to its pixel."""
+    return lambda value: start + (value - low) / (high - low) * (end - start)
+
+
+def frame(y: Place, values: tuple[float, float], span: tuple[int, int]) -> list[str]:
+    """Grid lines with their numbers, and the floor."""
+    ticks = nice_ticks(*values, most=4)
+    parts = []
+    for tick in ticks:
+        parts.append(f'<path class="grid" d="M{span[0]} {y(tick):.1f}H{span[1]}"/>')
+        label = tick_label(tick, ticks[1] - ticks[0])
+        parts.append(text(span[0] - 10, y(tick) + 4, label, "end"))
+    return [*parts, f'<path class="axis" d="M{span[0]} {FLOOR}H{span[1]}"/>']
+
+
+def path(kind: str, name: str, at: Sequence[tuple[float, float]]) -> str:
+    """A line through some places."""
+    return f'<path class="{kind} {name}" d="M{"L".join(f"{px:.1f} {py:.1f}" for px, py in at)}"/>'
+
+
+def dot(name: str, px: float, py: float) -> str:
+    """A dot in the algorithm's colour."""
+    return f'<circle class="dot {name}" cx="{px:.1f}" cy="{py:.1f}" r="5"/>'
+
+
+def text(px: float, py: float, words: str, kind: str = "") -> str:
+    """Words at a place."""
+    return f'<text class="{kind}" x="{px:.1f}" y="{py:.1f}">{words}</text>'
+
+
+def short(number: int) -> str:
+    """1000 as 1k."""
+    return f"{number // 1000}k" if number >= 1000 else str(number)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
