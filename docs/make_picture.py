@@ -22,7 +22,7 @@ from fedrows.summary import by_algorithm, display
 
 WIDTH, HEIGHT = 880, 400
 FLOOR, TOP = 330, 92
-LEFT, RIGHT = (62, 448), (590, 856)  # where the two panels begin and end
+LEFT, RIGHT = (62, 440), (594, 860)  # where the two panels begin and end
 FEWEST = 100  # test examples of a bucket that is worth a dot
 ORDER = ["fedavg", "centralsgd", "fedsubavg"]  # the last is drawn on top
 
@@ -95,7 +95,7 @@ def by_round(curves: dict[str, Any], summary: dict[str, Any], rounds: int) -> li
     goal = summary["target"]["over_seeds"]["mean"]
     reached = {a["name"]: a["rounds_to_target"] for a in summary["algorithms"]}
     parts = [text(24, 36, "Train loss by round", "title")]
-    parts.append(text(24, 58, "lower is better; the dotted line is the best that CentralSGD got"))
+    parts.append(text(24, 58, "lower is better; dotted: the best loss of CentralSGD"))
     parts += frame(y, (min(losses) - 0.008, max(losses) + 0.004), LEFT)
     for tick in nice_ticks(0, rounds):
         parts.append(text(x(tick), FLOOR + 20, tick_label(tick, 100), "middle"))
@@ -108,8 +108,9 @@ def by_round(curves: dict[str, Any], summary: dict[str, Any], rounds: int) -> li
         at, words = x(mean), f"{mean:.0f} rounds"
         parts.append(f'<path class="drop {name}" d="M{at:.1f} {y(goal):.1f}V{FLOOR}"/>')
         parts.append(dot(name, at, y(goal)))
-        side = ("mark end", -8) if at > LEFT[1] - 60 else ("mark", 8)
-        parts.append(text(at + side[1], FLOOR - 10, words, f"{side[0]} {name}"))
+        late = at > LEFT[1] - 90
+        place = (at - 10, y(goal) + 20) if late else (at + 10, y(goal) - 9)
+        parts.append(text(*place, words, f"mark {'end ' if late else ''}{name}"))
     ends = {name: y(means[name][-1][1]) for name in ORDER}
     for name, shift in {"fedavg": -12, "centralsgd": 8, "fedsubavg": 4}.items():
         parts.append(text(LEFT[1] + 10, ends[name] + shift, display(name), f"name {name}"))
@@ -118,8 +119,9 @@ def by_round(curves: dict[str, Any], summary: dict[str, Any], rounds: int) -> li
 
 def by_heat(curves: dict[str, Any], rounds: int) -> list[str]:
     """The right panel."""
-    finals = {name: [seed[-1]["buckets"] for seed in curves[name].values()] for name in ORDER}
-    shape = finals[ORDER[0]][0]
+    compared = ["fedavg", "fedsubavg"]  # CentralSGD lies where FedAvg does
+    finals = {name: [seed[-1]["buckets"] for seed in curves[name].values()] for name in compared}
+    shape = finals["fedavg"][0]
     shown = [i for i, bucket in enumerate(shape) if bucket["examples"] >= FEWEST]
     losses = {n: [fmean(f[i]["loss"] for f in found) for i in shown] for n, found in finals.items()}
     every = [loss for found in losses.values() for loss in found]
@@ -129,10 +131,10 @@ def by_heat(curves: dict[str, Any], rounds: int) -> list[str]:
     parts.append(text(RIGHT[0] - 46, 58, "by the number of clients that hold the item"))
     parts += frame(y, (low, high), RIGHT)
     for place, i in enumerate(shown):
-        parts.append(text(x(place), FLOOR + 20, f"{short(shape[i]['low'] - 1)}+", "middle"))
-    parts.append(text(RIGHT[0], FLOOR + 40, "cold"))
-    parts.append(text(RIGHT[1], FLOOR + 40, "hot", "end"))
-    for name in ORDER:
+        parts.append(text(x(place), FLOOR + 20, f"{short(shape[i]['low'])}+", "middle"))
+    parts.append(text(RIGHT[0], FLOOR + 40, "← cold"))
+    parts.append(text(RIGHT[1], FLOOR + 40, "hot →", "end"))
+    for name in compared:
         at = [(x(place), y(loss)) for place, loss in enumerate(losses[name])]
         parts.append(path("thread", name, at))
         parts += [dot(name, *place) for place in at]

@@ -44,13 +44,15 @@ class RunFolder:
     def create(cls, path: Path, kind: str, config: Json, *, overwrite: bool = False) -> RunFolder:
         """A new folder with its config.json; an existing run folder gives way if `overwrite`."""
         check_free(path, overwrite=overwrite)
+        folder = cls(path, {"format": FORMAT, "fedrows": __version__, "kind": kind, **config})
         try:
             path.mkdir(parents=True, exist_ok=True)
-            clear(path)
-            whole = {"format": FORMAT, "fedrows": __version__, "kind": kind, **config}
-            folder = cls(path, whole)
-            folder.write_json(CONFIG, whole)
+            with folder.locked(), placing(path / CONFIG) as part:
+                write_through(part, as_json(folder.config, indent=1))  # before anything is lost
+                clear(path, but=part)
             folder.keep_lines([])
+        except RunFolderError:
+            raise
         except OSError as error:
             raise unwritable(path, error) from error
         return folder
@@ -73,12 +75,11 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Puts a JSON file in its place; NaN and infinity become null."""
-        text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        write_whole(self.path / name, text.encode())
+        write_whole(self.path / name, as_json(value, indent=1))
 
     def append(self, line: Json) -> None:
         """Adds a line to the metrics, or raises an OSError and leaves them as they were."""
-        data = (json.dumps(finite(line), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        data = as_json(line)
         with (self.path / METRICS).open("ab", buffering=0) as file:
             before = file.seek(0, os.SEEK_END)
             try:
@@ -113,8 +114,7 @@ class RunFolder:
 
     def keep_lines(self, lines: Iterable[Json]) -> None:
         """Makes these lines the metrics, instead of whatever they were."""
-        texts = (json.dumps(finite(line), ensure_ascii=False, allow_nan=False) for line in lines)
-        write_whole(self.path / METRICS, "".join(f"{text}\n" for text in texts).encode())
+        write_whole(self.path / METRICS, b"".join(map(as_json, lines)))
 
     def sync(self) -> None:
         """Waits until the metrics are on the disk."""
@@ -202,7 +202,7 @@ def check_free(path: Path, *, overwrite: bool = False) -> None:
         ) from error
 
 
-def clear(path: Path) -> None:
+def clear(path: Path, but: Path | None = None) -> None:
     """Removes what fedrows has written into a folder, its runs included, and nothing else."""
     runs = path / RUNS
     for run in sorted(runs.iterdir()) if runs.is_dir() else ():
@@ -216,12 +216,19 @@ def clear(path: Path) -> None:
     for name in FILES:
         (path / name).unlink(missing_ok=True)
         for part in path.glob(f".{name}.*.part"):
-            part.unlink(missing_ok=True)
+            if part != but:
+                part.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, data: bytes) -> None:
     """Puts a file in its place in one step, on the disk when it returns."""
-    with placing(path) as part, part.open("wb") as file:
+    with placing(path) as part:
+        write_through(part, data)
+
+
+def write_through(path: Path, data: bytes) -> None:
+    """Writes a file, on the disk when it returns."""
+    with path.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -243,6 +250,12 @@ def placing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def as_json(value: Any, indent: int | None = None) -> bytes:
+    """A value as JSON and a line break; NaN and infinity as null."""
+    text = json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    return text.encode() + b"\n"
 
 
 def finite(value: Any) -> Any:

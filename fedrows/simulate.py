@@ -67,8 +67,9 @@ class Simulation:
             "seed": self.plan.seed,
             "round": self.progress.round,
             **self.evaluator(self.progress.settle()),
-            "bytes_down": self.progress.bytes_down,
-            "bytes_up": self.progress.bytes_up,
+            # Pooled data have left the clients already: nothing that could be compared goes to them.
+            "bytes_down": None if self.algorithm.pooled else self.progress.bytes_down,
+            "bytes_up": None if self.algorithm.pooled else self.progress.bytes_up,
             "seconds": self.seconds,
         }
 

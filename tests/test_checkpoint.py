@@ -101,7 +101,7 @@ def test_other_runs_checkpoints_are_refused(tmp_path: Path, make: Make) -> None:
     checkpoint.save(path, make("fedavg"))
     with pytest.raises(RunFolderError, match="lacks 'control"):
         checkpoint.restore_(make("scaffold"), path)
-    with pytest.raises(RunFolderError, match="float32 .* not float64"):
+    with pytest.raises(RunFolderError, match=r"float32 .* not float64"):
         checkpoint.restore_(make("fedavg", dtype="float64"), path)
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(RunFolderError, match="not a checkpoint of fedrows"):

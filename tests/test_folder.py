@@ -1,4 +1,4 @@
-"""A run folder: written whole or not at all, read with sentences, cleared of nothing but its own."""
+"""A run folder: written whole or not at all, and cleared of nothing but its own."""
 
 import errno
 import json
@@ -95,6 +95,18 @@ def test_overwriting_removes_its_own_files_only(tmp_path: Path) -> None:
     ]
 
 
+def test_overwriting_on_a_full_disk_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = RunFolder.create(tmp_path / "run", "run", {})
+    made.append({"round": 1})
+    before = {p.name: p.read_bytes() for p in made.path.iterdir()}
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFolderError, match="No space"):
+        RunFolder.create(made.path, "run", {}, overwrite=True)
+    assert {p.name: p.read_bytes() for p in made.path.iterdir()} == before
+
+
 @pytest.mark.parametrize(
     ("content", "wanted"),
     [
@@ -125,7 +137,7 @@ def test_other_formats_and_kinds_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="fedrows run"):
         RunFolder.open(made.path, "compare")
     made.write_json("config.json", made.config | {"format": 99, "fedrows": "7.0"})
-    with pytest.raises(RunFolderError, match="format 99 of fedrows 7.0"):
+    with pytest.raises(RunFolderError, match=r"format 99 of fedrows 7\.0"):
         RunFolder.open(made.path)
 
 
@@ -137,6 +149,8 @@ def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
         RunFolder.open(made.path).locked(),
     ):
         pass
+    with made.locked(), pytest.raises(RunFolderError, match="Another fedrows"):
+        RunFolder.create(made.path, "run", {}, overwrite=True)
     with made.locked():
         pass
 

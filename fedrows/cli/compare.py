@@ -186,7 +186,8 @@ def _run(
         simulation = settings.simulation(data)
         folder = RunFolder.create(path, "run", settings.config(), overwrite=True)
         begin(folder, simulation)
-    return carry_out(simulation, folder, live, stop, title, again, seconds)
+    with folder.locked():
+        return carry_out(simulation, folder, live, stop, title, again, seconds)
 
 
 def _finished(path: Path, rounds: int) -> bool:

@@ -143,7 +143,7 @@ def _is_number(word: str) -> bool:
 
 
 def _sentence(error: argparse.ArgumentError) -> str:
-    name = error.argument_name or "The command line"
+    name = (error.argument_name or "The command line").split("/")[0]  # of --lazy/--no-lazy
     if error.message.startswith("expected"):
         return f"{name} needs a value."
     if error.message.startswith("ignored explicit argument"):

@@ -67,7 +67,7 @@ class Live:
         text = TextColumn
         self._make = lambda: Progress(
             text("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
             text("{task.fields[loss]}"),
             text("{task.fields[rate]}"),
@@ -89,7 +89,7 @@ class Live:
             self._bar.update(self._task, completed=at, rate=f"{self._rate(at):.3g} rounds/s")
 
     def measured(self, line: dict[str, Any]) -> None:
-        self._bar.update(self._task, loss="  ".join(metrics_of(line)[:2]))
+        self._bar.update(self._task, loss=f"loss {line['train_loss']:.4f}")
 
     def end(self) -> None:
         if self._bar is not None:

@@ -109,13 +109,19 @@ class Buckets:
         return points
 
     def losses(self) -> list[tuple[str, dict[str, float]]]:
-        """Each bucket's label ('1–3 clients') and final test loss by algorithm."""
+        """The label ('1–3 clients') and final test loss by algorithm of every larger bucket.
+
+        One with less than a hundredth of the test examples does not speak for cold features.
+        """
         table: list[dict[str, float]] = [{} for _ in self.labels]
         for name in self.finals:
             for p in self.points(name, "loss"):
                 table[int(p.x)][name] = p.y
+        enough = sum(self.examples) / 100
         return [
-            (_clients(label), row) for label, row in zip(self.labels, table, strict=True) if row
+            (_clients(label), row)
+            for label, row, count in zip(self.labels, table, self.examples, strict=True)
+            if row and count >= enough
         ]
 
     def panels(self, order: Sequence[str], styles: dict[str, str]) -> list[dict[str, Any]]:
