@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -173,7 +174,8 @@ def read_config(path: Path) -> Json:
 def check_free(path: Path, *, overwrite: bool = False) -> None:
     """Raises a RunFolderError unless a run may be written to `path`."""
     try:
-        exists, empty = path.exists(), not path.is_dir() or not any(path.iterdir())
+        exists = path.exists()
+        empty = not path.is_dir() or all(map(_is_leftover, path.iterdir()))
     except OSError as error:
         raise unwritable(path, error) from error
     if not exists:
@@ -215,9 +217,9 @@ def clear(path: Path, but: Path | None = None) -> None:
         runs.rmdir()
     for name in FILES:
         (path / name).unlink(missing_ok=True)
-        for part in path.glob(f".{name}.*.part"):
-            if part != but:
-                part.unlink(missing_ok=True)
+    for part in filter(_is_leftover, path.iterdir()):
+        if part != but:
+            part.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -250,6 +252,11 @@ def placing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether this is what `placing` leaves behind when its process is killed."""
+    return re.fullmatch(rf"\.({'|'.join(map(re.escape, FILES))})\.\d+\.part", path.name) is not None
 
 
 def as_json(value: Any, indent: int | None = None) -> bytes:

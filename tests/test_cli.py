@@ -128,6 +128,7 @@ BAD: list[tuple[list[str], str]] = [
     (["run"], "Name a task"),
     (["run", "movielen"], "did you mean movielens?"),
     ([*RUN, "--algorithm", "fedsubav"], "did you mean fedsubavg?"),
+    ([*RUN, "--algorithm", "fedavg,fedprox"], "run takes one: use compare"),
     ([*RUN, "--roundz", "3"], "did you mean --rounds?"),
     (["run", "--roundz", "3", "synthetic"], "did you mean --rounds?"),
     ([*RUN, "--round=3"], "did you mean --rounds?"),

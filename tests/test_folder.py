@@ -157,6 +157,10 @@ def test_two_processes_cannot_work_in_one_folder(tmp_path: Path) -> None:
 
 def test_an_empty_folder_is_free_and_a_file_is_not(tmp_path: Path) -> None:
     check_free(tmp_path)
+    (tmp_path / ".config.json.123.part").write_text("{")  # its process was killed
+    check_free(tmp_path)
+    RunFolder.create(tmp_path, "run", {})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "metrics.jsonl"]
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="not a folder"):
         check_free(tmp_path / "file")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 import pytest
@@ -19,13 +19,14 @@ clients_of = st.lists(st.lists(st.integers(0, ROWS - 1), max_size=6), min_size=1
 
 def index_of(held: list[list[int]]) -> Index:
     splits = torch.tensor([0, *accumulate(map(len, held))])
-    return Index(torch.tensor(sum(held, []), dtype=torch.int64), splits)
+    return Index(torch.tensor([*chain.from_iterable(held)], dtype=torch.int64), splits)
 
 
 def built(held: list[list[int]], rows: int = ROWS) -> tuple[Index, list[np.ndarray]]:
     """The index behind each client's ids, in one field; ids may repeat."""
     owner = np.repeat(np.arange(len(held)), [len(ids) for ids in held])
-    return index_and_slots(len(held), rows, [owner], [np.array(sum(held, []), dtype=np.int64)])
+    ids = np.array([*chain.from_iterable(held)], dtype=np.int64)
+    return index_and_slots(len(held), rows, [owner], [ids])
 
 
 def lists(index: Index) -> list[list[int]]:

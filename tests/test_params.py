@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import accumulate
+from itertools import accumulate, chain, pairwise
 
 import pytest
 import torch
@@ -32,12 +32,12 @@ widths = st.sampled_from([1, 3])
 def index_of(held) -> Index:
     held = [sorted(ids) for ids in held]
     splits = torch.tensor([0, *accumulate(map(len, held))])
-    return Index(torch.tensor(sum(held, []), dtype=torch.int64), splits)
+    return Index(torch.tensor([*chain.from_iterable(held)], dtype=torch.int64), splits)
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+    return torch.randn(shape, dtype=torch.float64, generator=generator)
 
 
 def model(width: int) -> Params:
@@ -158,7 +158,7 @@ def test_norms_of_ragged_clients(held, width):
 def test_join_is_the_inverse_of_slicing(held, width, chunk):
     whole = uploads(held, width)
     cuts = [*range(0, len(held), chunk), len(held)]
-    parts = [whole.slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [whole.slice(a, b) for a, b in pairwise(cuts)]
     for part in parts:
         for table, index in part.index.items():
             assert len(part.rows[table]) == len(index.ids)

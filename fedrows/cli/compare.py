@@ -92,7 +92,7 @@ def main(words: Sequence[str]) -> int:
         config = _config(settings, plan, seeds, target) | {"command": command}
         folder = RunFolder.create(path, "compare", config, overwrite=overwrite)
         with folder.locked():
-            folder.write_json(DATA, its.simulation(data).evaluator.facts())
+            folder.write_json(DATA, its.facts(data))
             return _go(Comparison(folder, settings, seeds, target or Target()), data, seconds)
 
 
@@ -128,7 +128,7 @@ def _resume(
         config["plan"]["rounds"] = comparison.plan.rounds
         config |= {"seeds": comparison.seeds, "target": asdict(comparison.target)}
         folder.write_json(CONFIG, config)
-        folder.write_json(DATA, its.simulation(data).evaluator.facts())
+        folder.write_json(DATA, its.facts(data))
         return _go(comparison, data, seconds)
 
 

@@ -27,7 +27,10 @@ def main(words: Sequence[str]) -> int:
     command = typed.pop("command")
     resume, out, seconds = typed.pop("resume"), typed.pop("out"), typed.pop("checkpoint_seconds")
     overwrite = typed.pop("overwrite")
-    algorithm = next(iter(algorithms_of(typed)), None)
+    named = algorithms_of(typed)
+    if len(named) > 1:
+        raise UsageError(f"--algorithm is {','.join(named)}, but run takes one: use compare.")
+    algorithm = named[0] if named else None
     task, _ = typed.pop("task"), typed.pop("algorithm")
     if resume is not None:
         if overwrite:

@@ -20,6 +20,7 @@ from fedrows.algorithm import Algorithm
 from fedrows.cli.flags import Parser, UsageError, Values, add_options, flag_of, value
 from fedrows.data import FederatedData
 from fedrows.errors import PlanError, RunFolderError
+from fedrows.evaluation import Evaluator
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.simulate import Simulation
@@ -38,6 +39,10 @@ class Settings:
     def simulation(self, data: FederatedData) -> Simulation:
         """The run, before its first round."""
         return Simulation(data, catalogue.model(self.task.model)(data), self.algorithm, self.plan)
+
+    def facts(self, data: FederatedData) -> dict[str, Any]:
+        """What data.json says of the data."""
+        return Evaluator(catalogue.model(self.task.model)(data), data, self.plan).facts()
 
     def resolved(self) -> Settings:
         """The same, with what the machine decides decided."""

@@ -1,0 +1,205 @@
+"""The contract of an algorithm, for every file in the folder."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+import twin
+from torch import Tensor, nn
+
+from fedrows import Simulation, catalogue
+from fedrows.algorithm import Algorithm
+from fedrows.data import FederatedData
+from fedrows.errors import PlanError
+from fedrows.model import Lifted, Model
+from fedrows.models.logistic import Logistic
+from fedrows.options import options
+from fedrows.plan import Plan
+
+NAMES = catalogue.names("algorithm")
+every_name = pytest.mark.parametrize("name", NAMES)
+
+# Each algorithm as it comes, and once more for every switch that it has.
+VARIANTS = {name: catalogue.algorithm(name)() for name in NAMES} | {
+    f"{name} {item.name}": catalogue.algorithm(name)(**{item.name: True})
+    for name in NAMES
+    for item in options(catalogue.algorithm(name))
+    if item.default is False
+}
+every_variant = pytest.mark.parametrize("algorithm", VARIANTS.values(), ids=VARIANTS)
+
+PLAN = Plan(rounds=3, clients_per_round=3, local_steps=3, batch_size=2, lr=0.2, device="cpu")
+PLANS = {
+    f"{weighting} {batches}": replace(PLAN, weighting=weighting, batches=batches)
+    for weighting in ("uniform", "examples")
+    for batches in ("draw", "epoch")
+}
+
+
+class Wide(nn.Module):
+    """Rows wider than one, and dense layers."""
+
+    def __init__(self, data: FederatedData) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.item = nn.Embedding(data.tables["item"], 3)
+        self.kind = nn.Embedding(data.tables["kind"], 2)
+        self.layer = nn.Linear(5, 1)
+
+    def forward(self, item: Tensor, kind: Tensor) -> Tensor:
+        return self.layer(torch.cat([self.item(item).mean(1), self.kind(kind)], 1))[:, 0]
+
+
+MODELS = {"logistic": Logistic, "lifted": lambda data: Lifted(Wide(data), data)}
+every_model = pytest.mark.parametrize("kind", MODELS)
+
+
+def simulation(algorithm: Algorithm, plan: Plan, kind: str = "logistic") -> Simulation:
+    data = twin.federation()
+    model: Model = MODELS[kind](data)
+    return Simulation(data, model, algorithm, plan)
+
+
+def source(name: str) -> ast.Module:
+    path = importlib.import_module(f"fedrows.algorithms.{name}").__file__
+    assert path is not None
+    return ast.parse(Path(path).read_text(encoding="utf-8"))
+
+
+@every_name
+def test_a_file_defines_one_final_class_called_like_it(name):
+    classes = [part.name for part in source(name).body if isinstance(part, ast.ClassDef)]
+    found = catalogue.algorithm(name)
+    assert classes == [found.__name__]
+    assert found.__module__ == f"fedrows.algorithms.{name}"
+    assert found.__final__ is True
+    assert found().name == name
+
+
+@every_name
+def test_it_is_a_leaf(name):
+    """Nobody inherits from a concrete algorithm, and none from another."""
+    found = catalogue.algorithm(name)
+    assert found.__bases__ == (Algorithm,)
+    assert found.__subclasses__() == []
+
+
+@every_name
+def test_its_file_says_what_it_is_and_imports_no_other(name):
+    tree = source(name)
+    assert ast.get_docstring(tree)
+    assert ast.get_docstring(next(part for part in tree.body if isinstance(part, ast.ClassDef)))
+    imported = {
+        module
+        for part in ast.walk(tree)
+        for module in (
+            [part.module, *(f"{part.module}.{alias.name}" for alias in part.names)]
+            if isinstance(part, ast.ImportFrom)
+            else [alias.name for alias in part.names]
+            if isinstance(part, ast.Import)
+            else []
+        )
+    }
+    assert not {module for module in imported if module.startswith("fedrows.algorithms")}
+    assert not imported & {"fedrows.data", "fedrows.client", "fedrows.fleet", "fedrows.server"}
+
+
+@every_name
+def test_it_is_a_frozen_dataclass_of_options_with_help(name):
+    found = catalogue.algorithm(name)
+    assert is_dataclass(found)
+    assert [item.name for item in options(found)] == [item.name for item in fields(found)]
+    assert all(item.metadata["help"].endswith(".") for item in options(found))
+    instance = found()
+    assert instance == found()
+    assert vars(instance).keys() == {item.name for item in fields(found)}  # no state of its own
+    with pytest.raises((FrozenInstanceError, TypeError)):
+        instance.name = "other"
+    for item in fields(found):
+        with pytest.raises(FrozenInstanceError):
+            setattr(instance, item.name, getattr(instance, item.name))
+
+
+@every_name
+def test_its_options_are_checked(name):
+    for item in options(catalogue.algorithm(name)):
+        with pytest.raises(PlanError, match=f"^{item.name.replace('_', '-')} is 'much'"):
+            catalogue.algorithm(name)(**{item.name: "much"})
+        with pytest.raises(PlanError):
+            catalogue.algorithm(name)(**{item.name: float("nan")})
+
+
+@every_variant
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+@every_model
+def test_it_runs_and_stays_finite(algorithm, plan, kind):
+    run = simulation(algorithm, plan, kind)
+    before = run.progress.params.copy()
+    for _ in run:
+        assert all(x.isfinite().all() for x in run.tensors().values())
+    assert run.progress.round == 3
+    params = run.progress.settle()
+    for mine, its in ((params.tables, before.tables), (params.dense, before.dense)):
+        for name, x in mine.items():
+            assert x.isfinite().all()
+            assert not torch.equal(x, its[name])
+
+
+@every_variant
+@pytest.mark.parametrize("plan", [PLANS["examples epoch"], PLANS["uniform draw"]], ids=str)
+@every_model
+def test_its_state_survives_bit_for_bit(algorithm, plan, kind):
+    """Stop after 3 of 6 rounds, go on from the tensors alone, and end where the other ends."""
+    plan = replace(plan, rounds=6)
+    straight, resumed = (simulation(algorithm, plan, kind) for _ in range(2))
+    for progress in straight:
+        if progress.round == 3:
+            saved = {name: x.clone() for name, x in straight.tensors().items()}
+    resumed.restore_(saved, 3, 1.5)
+    assert resumed.seconds == 1.5
+    assert [progress.round for progress in resumed] == [4, 5, 6]
+    expected = straight.tensors()
+    assert expected.keys() == resumed.tensors().keys()
+    for name, x in resumed.tensors().items():
+        assert torch.equal(x, expected[name]), name
+    for x, y in zip(
+        straight.progress.settle().tables.values(),
+        resumed.progress.settle().tables.values(),
+        strict=True,
+    ):
+        assert torch.equal(x, y)
+
+
+@every_variant
+def test_no_tensor_of_its_state_is_another(algorithm):
+    run = simulation(algorithm, PLAN)
+    for _ in run:
+        pass
+    places = [x.data_ptr() for x in run.tensors().values()]
+    assert len(places) == len(set(places))
+
+
+@every_variant
+def test_it_has_no_memory_between_runs(algorithm):
+    """State goes in and comes out: one instance serves two runs at once."""
+    first, second = (simulation(algorithm, PLAN) for _ in range(2))
+    for _ in zip(first, second, strict=True):
+        pass
+    for name, x in first.tensors().items():
+        assert torch.equal(x, second.tensors()[name]), name
+
+
+@every_variant
+def test_settling_twice_is_settling_once(algorithm):
+    run = simulation(algorithm, replace(PLAN, rounds=5))
+    for _ in run:
+        pass
+    once = run.progress.settle().copy()
+    twice = run.progress.settle()
+    for table, rows in twice.tables.items():
+        assert torch.equal(rows, once.tables[table])
