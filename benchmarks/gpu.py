@@ -23,7 +23,7 @@ from fedrows.data import FederatedData
 from fedrows.model import Lifted, Model
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
-from fedrows.simulate import Simulation
+from fedrows.simulation import Simulation
 
 
 class Factors(nn.Module):
@@ -46,7 +46,7 @@ def difference(data: FederatedData, model: Model, name: str, plan: Plan) -> floa
         simulation = Simulation(data, model, algorithm, replace(plan, device=device))
         for _ in simulation:
             pass
-        params = simulation.progress.settle()
+        params = simulation.progress.whole()
         ends.append([x.cpu() for x in (*params.tables.values(), *params.dense.values())])
     return max(float((a - b).abs().max()) for a, b in zip(*ends, strict=True))
 

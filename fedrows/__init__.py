@@ -8,9 +8,14 @@ __all__ = ["FederatedData", "Plan", "Simulation", "simulate", "__version__"]
 if TYPE_CHECKING:
     from fedrows.data import FederatedData
     from fedrows.plan import Plan
-    from fedrows.simulate import Simulation, simulate
+    from fedrows.simulation import Simulation, simulate
 
-_HOMES = {"FederatedData": "data", "Plan": "plan", "Simulation": "simulate", "simulate": "simulate"}
+_HOMES = {
+    "FederatedData": "data",
+    "Plan": "plan",
+    "Simulation": "simulation",
+    "simulate": "simulation",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -58,6 +58,11 @@ class Algorithm(ABC):
         """The name on the command line: the class's, in lower case."""
         return type(self).__name__.lower()
 
+    @property
+    def lags(self) -> bool:
+        """Whether rows that nobody reads are left behind, to be settled later."""
+        return False
+
     def start(self, params: Params) -> State:
         """What the server remembers before the first round."""
         return {}

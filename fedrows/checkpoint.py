@@ -17,7 +17,7 @@ from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.folder import placing, reason
 
 if TYPE_CHECKING:
-    from fedrows.simulate import Simulation
+    from fedrows.simulation import Simulation
 
 FORMAT = 1
 

@@ -93,25 +93,7 @@ class RunFolder:
 
     def lines(self) -> list[Json]:
         """The metrics, without a last line that was cut short."""
-        path = self.path / METRICS
-        try:
-            texts = path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise RunFolderError(f"{path} cannot be read ({reason(error)}).") from error
-        found: list[Json] = []
-        for number, text in enumerate(texts[:-1], start=1):  # what follows the last \n is no line
-            try:
-                line = json.loads(text)
-                int(line["round"])
-            except (ValueError, TypeError, KeyError):
-                raise RunFolderError(
-                    f"Line {number} of {path} is no metrics line: "
-                    "restore the file, or run again with --overwrite."
-                ) from None
-            found.append(line)
-        return found
+        return read_lines(self.path / METRICS)
 
     def keep_lines(self, lines: Iterable[Json]) -> None:
         """Makes these lines the metrics, instead of whatever they were."""
@@ -169,6 +151,31 @@ def read_config(path: Path) -> Json:
             "name one that a run has written."
         )
     return config
+
+
+def read_lines(path: Path) -> list[Json]:
+    """The lines of a metrics.jsonl but for a last one that was cut short; none without a file."""
+    try:
+        texts = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read ({reason(error)}).") from error
+    lines: list[Json] = []
+    for number, text in enumerate(texts[:-1], start=1):  # what follows the last \n is no line
+        try:
+            line = json.loads(text)
+            right = isinstance(line["algorithm"], str)
+            right &= all(type(line[key]) is int for key in ("seed", "round"))
+        except (ValueError, TypeError, KeyError):
+            right = False
+        if not right:
+            raise RunFolderError(
+                f"Line {number} of {path} is no metrics line (JSON with an algorithm, a seed and a "
+                "round): delete it, or run again with --overwrite."
+            )
+        lines.append(line)
+    return lines
 
 
 def check_free(path: Path, *, overwrite: bool = False) -> None:

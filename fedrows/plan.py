@@ -66,12 +66,10 @@ class Plan:
         """The device as PyTorch's own; `auto` is resolved here."""
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except RuntimeError:
-            raise PlanError(
-                f"device is {self.device!r}, but must be auto, cpu, cuda or cuda:N."
-            ) from None
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise PlanError(f"device is {self.device!r}, but PyTorch finds no GPU: use cpu.")
-        return device
+        kind, _, number = self.device.partition(":")
+        if kind not in ("cpu", "cuda") or not (number.isdecimal() or self.device == kind):
+            raise PlanError(f"device is {self.device!r}, but must be auto, cpu, cuda or cuda:N.")
+        if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+            found = torch.cuda.device_count() or "no"
+            raise PlanError(f"device is {self.device!r}, but PyTorch finds {found} GPU: use cpu.")
+        return torch.device(self.device)

@@ -23,7 +23,7 @@ ID_BYTES = 4  # an index set goes up as 32-bit ids
 class Progress:
     """Where a run stands after some round; the model is the run's own, not a copy.
 
-    Lazy algorithms leave rows behind: call `settle` before reading the whole model.
+    Lazy algorithms leave rows behind, so read the model through `whole`.
     """
 
     round: int
@@ -33,10 +33,18 @@ class Progress:
     bytes_down: float = 0.0  # of the last round, mean over its clients
     bytes_up: float = 0.0
 
-    def settle(self) -> Params:
-        """The model with every row brought up to date."""
-        self.algorithm.settle_(self.params, self.state, None, self.round + 1)
-        return self.params
+    def whole(self) -> Params:
+        """The model with every row up to date.
+
+        Looking never changes the run: rows that a lazy algorithm has left behind are brought up to
+        date in a copy.
+        """
+        if not self.algorithm.lags:
+            return self.params
+        params = self.params.copy()
+        state = {name: part.copy() for name, part in self.state.items()}
+        self.algorithm.settle_(params, state, None, self.round + 1)
+        return params
 
 
 def begin(model: Model, algorithm: Algorithm, plan: Plan) -> Progress:

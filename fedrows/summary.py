@@ -121,6 +121,7 @@ def table(summary: Summary) -> tuple[list[str], list[list[str]]]:
         columns.append((f"Best {title}", best))
     columns.append(("Bytes down", [show_bytes(a["bytes_down"], a["down_share"]) for a in shown]))
     columns.append(("Bytes up", [show_bytes(a["bytes_up"], a["up_share"]) for a in shown]))
+    columns.append(("Seconds", [show(a["seconds"], None) for a in shown]))
     columns.append(("Rounds/s", [show(a["rounds_per_second"], None) for a in shown]))
     kept = [c for c in columns if any(cell != "–" for cell in c[1])]
     rows = [list(row) for row in zip(*(cells for _, cells in kept), strict=True)]

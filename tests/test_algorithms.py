@@ -203,3 +203,20 @@ def test_settling_twice_is_settling_once(algorithm):
     twice = run.progress.settle()
     for table, rows in twice.tables.items():
         assert torch.equal(rows, once.tables[table])
+
+
+LAZY = {algorithm.name: algorithm for algorithm in VARIANTS.values() if hasattr(algorithm, "lazy")}
+
+
+@pytest.mark.parametrize("algorithm", LAZY.values(), ids=LAZY)
+@every_model
+def test_lazy_is_no_different_when_everybody_takes_part(algorithm, kind):
+    """Then every row that can move is received in every round, and there is nothing to put off."""
+    plan = replace(PLAN, clients_per_round=7, rounds=6, dtype="float64")
+    lazy, eager = (simulation(replace(algorithm, lazy=lazy), plan, kind) for lazy in (True, False))
+    for _ in zip(lazy, eager, strict=True):
+        pass
+    for part in ("tables", "dense"):
+        mine, its = (getattr(run.progress.settle(), part) for run in (lazy, eager))
+        for name, x in mine.items():
+            torch.testing.assert_close(x, its[name], rtol=0, atol=1e-12)

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from fedrows import catalogue, checkpoint
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.plan import Plan
-from fedrows.simulate import Simulation
+from fedrows.simulation import Simulation
 
 Make = Callable[..., Simulation]
 

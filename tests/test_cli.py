@@ -382,7 +382,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
 def test_metrics_past_the_checkpoint_are_made_again(folders: Path) -> None:
     fedrows(*RUN, "--rounds", "6", "--out", "run")
     folder = RunFolder.open(Path("run"))
-    folder.append({"round": 10, "train_loss": 99})
+    folder.append({"algorithm": "fedsubavg", "seed": 0, "round": 10, "train_loss": 99})
     with Path("run/metrics.jsonl").open("a") as file:
         file.write('{"round": 12, "trai')
     fedrows("run", "--resume", "run", "--rounds", "12")

@@ -110,8 +110,8 @@ def shortened(words: list[str]) -> list[str]:
 
 def commands(page: Path) -> list[list[str]]:
     """The words after `fedrows` of every command on a page; a \\ at its end goes on."""
-    text = "\n".join(blocks(page, "bash", "console")).replace("\\\n", " ")
-    lines = [line.removeprefix("$ ") for line in text.splitlines()]
+    text = "\n".join(blocks(page, "bash")).replace("\\\n", " ")
+    lines = [re.sub(r"^(\w+=\S* )+", "", line) for line in text.splitlines()]
     return [shlex.split(x, comments=True)[1:] for x in lines if x.startswith("fedrows ")]
 
 

@@ -43,14 +43,14 @@ def run(data, plan, algorithm, model=None) -> Progress:
     progress = begin(model, algorithm, plan)
     for _ in rounds(SimulatedFleet(model, algorithm, data, plan), plan, progress):
         pass
-    progress.settle()
     return progress
 
 
 def assert_equal(progress: Progress, expected: twin.Vector) -> None:
-    for table, rows in progress.params.tables.items():
+    model = progress.whole()
+    for table, rows in model.tables.items():
         torch.testing.assert_close(rows[:, 0], expected[table], **CLOSE)
-    torch.testing.assert_close(progress.params.dense["bias"], expected["bias"], **CLOSE)
+    torch.testing.assert_close(model.dense["bias"], expected["bias"], **CLOSE)
 
 
 PLANS = {

@@ -28,12 +28,13 @@ def test_a_created_folder_can_be_opened(tmp_path: Path) -> None:
 
 def test_lines_come_back_and_a_cut_one_does_not(tmp_path: Path) -> None:
     made = RunFolder.create(tmp_path / "run", "run", {})
+    line = {"algorithm": "fedavg", "seed": 0, "round": 1, "buckets": [{"auc": 0.5}]}
     for round_ in (1, 2):
-        made.append({"round": round_, "train_loss": float("inf"), "buckets": [{"auc": 0.5}]})
+        made.append({**line, "round": round_, "train_loss": float("inf")})
     with (made.path / "metrics.jsonl").open("a") as file:
         file.write('{"round": 3, "tr')
     assert [line["round"] for line in made.lines()] == [1, 2]
-    assert made.lines()[0] == {"round": 1, "train_loss": None, "buckets": [{"auc": 0.5}]}
+    assert made.lines()[0] == {**line, "train_loss": None}
 
 
 def test_a_line_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:

@@ -146,10 +146,14 @@ def test_what_a_round_tells_the_fleet():
     class Watching(SimulatedFleet):
         def train(self, cohort, start, sent, round_):
             seen.append((round_.number, round_.lr, round_.clients, round_.weight))
+            assert cohort.tolist() == choose(5, COHORT, round_.number, 7, 4).tolist()
             assert round_.cohort is cohort
             return super().train(cohort, start, sent, round_)
 
-    data, plan = twin.federation(), replace(PLAN, lr_decay=0.5, rounds=3, weighting="uniform")
+    data, plan = (
+        twin.federation(),
+        replace(PLAN, lr_decay=0.5, rounds=3, weighting="uniform", seed=5),
+    )
     model = Logistic(data)
     fleet = Watching(model, FedAvg(), data, plan)
     list(rounds(fleet, plan, begin(model, FedAvg(), plan)))
@@ -203,8 +207,9 @@ def test_clients_keep_what_is_theirs():
     fleet = SimulatedFleet(model, algorithm, data, plan)
     assert fleet.kept.norms().tolist() == [0] * 7
     next(rounds(fleet, plan, begin(model, algorithm, plan)))
-    moved = fleet.kept.norms().nonzero()[:, 0]
-    assert moved.tolist() == choose(plan.seed, COHORT, 1, 7, 4).tolist()
+    cohort = choose(plan.seed, COHORT, 1, 7, 4).tolist()
+    assert fleet.kept.norms().nonzero()[:, 0].tolist() == cohort
+    assert fleet.kept.dense["bias"].nonzero()[:, 0].tolist() == cohort
     assert SimulatedFleet(model, FedAvg(), data, plan).kept is None
 
 

@@ -29,6 +29,10 @@ class ScaffoldApprox(Algorithm):
 
     lazy: bool = option(False, "Move rows only when they are next read; the result is the same.")
 
+    @property
+    def lags(self) -> bool:
+        return self.lazy
+
     def start(self, params: Params) -> State:
         settled = {t: x.new_zeros(len(x), dtype=torch.float64) for t, x in params.tables.items()}
         some = next(iter((*params.tables.values(), *params.dense.values())))

@@ -18,7 +18,7 @@ from fedrows.data import FederatedData
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.folder import CHECKPOINT, CONFIG, DATA, RunFolder, reason
 from fedrows.plan import Plan
-from fedrows.simulate import Simulation
+from fedrows.simulation import Simulation
 from fedrows.task import Task
 
 
@@ -128,11 +128,11 @@ def carry_out(
 ) -> bool:
     """Runs the rounds that are left; False if it was stopped before the last of them.
 
-    again: the command that goes on, for messages. Evaluating brings lazy rows up to date, which
-    changes last bits; so whatever a longer run would not have evaluated is saved first.
+    again: the command that goes on, for messages. A round is measured before it is saved, so a
+    checkpoint never lacks a line; lines past it are dropped when the run goes on.
     """
     place = folder.path / CHECKPOINT
-    rounds, every = simulation.plan.rounds, simulation.plan.evaluate_every
+    rounds = simulation.plan.rounds
     saved = simulation.progress.round
     next_save = time.monotonic() + checkpoint_seconds
 
@@ -149,20 +149,14 @@ def carry_out(
 
     show.begin(label, saved, rounds)
     try:
-        if (
-            saved == rounds
-            and rounds % every
-            and rounds not in {x["round"] for x in folder.lines()}
-        ):
-            measure()
+        if saved == rounds and all(line["round"] != saved for line in folder.lines()):
+            measure()  # a run that was stopped here, and is now to end here
         for progress in simulation:
             at = progress.round
-            if at % every == 0:
+            if simulation.due:
                 measure()
             if at == rounds or stop.asked or time.monotonic() >= next_save:
                 save()
-            if at == rounds and at % every:
-                measure()
             show.step(at)
             if stop.asked:
                 break

@@ -23,7 +23,7 @@ from fedrows.errors import PlanError, RunFolderError
 from fedrows.evaluation import Evaluator
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.simulate import Simulation
+from fedrows.simulation import Simulation
 from fedrows.task import Task, presets
 
 

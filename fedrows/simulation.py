@@ -66,8 +66,8 @@ class Simulation:
             "algorithm": self.algorithm.name,
             "seed": self.plan.seed,
             "round": self.progress.round,
-            **self.evaluator(self.progress.settle()),
-            # Pooled data have left the clients already: nothing that could be compared goes to them.
+            **self.evaluator(self.progress.whole()),
+            # Pooled data have left their clients: there is nothing more to send them.
             "bytes_down": None if self.algorithm.pooled else self.progress.bytes_down,
             "bytes_up": None if self.algorithm.pooled else self.progress.bytes_up,
             "seconds": self.seconds,
@@ -134,4 +134,4 @@ def simulate(
             history.append(simulation.evaluate())
             if report is not None:
                 report(history[-1])
-    return Result(simulation.progress.settle(), history, model)
+    return Result(simulation.progress.whole(), history, model)
