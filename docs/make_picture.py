@@ -15,10 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedrows.report import write_summary
+from fedrows.folder import read_lines
 from fedrows.report.chart import nice_ticks, tick_label
-from fedrows.report.folder import read_metrics
-from fedrows.summary import by_algorithm, display
+from fedrows.summary import by_algorithm, display, summarise
 
 WIDTH, HEIGHT = 880, 400
 FLOOR, TOP = 330, 92
@@ -67,8 +66,8 @@ Place = Callable[[float], float]
 
 def main(folder: Path, picture: Path) -> None:
     """Reads the comparison and writes the picture."""
-    summary = write_summary(folder)
-    curves = by_algorithm(read_metrics(folder / "metrics.jsonl"))
+    lines = read_lines(folder / "metrics.jsonl")
+    summary, curves = summarise(lines), by_algorithm(lines)
     seeds = len(next(iter(curves.values())))
     rounds = summary["algorithms"][0]["rounds"]
     title = f"Train and test loss of {', '.join(map(display, ORDER))} over {rounds} rounds"

@@ -99,6 +99,15 @@ class FederatedData:
         weights = self.weights(weighting)
         return {table: heat_of(index, weights) for table, index in self.index.items()}
 
+    def heat_over_all(self) -> dict[str, Heat]:
+        """How many clients hold each row in training and test examples together, by table.
+
+        This is how papers describe a data set; training knows the heat of its own examples only.
+        """
+        clients = len(self.test.splits) - 1
+        index, _ = _index(self.tables, self.fields, clients, [self.train, self.test])
+        return {table: heat_of(its, torch.ones(clients)) for table, its in index.items()}
+
     def targets(self, examples: Examples) -> Tensor:
         """The id of what each example is about: (n,)."""
         name, column = self.target
@@ -109,7 +118,7 @@ class FederatedData:
         """The same data in the hands of one client: what centralised training sees."""
         splits = torch.tensor([0, len(self.train)])
         train = Examples(splits, self.train.ids, self.train.label)
-        index, slots = _index(self.tables, self.fields, train)
+        index, slots = _index(self.tables, self.fields, 1, [train])
         return replace(self, train=train, index=index, slots=slots)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
@@ -154,7 +163,7 @@ class FederatedData:
         count = int(trains.sum())
         train = _examples(owner, ids, label, ~test, count)
         held_out = _examples(owner, ids, label, test, len(names))
-        index, slots = _index(tables, fields, train)
+        index, slots = _index(tables, fields, count, [train])
         notes = tuple(about.pop("notes", ()))
         if count < len(names):
             left = len(names) - count
@@ -328,22 +337,22 @@ def _examples(
 
 
 def _index(
-    tables: Mapping[str, int], fields: Mapping[str, str], train: Examples
+    tables: Mapping[str, int], fields: Mapping[str, str], clients: int, parts: list[Examples]
 ) -> tuple[dict[str, Index], dict[str, Tensor]]:
-    """Each table's index sets, and each field's slots."""
+    """Each table's index sets over all parts, and each field's slots, part after part."""
     index: dict[str, Index] = {}
     slots: dict[str, Tensor] = {}
-    owner = train.owner.cpu().numpy()
-    device = train.label.device
+    owner = torch.cat([part.owner for part in parts]).cpu().numpy()
+    device = parts[0].label.device
     for table, rows in tables.items():
         mine = [name for name, its in fields.items() if its == table]
         if not mine:
             raise DataError(f"No field reads table {table!r}: leave it out.")
-        columns = {name: train.ids[name].cpu().numpy() for name in mine}
+        columns = {n: torch.cat([part.ids[n] for part in parts]).cpu().numpy() for n in mine}
         owners = [np.repeat(owner, column[0].size) for column in columns.values()]
         flat = [column.ravel() for column in columns.values()]
-        whole, parts = index_and_slots(len(train.splits) - 1, rows, owners, flat)
+        whole, found = index_and_slots(clients, rows, owners, flat)
         index[table] = whole.to(device)
-        for (name, column), part in zip(columns.items(), parts, strict=True):
-            slots[name] = torch.from_numpy(part.reshape(column.shape)).to(device)
+        for (name, column), its_slots in zip(columns.items(), found, strict=True):
+            slots[name] = torch.from_numpy(its_slots.reshape(column.shape)).to(device)
     return index, slots

@@ -9,15 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import torch
-
 from fedrows import catalogue
 from fedrows.data import FederatedData
 from fedrows.errors import PlanError
 from fedrows.fetch import Source
-from fedrows.heat import Heat, heat_of
-from fedrows.index import index_and_slots
 from fedrows.options import options
 from fedrows.plan import Plan
 
@@ -54,22 +49,3 @@ def presets(task: Task, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]
             "which is an option of neither the plan nor the algorithm."
         )
     return plan, own
-
-
-def heat_over_all(data: FederatedData) -> dict[str, Heat]:
-    """How many clients hold each row in training and test examples together, by table.
-
-    This is how the papers describe a data set; training knows the heat of its own examples only.
-    """
-    clients = len(data.test.splits) - 1
-    heat = {}
-    for table, rows in data.tables.items():
-        owners, ids = [], []
-        for part in (data.train, data.test):
-            for column in (part.ids[name] for name, its in data.fields.items() if its == table):
-                flat = column.reshape(len(part), -1).cpu().numpy()  # (n, L)
-                owners.append(np.repeat(part.owner.cpu().numpy(), flat.shape[1]))
-                ids.append(flat.ravel())
-        index, _ = index_and_slots(clients, rows, owners, ids)
-        heat[table] = heat_of(index, torch.ones(clients))
-    return heat

@@ -13,7 +13,7 @@ from fedrows.data import FederatedData
 from fedrows.errors import PlanError, UnknownNameError
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.task import Task, heat_over_all, presets
+from fedrows.task import Task, presets
 
 SYNTHETIC = catalogue.task("synthetic")
 
@@ -113,7 +113,7 @@ def test_listing_names_imports_nothing() -> None:
 
 
 def test_heat_over_all_counts_a_client_once_in_train_and_test(toy: FederatedData) -> None:
-    heat = heat_over_all(toy)["item"]
+    heat = toy.heat_over_all()["item"]
     assert heat.ids.tolist() == [0, 1, 2]
     assert heat.counts.tolist() == [3, 2, 1]
     assert heat.total == 3

@@ -13,14 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file
 
 from fedrows import catalogue, checkpoint, fleet
 from fedrows.cli import COMMANDS, main
-from fedrows.cli.heat import heat_of_all
-from fedrows.data import FederatedData
 from fedrows.folder import RunFolder
 
 SMALL = ["--clients=30", "--items=20", "--examples-per-client=8", "--clients-per-round=5"]
@@ -561,18 +558,6 @@ def test_heat_is_shown(capsys: Capture) -> None:
     assert "weight: all features" in said
     assert "weight: item" in said
     assert "#" in said
-
-
-def test_heat_of_all_data_counts_test_examples_too() -> None:
-    data = FederatedData.build(
-        client=np.array([0, 0, 1, 1, 2]),
-        ids={"item": np.array([0, 1, 0, 0, 1])},
-        label=np.zeros(5),
-        test=np.array([False, True, False, True, True]),
-        tables={"item": 3},
-    )
-    assert data.heat()["item"].counts.tolist() == [2]  # clients 0 and 1 train on item 0
-    assert heat_of_all(data)["item"].counts.tolist() == [2, 2]
 
 
 def test_report_is_made_again(capsys: Capture, folders: Path) -> None:

@@ -12,7 +12,6 @@ from fedrows.data import FederatedData
 from fedrows.datasets import movielens, synthetic
 from fedrows.errors import DataError, PlanError
 from fedrows.models import logistic
-from fedrows.task import heat_over_all
 
 USERS = "1::F::1::10::48067\n2::M::56::16::70072\n4::M::25::15::55117\n"
 RATINGS = "1::1193::5::978300760\n1::661::3::978302109\n2::1193::4::978298413\n4::9::1::978220179\n"
@@ -160,7 +159,7 @@ def test_movielens_real_file_has_the_papers_numbers(data_folder: Path) -> None:
     assert int(data.train.label.sum() + data.test.label.sum()) == 575_281
     low, high = data.groups["weight"]["movie"]
     assert high - low == 3_706
-    heat = heat_over_all(data)["weight"]
+    heat = data.heat_over_all()["weight"]
     assert heat.dispersion == 4_331
     assert heat.between(low, high).dispersion == 3_428
 

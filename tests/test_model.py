@@ -221,7 +221,7 @@ def test_trained_numbers_load_back_into_the_module():
     simulation = Simulation(data, model, FedSubAvg(), PLAN)
     for _ in simulation:
         pass
-    params, ids = simulation.progress.settle(), data.train.ids
+    params, ids = simulation.progress.whole(), data.train.ids
     scores = model.scores(params, ids)
     assert not torch.equal(scores, module(**ids))
     fresh = Net()
@@ -241,9 +241,9 @@ def test_buffers_are_exported_as_they_are():
 
 def test_buffers_and_frozen_parameters_follow_the_dtype_of_the_run():
     module, data = Net(), federation()
-    module.register_buffer("scale", torch.tensor(3.0))
+    module.register_buffer("turn", torch.eye(5).flip(0))
     module.layer.weight.requires_grad_(False)
-    module.features = lambda item, kind: Net.features(module, item, kind) * module.scale
+    module.features = lambda item, kind: Net.features(module, item, kind) @ module.turn
     plan = replace(PLAN, dtype="float64")
     simulation = Simulation(data, Lifted(module, data), FedSubAvg(), plan)
     for _ in simulation:
@@ -267,7 +267,7 @@ def test_dense_layers_may_share_a_weight():
     simulation = Simulation(data, model, FedSubAvg(), PLAN)
     for _ in simulation:
         pass
-    params = simulation.progress.settle()
+    params = simulation.progress.whole()
     fresh = Twice()
     fresh.load_state_dict(model.export(params))
     assert torch.equal(fresh(**data.train.ids), model.scores(params, data.train.ids))
@@ -283,7 +283,7 @@ def test_frozen_parameters_do_not_move():
     simulation = Simulation(data, model, FedSubAvg(), PLAN)
     for _ in simulation:
         pass
-    exported = model.export(simulation.progress.settle())
+    exported = model.export(simulation.progress.whole())
     assert torch.equal(exported["layer.weight"], before)
     assert not torch.equal(exported["layer.bias"], module.layer.bias)
 

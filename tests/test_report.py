@@ -226,7 +226,10 @@ def test_a_line_cut_short_at_the_end_is_ignored(tmp_path: Path) -> None:
     [
         (None, r"metrics\.jsonl has no evaluated round yet: .*\."),
         ("", r"metrics\.jsonl has no evaluated round yet: .*\."),
-        ('{"a\n{"algorithm": "x", "seed": 0, "round": 0}\n', r"Line 1 of .*metrics\.jsonl is no metrics line"),
+        (
+            '{"a\n{"algorithm": "x", "seed": 0, "round": 0}\n',
+            r"Line 1 of .*metrics\.jsonl is no metrics line",
+        ),
         ('{"algorithm": "x", "seed": 0}\n', r"Line 1 of .*metrics\.jsonl is no metrics line"),
         ("[]\n", r"Line 1 of .*metrics\.jsonl is no metrics line"),
     ],

@@ -54,7 +54,6 @@ def run(plan: Plan, algorithm: Algorithm, model: Model | None = None) -> Progres
     progress = begin(model, algorithm, plan)
     for _ in rounds(SimulatedFleet(model, algorithm, data, plan), plan, progress):
         pass
-    progress.settle()
     return progress
 
 
@@ -76,7 +75,7 @@ def test_more_clients_than_there_are():
 def test_the_same_seed_is_the_same_run(kind, plan):
     data = twin.federation()
     first, again, other = (
-        numbers(run(replace(plan, seed=seed), FedSubAvg(), MODELS[kind](data)).params)
+        numbers(run(replace(plan, seed=seed), FedSubAvg(), MODELS[kind](data)).whole())
         for seed in (0, 0, 1)
     )
     assert torch.equal(first, again)
@@ -90,7 +89,7 @@ def test_the_same_seed_is_the_same_run(kind, plan):
 def test_chunks_do_not_matter(kind, algorithm, dtype, most):
     data = twin.federation()
     plans = [replace(EPOCH, chunk=chunk, dtype=dtype) for chunk in (None, 1, 2, 3, 4, 99)]
-    whole, *chunked = (numbers(run(plan, algorithm, MODELS[kind](data)).params) for plan in plans)
+    whole, *chunked = (numbers(run(plan, algorithm, MODELS[kind](data)).whole()) for plan in plans)
     assert whole.abs().max() > 0.01
     for found in chunked:
         assert (found - whole).abs().max() <= most
@@ -103,7 +102,7 @@ def test_threads_hardly_matter(kind):
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            found.append(numbers(run(PLAN, FedSubAvg(), MODELS[kind](data)).params))
+            found.append(numbers(run(PLAN, FedSubAvg(), MODELS[kind](data)).whole()))
     finally:
         torch.set_num_threads(before)
     assert (found[0] - found[1]).abs().max() <= 1e-6
@@ -117,7 +116,7 @@ def test_stopping_and_going_on_is_going_on():
     seen += [progress.round for progress in rounds(fleet, PLAN, progress)]
     assert seen == [1, 2, 3, 4, 5, 6]
     assert list(rounds(fleet, PLAN, progress)) == []
-    assert torch.equal(numbers(progress.settle()), numbers(run(PLAN, algorithm).params))
+    assert torch.equal(numbers(progress.whole()), numbers(run(PLAN, algorithm).whole()))
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("float64", 8)])
@@ -197,7 +196,7 @@ def test_a_round_that_nobody_answers_changes_nothing(name):
     fleet.answer = 0
     progress = begin(model, algorithm, PLAN)
     list(rounds(fleet, PLAN, progress))
-    assert (numbers(progress.settle()) == 0).all()
+    assert (numbers(progress.whole()) == 0).all()
 
 
 def test_clients_keep_what_is_theirs():

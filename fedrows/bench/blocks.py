@@ -7,8 +7,16 @@ that lie side by side are worth anything.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
+from typing import Any
+
+import torch
+
+from fedrows.cli.flags import Parser, UsageError
+from fedrows.folder import as_json, write_whole
 
 Rounds = Callable[[int], object]  # runs so many rounds
 
@@ -31,3 +39,37 @@ def seconds_per_round(
 def medians(times: Mapping[str, list[float]]) -> dict[str, float]:
     """The median block of each contender."""
     return {name: median(values) for name, values in times.items()}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every benchmark lets its user choose."""
+
+    blocks: int
+    out: Path | None
+
+    def write(self, result: dict[str, Any]) -> None:
+        """Keeps the result as JSON, if that was asked for."""
+        if self.out is not None:
+            write_whole(self.out, as_json(result, indent=1))
+
+
+def settings(parser: Parser, words: Sequence[str] | None, blocks: int) -> Settings:
+    """What was typed; the threads are set as well."""
+    add = parser.add_argument
+    add("--blocks", metavar="N", default=blocks, help=f"Alternating blocks (default: {blocks}).")
+    add("--threads", metavar="N", help="CPU threads of all contenders (default: PyTorch's own).")
+    add("--out", metavar="FILE", help="Write the result as JSON to this file.")
+    if any(word in ("-h", "--help") for word in words or ()):
+        parser.print_help()
+        raise SystemExit(0)
+    typed = parser.parse(list(words or ()))
+    if typed["threads"] is not None:
+        torch.set_num_threads(_whole("--threads", typed["threads"]))
+    return Settings(_whole("--blocks", typed["blocks"]), typed["out"] and Path(typed["out"]))
+
+
+def _whole(flag: str, typed: Any) -> int:
+    if not str(typed).isdecimal() or int(typed) < 1:
+        raise UsageError(f"{flag} is {typed!r}, but must be a whole number of at least 1.")
+    return int(typed)

@@ -8,9 +8,7 @@ one by one   plain PyTorch, one client after another on a copy of the model, the
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +18,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedrows import catalogue
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.bench.blocks import Rounds, medians, seconds_per_round
+from fedrows.bench.blocks import Rounds, medians, seconds_per_round, settings
+from fedrows.cli.flags import Parser
 from fedrows.data import FederatedData
 from fedrows.errors import DataError
 from fedrows.fleet import SimulatedFleet
@@ -31,13 +30,8 @@ from fedrows.server import begin, rounds
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measures, prints and returns rounds/s and the two ratios."""
-    parser = argparse.ArgumentParser(prog="fedrows bench lr", description=__doc__.split("\n")[0])
-    parser.add_argument("--blocks", type=int, default=7, help="Alternating blocks (default 7).")
-    parser.add_argument("--threads", type=int, default=None, help="CPU threads of all contenders.")
-    parser.add_argument("--out", default=None, help="Write the result as JSON to this file.")
-    options = parser.parse_args(argv)
-    if options.threads:
-        torch.set_num_threads(options.threads)
+    parser = Parser("bench lr", (__doc__ or "").split("\n")[0])
+    options = settings(parser, argv, blocks=7)
     data = movielens_or_alike()
     plan = Plan(rounds=10**9, device="cpu")
     contenders = {
@@ -60,9 +54,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         print(f"{name:30} {1 / seconds:8.1f} rounds/s")
     print(f"fedrows is {result['times_centralised']:.2f} × centralised (bar: 1.5)")
     print(f"fedrows is {result['times_one_by_one']:.0f} × one by one (bar: 50)")
-    if options.out:
-        with open(options.out, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
+    options.write(result)
     return result
 
 

@@ -7,9 +7,7 @@ spread ids   the same cohort, its ids scattered at random over the large table, 
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +16,8 @@ import numpy as np
 import torch
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.bench.blocks import Rounds, medians, seconds_per_round
+from fedrows.bench.blocks import Rounds, medians, seconds_per_round, settings
+from fedrows.cli.flags import Parser
 from fedrows.data import FederatedData
 from fedrows.fleet import SimulatedFleet
 from fedrows.models.logistic import Logistic
@@ -28,17 +27,14 @@ from fedrows.seeds import COHORT, choose
 from fedrows.server import begin, rounds
 
 CLIENTS, EXAMPLES, COLUMNS = 2_000, 80, 5
+SMALL, LARGE = 10**4, 10**7  # rows
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measures, prints and returns how a round's time grows with the table."""
-    parser = argparse.ArgumentParser(prog="fedrows bench scale", description=__doc__.split("\n")[0])
-    parser.add_argument("--small", type=int, default=10**4, help="Rows of the small table.")
-    parser.add_argument("--large", type=int, default=10**7, help="Rows of the large table.")
-    parser.add_argument("--blocks", type=int, default=9, help="Alternating blocks (default 9).")
-    parser.add_argument("--out", default=None, help="Write the result as JSON to this file.")
-    options = parser.parse_args(argv)
-    small, large = options.small, options.large
+    parser = Parser("bench scale", (__doc__ or "").split("\n")[0])
+    options = settings(parser, argv, blocks=9)
+    small, large = SMALL, LARGE
     data = federation(small)
     spread = torch.from_numpy(np.random.default_rng(0).choice(large, small, replace=False))
     scattered = federation(small, large, spread.numpy())
@@ -64,9 +60,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         print(f"{name:12} {1000 * seconds:8.3f} ms a round")
     print(f"same ids, {large:,} rows: {result['same_ids_growth']:.2f} × (bar: 1.1)")
     print(f"spread ids: {growth:.2f} ×, bare {floor:.2f} ×: {growth / floor:.2f} (bar: 1.5)")
-    if options.out:
-        with open(options.out, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
+    options.write(result)
     return result
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedrows import catalogue
@@ -16,8 +15,7 @@ from fedrows.cli.settings import choose, names_of_prefixed
 from fedrows.cli.show import print_table, say
 from fedrows.data import FederatedData
 from fedrows.errors import FedrowsError
-from fedrows.heat import Heat, heat_of
-from fedrows.index import index_and_slots
+from fedrows.heat import Heat
 
 WIDTH = 50  # of the longest bar
 STEPS = (1, 2, 5)  # where bars begin, times powers of ten
@@ -55,7 +53,7 @@ def _print(data: FederatedData) -> None:
     for term, value in facts.items():
         say(f"{term:28}{value:>12}")
     say("")
-    training, whole = data.heat(), heat_of_all(data)
+    training, whole = data.heat(), data.heat_over_all()
     rows = []
     for table, size in data.tables.items():
         groups = {"": (0, size), **data.groups.get(table, {})}
@@ -68,20 +66,6 @@ def _print(data: FederatedData) -> None:
     for table in data.tables:
         say(f"\n{table}: features by the number of clients that hold them, in training")
         draw(training[table])
-
-
-def heat_of_all(data: FederatedData) -> dict[str, Heat]:
-    """The heat of every table over training and test examples together, all clients counting 1."""
-    clients = max(data.clients, len(data.test.splits) - 1)
-    owner = torch.cat([data.train.owner, data.test.owner]).numpy()
-    found = {}
-    for table, rows in data.tables.items():
-        names = [name for name, its in data.fields.items() if its == table]
-        columns = [torch.cat([data.train.ids[n], data.test.ids[n]]).numpy() for n in names]
-        owners = [np.repeat(owner, column[0].size) for column in columns]
-        index, _ = index_and_slots(clients, rows, owners, [c.ravel() for c in columns])
-        found[table] = heat_of(index, torch.ones(clients))
-    return found
 
 
 def draw(heat: Heat) -> None:

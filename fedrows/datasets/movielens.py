@@ -176,6 +176,7 @@ TASK = Task(
         "batch_size": 5,
         "lr": 0.1,
         "weighting": "examples",
+        "threads": 1,  # the steps of logistic regression are too small to share
     },
     algorithms={
         "fedprox": {"mu": 0.01},

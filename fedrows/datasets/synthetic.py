@@ -123,6 +123,7 @@ TASK = Task(
         "batch_size": 5,
         "lr": 0.1,
         "weighting": "examples",
+        "threads": 1,  # the steps of logistic regression are too small to share
     },
     algorithms={"fedadam": {"server_lr": 0.1, "beta1": 0.9, "beta2": 0.99, "tau": 1e-3}},
 )
