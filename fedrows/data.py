@@ -18,6 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrows.columns import (
+    as_labels,
+    as_marks,
+    check,
+    check_target,
+    number_clients,
+    number_ids,
+)
 from fedrows.errors import DataError
 from fedrows.heat import Heat, heat_of
 from fedrows.index import Index, index_and_slots
@@ -150,9 +158,11 @@ class FederatedData:
         client (n,) is anything sortable; ids are (n,) or (n, L) integers per field; test (n,) says
         which examples are held out; fields maps a field to its table, by default of its own name.
         """
+        ids = {name: np.asarray(column) for name, column in ids.items()}
         fields = dict(fields or {name: name for name in ids})
-        _check(client, ids, label, test, tables, fields)
-        names, owner = np.unique(client, return_inverse=True)
+        names, owner = number_clients("client", client)
+        label, test = as_labels("label", label), as_marks("test", test)
+        check(len(owner), ids, label, test, tables, fields)
         trains = np.bincount(owner[~test], minlength=len(names)) > 0
         if not trains.any():
             raise DataError(f"{name} has no training example: hold out fewer of them.")
@@ -171,6 +181,7 @@ class FederatedData:
         if target is None:
             first = next(iter(ids))
             target = (first, None if ids[first].ndim == 1 else 0)
+        check_target(target, ids)
         return cls(
             name=name,
             tables=dict(tables),
@@ -205,6 +216,10 @@ class FederatedData:
         hold ids 0 … rows−1; any other gets a vocabulary of the values that occur.
         test: the share held out at random, or the column that marks test rows.
         """
+        if isinstance(features, str) or not features:
+            raise DataError(
+                f"features is {features!r}, but must list columns, or map columns to tables."
+            )
         fields = dict(features) if isinstance(features, Mapping) else {f: f for f in features}
         held = [test] if isinstance(test, str) else []
         for column in [client, label, *fields, *held]:
@@ -212,16 +227,16 @@ class FederatedData:
                 known = ", ".join(map(str, frame.columns))
                 raise DataError(f"The frame has no column {column!r}; it has {known}.")
         columns = {c: frame[c].to_numpy() for c in fields}
-        ids, sizes, vocabulary = _number(columns, fields, dict(tables or {}))
-        count = len(frame)
+        ids, sizes, vocabulary = number_ids(columns, fields, dict(tables or {}))
         if isinstance(test, str):
-            marked = frame[test].to_numpy().astype(bool)
+            marked = as_marks(test, frame[test].to_numpy())
         else:
-            marked = split_at_random(count, test, seed)
+            marked = split_at_random(len(frame), test, seed)
+        names, owner = number_clients(client, frame[client].to_numpy())
         return cls.build(
-            client=frame[client].to_numpy(),
+            client=names[owner],
             ids=ids,
-            label=frame[label].to_numpy(),
+            label=as_labels(label, frame[label].to_numpy()),
             test=marked,
             tables=sizes,
             fields=fields,
@@ -232,89 +247,11 @@ class FederatedData:
 
 def split_at_random(count: int, share: float, seed: int) -> np.ndarray:
     """Marks round(share · count) of the examples, at random, as test examples: (count,) bool."""
-    if not 0 <= share < 1:
+    if not isinstance(share, int | float) or not 0 <= share < 1:
         raise DataError(f"test is {share!r}, but must be a share from 0 up to, not including, 1.")
     marked = np.zeros(count, dtype=bool)
     marked[choose(seed, SPLIT, 0, count, round(share * count)).numpy()] = True
     return marked
-
-
-def _number(
-    columns: Mapping[str, np.ndarray], fields: Mapping[str, str], tables: dict[str, int]
-) -> tuple[dict[str, np.ndarray], dict[str, int], dict[str, np.ndarray]]:
-    """Every column's values as row numbers; a table of no given size gets a vocabulary."""
-    vocabulary: dict[str, np.ndarray] = {}
-    for table in dict.fromkeys(fields.values()):
-        if table not in tables:
-            mine = {c: columns[c] for c, t in fields.items() if t == table}
-            for column, values in mine.items():
-                _no_nulls(column, values)
-            vocabulary[table] = np.unique(np.concatenate(list(mine.values())))
-            tables[table] = len(vocabulary[table])
-    ids = {
-        c: np.searchsorted(vocabulary[t], columns[c]) if t in vocabulary else columns[c]
-        for c, t in fields.items()
-    }
-    return ids, tables, vocabulary
-
-
-def _no_nulls(column: str, values: np.ndarray) -> None:
-    if values.dtype.kind == "f":
-        bad = np.isnan(values)
-    elif values.dtype.kind == "O":
-        bad = np.array([value is None or value != value for value in values])
-    else:
-        return
-    if bad.any():
-        raise DataError(
-            f"Column {column!r} has no value in example {int(np.argmax(bad))} "
-            f"({int(bad.sum())} in all): drop or fill such rows."
-        )
-
-
-def _check(
-    client: np.ndarray,
-    ids: Mapping[str, np.ndarray],
-    label: np.ndarray,
-    test: np.ndarray,
-    tables: Mapping[str, int],
-    fields: Mapping[str, str],
-) -> None:
-    """Raises a DataError that names the first column, example and value that cannot be right."""
-    count = len(client)
-    if not count:
-        raise DataError("There is not a single example: check the file or the filter before it.")
-    for name, column in {"label": label, "test": test, **ids}.items():
-        if len(column) != count:
-            raise DataError(f"{name} has {len(column)} examples, the client column {count}.")
-    _no_nulls("client", client)
-    try:
-        values = np.asarray(label, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DataError(f"Labels must be numbers, but they are {label.dtype}.") from None
-    if not np.isfinite(values).all():
-        at = int(np.argmin(np.isfinite(values)))
-        raise DataError(f"The label of example {at} is {values[at]}: labels must be finite.")
-    for name, column in ids.items():
-        if fields.get(name) not in tables:
-            raise DataError(
-                f"Field {name!r} reads table {fields.get(name)!r}, but the tables are "
-                f"{', '.join(tables)}."
-            )
-        _no_nulls(name, column)
-        if column.dtype.kind not in "iu":
-            raise DataError(
-                f"Field {name!r} holds {column.dtype} values, but ids are whole numbers: "
-                f"leave table {fields[name]!r} out of `tables` to get a vocabulary."
-            )
-        rows = tables[fields[name]]
-        bad = (column < 0) | (column >= rows)
-        if bad.any():
-            at = np.argwhere(bad)[0]
-            raise DataError(
-                f"Field {name!r} of example {at[0]} has id {column[tuple(at)]}, outside table "
-                f"{fields[name]!r} of {rows} rows: ids go from 0 to {rows - 1}."
-            )
 
 
 def _examples(
@@ -332,7 +269,7 @@ def _examples(
     return Examples(
         splits,
         {name: torch.from_numpy(column[rows].astype(np.int64)) for name, column in ids.items()},
-        torch.from_numpy(np.asarray(label)[rows].astype(np.float32)),
+        torch.from_numpy(label[rows]),
     )
 
 

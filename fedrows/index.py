@@ -95,12 +95,14 @@ def index_and_slots(
     Takes several lists of pairs, one per field that reads the table, because fields that share a
     table share index sets.
     """
-    pairs = np.concatenate([owner * rows + id_ for owner, id_ in zip(owners, ids, strict=True)])
+    # Numbered among the held ids first: owner · rows + id need not fit into 64 bits.
+    held, place = np.unique(np.concatenate(ids), return_inverse=True)
+    pairs = np.concatenate(owners) * len(held) + place
     unique, inverse = np.unique(pairs, return_inverse=True)
-    entry_owner, entry_id = np.divmod(unique, rows)
+    entry_owner, entry_place = np.divmod(unique, max(len(held), 1))
     splits = np.searchsorted(entry_owner, np.arange(clients + 1))
-    held, place = np.unique(entry_id, return_inverse=True)
     slots = inverse - splits[entry_owner[inverse]]
-    index = Index(*(torch.from_numpy(x) for x in (entry_id, splits, place, held)))
+    entry_id = held[entry_place]
+    index = Index(*(torch.from_numpy(x) for x in (entry_id, splits, entry_place, held)))
     sizes = np.cumsum([len(owner) for owner in owners])[:-1]
     return index, np.split(slots, sizes)

@@ -66,10 +66,22 @@ class Lifted(Model):
     ) -> None:
         self.module = module
         self.loss = loss
+        for table in embeddings or {}:
+            if table not in data.tables:
+                raise ModelError(
+                    f"`embeddings` maps {table!r}, but the tables of the data are "
+                    f"{', '.join(data.tables)}."
+                )
         paths = {table: (embeddings or {}).get(table, table) for table in data.tables}
         for table, path in paths.items():
             _check_embedding(module, path, table, data.tables[table])
         self._weights = {table: f"{path}.weight" for table, path in paths.items()}
+        for table, name in self._weights.items():
+            if [*self._weights.values()].count(name) > 1:
+                raise ModelError(
+                    f"Table {table!r} and another are both mapped to embedding {paths[table]!r}: "
+                    "let their fields read one table of the data."
+                )
         numbers = dict(module.named_parameters())
         strays = [
             name
@@ -85,8 +97,13 @@ class Lifted(Model):
             table: Table(data.tables[table], numbers[name].shape[1])
             for table, name in self._weights.items()
         }
-        self._dense = [name for name in numbers if name not in self._weights.values()]
+        self._dense = [
+            name
+            for name, x in numbers.items()
+            if x.requires_grad and name not in self._weights.values()
+        ]
         self.schema = Schema(tables, {name: tuple(numbers[name].shape) for name in self._dense})
+        self._still: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
         self._losses = vmap(self._client_loss, in_dims=(None, 0, 0, 0, 0))
         self._try(data)
 
@@ -98,13 +115,14 @@ class Lifted(Model):
         )
 
     def scores(self, params: Params, ids: Mapping[str, Tensor]) -> Tensor:
-        training = self.module.training
+        modes = {part: part.training for part in self.module.modules()}
         self.module.eval()
         try:
             with torch.no_grad():
                 return self._call(params.tables, params.dense, ids)
         finally:
-            self.module.train(training)
+            for part, training in modes.items():
+                part.training = training
 
     def gradient(self, block: Submodels, batch: Batch) -> Submodels:
         rows = {table: x.detach().requires_grad_() for table, x in block.rows.items()}
@@ -122,20 +140,31 @@ class Lifted(Model):
 
     def export(self, params: Params) -> dict[str, Tensor]:
         """The trained numbers as a state dict of the module."""
-        tables = {name: params.tables[table] for table, name in self._weights.items()}
-        return {**self.module.state_dict(), **tables, **params.dense}
+        trained = {name: params.tables[table] for table, name in self._weights.items()}
+        trained |= params.dense
+        state = self.module.state_dict()
+        first: dict[Tensor, str] = {}  # a tensor that has two names was trained under the first
+        for name, x in self.module.named_parameters(remove_duplicate=False):
+            state[name] = trained.get(first.setdefault(x, name), state[name])
+        return state
 
     def _try(self, data: FederatedData) -> None:
         """Raises a ModelError now, rather than in a round, if the module cannot be lifted."""
         columns = {name: column[:2] for name, column in data.train.ids.items()}
         label = data.train.label[:2]
+        numbers = {name: x.detach() for name, x in self.module.named_parameters()}  # not copies
+        tables = {table: numbers[name] for table, name in self._weights.items()}
+        dense = {name: numbers[name] for name in self._dense}
         try:
-            scores = self.scores(self.start(), columns)
-            rows = {table: x[:1].clone() for table, x in self.start().tables.items()}
-            dense = {name: torch.stack([x, x]) for name, x in self.start().dense.items()}
+            scores = self.scores(Params(tables, dense), columns)
+            self._check_scores(scores, label)
+            rows = {table: x[:1].clone() for table, x in tables.items()}
+            stacked = {name: torch.stack([x, x]) for name, x in dense.items()}
             ids = {name: torch.zeros_like(x).expand(2, *x.shape) for name, x in columns.items()}
-            both = label.to(scores.dtype).expand(2, -1)
-            self._losses(rows, dense, ids, both, torch.ones_like(both))
+            batch = Batch(ids, label.to(scores.dtype).expand(2, -1))
+            self.gradient(Submodels({}, rows, stacked), batch)
+        except ModelError:
+            raise
         except Exception as error:
             reason = str(error).strip().split("\n")[0]
             raise ModelError(
@@ -143,10 +172,22 @@ class Lifted(Model):
                 f"({type(error).__name__}: {reason}): its forward must take {', '.join(columns)} "
                 "by name and use operations that torch.vmap has a rule for, without randomness."
             ) from error
+
+    def _check_scores(self, scores: Tensor, label: Tensor) -> None:
+        """Raises a ModelError unless there is one score, and one loss, for each example."""
+        name, count = type(self.module).__name__, len(label)
+        if not isinstance(scores, Tensor):
+            raise ModelError(f"{name} gave a {type(scores).__name__}, not a tensor of scores.")
         if scores.shape != label.shape:
             raise ModelError(
-                f"{type(self.module).__name__} gave scores of shape {tuple(scores.shape)} for "
-                f"{len(label)} examples: it must give one score for each, shape ({len(label)},)."
+                f"{name} gave scores of shape {tuple(scores.shape)} for {count} examples: it must "
+                f"give one score for each, shape ({count},)."
+            )
+        losses = self.loss(scores, label.to(scores.dtype))
+        if losses.shape != label.shape:
+            raise ModelError(
+                f"The loss of {count} examples has shape {tuple(losses.shape)}: it must be one "
+                f"number for each, shape ({count},), not their mean."
             )
 
     def _client_loss(
@@ -164,8 +205,20 @@ class Lifted(Model):
     def _call(
         self, rows: Mapping[str, Tensor], dense: Mapping[str, Tensor], ids: Mapping[str, Tensor]
     ) -> Tensor:
-        numbers = {self._weights[table]: x for table, x in rows.items()} | dict(dense)
+        like = next(iter(rows.values()))
+        trained = {self._weights[table]: x for table, x in rows.items()} | dict(dense)
+        numbers = self._fixed(like.device, like.dtype) | trained
         return functional_call(self.module, numbers, args=(), kwargs=dict(ids))
+
+    def _fixed(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Buffers and frozen parameters, which nobody trains, where and as the numbers are."""
+        if (device, dtype) not in self._still:
+            frozen = {n: x for n, x in self.module.named_parameters() if not x.requires_grad}
+            self._still[device, dtype] = {
+                name: x.detach().to(device, dtype if x.is_floating_point() else x.dtype)
+                for name, x in {**dict(self.module.named_buffers()), **frozen}.items()
+            }
+        return self._still[device, dtype]
 
 
 def _check_embedding(module: nn.Module, path: str, table: str, rows: int) -> None:
@@ -185,8 +238,22 @@ def _check_embedding(module: nn.Module, path: str, table: str, rows: int) -> Non
             f"Embedding {path!r} has {part.num_embeddings} rows, but table {table!r} of the data "
             f"has {rows}: make them equal."
         )
-    if part.padding_idx is not None or part.max_norm is not None or part.scale_grad_by_freq:
+    asked = {
+        "padding_idx": part.padding_idx is not None,
+        "max_norm": part.max_norm is not None,
+        "scale_grad_by_freq": part.scale_grad_by_freq,
+        "sparse": part.sparse,
+    }
+    if any(asked.values()):
         raise ModelError(
-            f"Embedding {path!r} uses padding_idx, max_norm or scale_grad_by_freq, which a cohort "
-            "cannot honour: make it a plain nn.Embedding."
+            f"Embedding {path!r} uses {', '.join(n for n, used in asked.items() if used)}, which a "
+            "cohort cannot honour: make it a plain nn.Embedding."
         )
+    if not part.weight.requires_grad:
+        raise ModelError(f"Embedding {path!r} is frozen, but the rows of a table are trained.")
+    for name, x in module.named_parameters(remove_duplicate=False):
+        if x is part.weight and name != f"{path}.weight":
+            raise ModelError(
+                f"Embedding {path!r} shares its weight with {name!r}, but a client holds some of "
+                "its rows only: give each a weight of its own."
+            )

@@ -65,10 +65,8 @@ def _complaint(value: Any, plain: type, optional: bool, domain: Any) -> str | No
     if plain is bool or plain is str:
         if not isinstance(value, plain):
             return _words(plain)
-    elif isinstance(value, bool) or not isinstance(value, int | float):
+    elif isinstance(value, bool) or not isinstance(value, int if plain is int else int | float):
         return _words(plain)
-    elif plain is int and value != int(value):
-        return "a whole number"
     elif not math.isfinite(value):
         return "a finite number"
     above, least, most, choices = (domain[k] for k in ("above", "least", "most", "choices"))

@@ -70,11 +70,12 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
         start = take(params, index, len(cohort))
         sent = algorithm.send(state, index, len(cohort))
         upload = fleet.train(cohort, start, sent, facts)
-        weights = fleet.weights[upload.clients].to(upload.steps)
-        sums = total(upload.update, weights, upload.steps)
-        for name, extra in upload.extra.items():
-            sums.extra[name] = total(extra, weights, upload.steps)
-        algorithm.step_(params, state, sums, heat, facts)
+        if len(upload.clients):  # or nobody answered, and the model stays where it is
+            weights = fleet.weights[upload.clients].to(upload.steps)
+            sums = total(upload.update, weights, upload.steps)
+            for name, extra in upload.extra.items():
+                sums.extra[name] = total(extra, weights, upload.steps)
+            algorithm.step_(params, state, sums, heat, facts)
         progress.round = number
         progress.bytes_down = _bytes(start, sent) / len(cohort)
         progress.bytes_up = (

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from fedrows import catalogue
@@ -129,9 +131,21 @@ def simulate(
     settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
     simulation = Simulation(data, model, algorithm, settings)
     history = []
-    for _ in simulation:
-        if simulation.due:
-            history.append(simulation.evaluate())
-            if report is not None:
-                report(history[-1])
+    with threads(settings.threads):
+        for _ in simulation:
+            if simulation.due:
+                history.append(simulation.evaluate())
+                if report is not None:
+                    report(history[-1])
     return Result(simulation.progress.whole(), history, model)
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """PyTorch's threads while a run goes."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

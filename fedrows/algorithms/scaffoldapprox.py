@@ -61,8 +61,9 @@ class ScaffoldApprox(Algorithm):
     ) -> None:
         fresh = len(total.share) / round_.clients  # K / N
         ratio = state["ratio"].dense["ratio"]
-        if float(ratio) != 1 - fresh:  # what was missed so far faded by the old ratio
-            self.settle_(params, state, None, round_.number)
+        if float(ratio) != 1 - fresh:
+            if round_.number > 1:  # what was missed so far faded by the old ratio
+                self.settle_(params, state, None, round_.number)
             ratio.fill_(1 - fresh)
         change = state["change"]
         for table, rows in total.rows.items():

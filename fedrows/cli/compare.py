@@ -23,13 +23,13 @@ from fedrows.cli.settings import (
     refuse_change,
     resolve,
     shared_plan,
-    threads,
 )
 from fedrows.cli.show import Show, say, show
 from fedrows.data import FederatedData
 from fedrows.errors import RunFolderError, UnknownNameError
 from fedrows.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder, check_free, reason
 from fedrows.plan import Plan
+from fedrows.simulation import threads
 from fedrows.summary import METRICS, Target
 
 SEEDS = "0,1,2"

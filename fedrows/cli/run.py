@@ -12,9 +12,10 @@ from fedrows.cli.carry_out import Stop, begin, carry_out, check_machine, go_back
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of
-from fedrows.cli.settings import Settings, choose, extended, from_config, threads
+from fedrows.cli.settings import Settings, choose, extended, from_config
 from fedrows.cli.show import say, show
 from fedrows.folder import RunFolder, check_free
+from fedrows.simulation import threads
 
 DEFAULT = "fedsubavg"
 

@@ -7,8 +7,7 @@ task's presets for the algorithm, and what the user typed.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -223,17 +222,6 @@ def seconds(typed: str) -> float:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{typed!r} is not a number of seconds")
-
-
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """PyTorch's threads while a run goes."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _plain(error: Exception) -> str:

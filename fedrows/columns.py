@@ -1,0 +1,165 @@
+"""Columns as people have them, made into numbers, or refused with the place that is wrong.
+
+Every error names the column, the example and the value; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedrows.errors import DataError
+
+
+def number_ids(
+    columns: Mapping[str, np.ndarray], fields: Mapping[str, str], tables: dict[str, int]
+) -> tuple[dict[str, np.ndarray], dict[str, int], dict[str, np.ndarray]]:
+    """Every column's values as row numbers; a table of no given size gets a vocabulary."""
+    vocabulary: dict[str, np.ndarray] = {}
+    for table in dict.fromkeys(fields.values()):
+        if table not in tables:
+            mine = {c: columns[c] for c, t in fields.items() if t == table}
+            for column, values in mine.items():
+                no_nulls(column, values)
+            try:
+                vocabulary[table] = np.unique(np.concatenate(list(mine.values())))
+            except TypeError:
+                raise DataError(
+                    f"The values of table {table!r} (column {', '.join(mine)}) cannot be put in "
+                    "order: make all of them text, or all numbers."
+                ) from None
+            tables[table] = len(vocabulary[table])
+    ids = {
+        c: np.searchsorted(vocabulary[t], columns[c]) if t in vocabulary else columns[c]
+        for c, t in fields.items()
+    }
+    return ids, tables, vocabulary
+
+
+def no_nulls(column: str, values: np.ndarray) -> None:
+    """Raises a DataError if an example has no value."""
+    if values.dtype.kind != "O":
+        bad = values != values  # NaN and NaT
+    elif any(isinstance(value, list | tuple | np.ndarray) for value in values):
+        raise DataError(
+            f"Column {column!r} holds lists: give them to `FederatedData.build` as an (n, L) array."
+        )
+    else:
+        bad = np.array([value is None or value != value for value in values], dtype=bool)
+    if bad.any():
+        raise DataError(
+            f"Column {column!r} has no value in example {int(np.argmax(bad))} "
+            f"({int(bad.sum())} in all): drop or fill such rows."
+        )
+
+
+def number_clients(column: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The clients' names, sorted, and the place of each example's client among them."""
+    values = np.asarray(values)
+    no_nulls(column, values)
+    try:
+        return np.unique(values, return_inverse=True)
+    except TypeError:
+        raise DataError(
+            f"The clients in column {column!r} cannot be put in order: make all of them text, "
+            "or all numbers."
+        ) from None
+
+
+def as_labels(column: str, values: np.ndarray) -> np.ndarray:
+    """The labels as float32: (n,)."""
+    values = np.asarray(values)
+    if values.ndim != 1:
+        raise DataError(f"Column {column!r} has shape {values.shape}: an example has one label.")
+    no_nulls(column, values)
+    try:
+        exact = values.astype(np.float64)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"Column {column!r} holds {values.dtype} values, but labels are numbers."
+        ) from None
+    with np.errstate(over="ignore"):
+        label = exact.astype(np.float32)
+    bad = ~np.isfinite(label)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise DataError(
+            f"Column {column!r} is {exact[at]} in example {at}: labels must be finite in float32."
+        )
+    return label
+
+
+def as_marks(column: str, values: np.ndarray) -> np.ndarray:
+    """Which examples are held out: (n,) bool, from true and false or 1 and 0."""
+    values = np.asarray(values)
+    if values.dtype.kind == "b":
+        return values
+    no_nulls(column, values)
+    bad = np.array([value not in (0, 1) for value in values.tolist()], dtype=bool)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise DataError(
+            f"Column {column!r} is {values.tolist()[at]!r} in example {at}: test examples are "
+            "marked by true or 1, others by false or 0."
+        )
+    return values.astype(bool)
+
+
+def check_target(target: tuple[str, int | None], ids: Mapping[str, np.ndarray]) -> None:
+    """Raises a DataError unless the target is a field, and a column exactly if that has several."""
+    name, column = target
+    if name not in ids:
+        raise DataError(f"The target is field {name!r}, but the fields are {', '.join(ids)}.")
+    shape = ids[name].shape
+    if (column is None) != (len(shape) == 1) or not 0 <= (column or 0) < max(shape[1:], default=1):
+        raise DataError(
+            f"The target is column {column} of field {name!r}, whose shape is {shape}: give a "
+            "column if the field has several, or else None."
+        )
+
+
+def check(
+    count: int,
+    ids: Mapping[str, np.ndarray],
+    label: np.ndarray,
+    test: np.ndarray,
+    tables: Mapping[str, int],
+    fields: Mapping[str, str],
+) -> None:
+    """Raises a DataError that names the first column, example and value that cannot be right."""
+    if not count:
+        raise DataError("There is not a single example: check the file or the filter before it.")
+    if not ids:
+        raise DataError("There is no field: an example needs at least one feature id.")
+    for name in fields:
+        if name not in ids:
+            raise DataError(f"Field {name!r} has no ids; those given are {', '.join(ids)}.")
+    for table, rows in tables.items():
+        if not isinstance(rows, int | np.integer) or rows < 1:
+            raise DataError(f"Table {table!r} has {rows!r} rows: give a whole number above 0.")
+    for name, column in {"label": label, "test": test, **ids}.items():
+        if len(column) != count:
+            raise DataError(f"{name} has {len(column)} examples, the client column {count}.")
+    for name, column in ids.items():
+        if fields.get(name) not in tables:
+            raise DataError(
+                f"Field {name!r} reads table {fields.get(name)!r}, but the tables are "
+                f"{', '.join(tables)}."
+            )
+        if column.ndim not in (1, 2):
+            raise DataError(f"Field {name!r} has shape {column.shape}, but must be (n,) or (n, L).")
+        no_nulls(name, column)
+        if column.dtype.kind not in "iu":
+            raise DataError(
+                f"Field {name!r} holds {column.dtype} values, but ids are whole numbers: "
+                f"leave table {fields[name]!r} out of `tables` to get a vocabulary."
+            )
+        rows = tables[fields[name]]
+        bad = (column < 0) | (column >= rows)
+        if bad.any():
+            at = np.argwhere(bad)[0]
+            raise DataError(
+                f"Field {name!r} of example {at[0]} has id {column[tuple(at)]}, outside table "
+                f"{fields[name]!r} of {rows} rows: ids go from 0 to {rows - 1}."
+            )
