@@ -9,6 +9,7 @@ test loss by heat. Lines and dots are means over the seeds of the comparison.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 from fedrows.folder import read_lines
 from fedrows.report.chart import nice_ticks, tick_label
-from fedrows.summary import by_algorithm, display, summarise
+from fedrows.summary import Target, by_algorithm, display, summarise
 
 WIDTH, HEIGHT = 880, 400
 FLOOR, TOP = 330, 92
@@ -67,7 +68,8 @@ Place = Callable[[float], float]
 def main(folder: Path, picture: Path) -> None:
     """Reads the comparison and writes the picture."""
     lines = read_lines(folder / "metrics.jsonl")
-    summary, curves = summarise(lines), by_algorithm(lines)
+    target = Target(**json.loads((folder / "config.json").read_text("utf-8"))["target"])
+    summary, curves = summarise(lines, target), by_algorithm(lines)
     seeds = len(next(iter(curves.values())))
     rounds = summary["algorithms"][0]["rounds"]
     title = f"Train and test loss of {', '.join(map(display, ORDER))} over {rounds} rounds"

@@ -281,14 +281,14 @@ def _index(
     slots: dict[str, Tensor] = {}
     owner = torch.cat([part.owner for part in parts]).cpu().numpy()
     device = parts[0].label.device
-    for table, rows in tables.items():
+    for table in tables:
         mine = [name for name, its in fields.items() if its == table]
         if not mine:
             raise DataError(f"No field reads table {table!r}: leave it out.")
         columns = {n: torch.cat([part.ids[n] for part in parts]).cpu().numpy() for n in mine}
         owners = [np.repeat(owner, column[0].size) for column in columns.values()]
         flat = [column.ravel() for column in columns.values()]
-        whole, found = index_and_slots(clients, rows, owners, flat)
+        whole, found = index_and_slots(clients, owners, flat)
         index[table] = whole.to(device)
         for (name, column), its_slots in zip(columns.items(), found, strict=True):
             slots[name] = torch.from_numpy(its_slots.reshape(column.shape)).to(device)

@@ -42,10 +42,7 @@ class Heat:
         factors = self._factors[key]
         if index.place is not None and index.held is self.ids:
             return factors.index_select(0, index.place)
-        place = torch.searchsorted(self.ids, index.ids).clamp_(max=max(len(self.ids) - 1, 0))
-        if not len(self.ids):
-            return torch.ones_like(index.ids, dtype=dtype)
-        return torch.where(self.ids[place] == index.ids, factors[place], 1.0)
+        return self._look_up(factors, index.ids, missing=1.0)
 
     @property
     def dispersion(self) -> float:
@@ -60,10 +57,14 @@ class Heat:
 
     def of(self, ids: Tensor) -> Tensor:
         """The count of each id of any shape; 0 where nobody holds it."""
+        return self._look_up(self.counts, ids, missing=0.0)
+
+    def _look_up(self, values: Tensor, ids: Tensor, missing: float) -> Tensor:
+        """The value that stands at each id, by binary search."""
         if not len(self.ids):
-            return torch.zeros(ids.shape, dtype=self.counts.dtype, device=ids.device)
+            return torch.full(ids.shape, missing, dtype=values.dtype, device=ids.device)
         place = torch.searchsorted(self.ids, ids).clamp_(max=len(self.ids) - 1)
-        return torch.where(self.ids[place] == ids, self.counts[place], 0.0)
+        return torch.where(self.ids[place] == ids, values[place], missing)
 
 
 def heat_of(index: Index, weights: Tensor) -> Heat:

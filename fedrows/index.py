@@ -88,7 +88,7 @@ class Index:
 
 
 def index_and_slots(
-    clients: int, rows: int, owners: list[np.ndarray], ids: list[np.ndarray]
+    clients: int, owners: list[np.ndarray], ids: list[np.ndarray]
 ) -> tuple[Index, list[np.ndarray]]:
     """The index sets behind (owner, id) pairs, and each pair's slot: its place inside S(owner).
 

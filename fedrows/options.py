@@ -10,6 +10,7 @@ import math
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, field, fields
+from numbers import Integral, Real
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from fedrows.errors import PlanError
@@ -65,17 +66,17 @@ def _complaint(value: Any, plain: type, optional: bool, domain: Any) -> str | No
     if plain is bool or plain is str:
         if not isinstance(value, plain):
             return _words(plain)
-    elif isinstance(value, bool) or not isinstance(value, int if plain is int else int | float):
+    elif isinstance(value, bool) or not isinstance(value, Integral if plain is int else Real):
         return _words(plain)
     elif not math.isfinite(value):
         return "a finite number"
     above, least, most, choices = (domain[k] for k in ("above", "least", "most", "choices"))
     if above is not None and value <= above:
-        return f"above {above:g}"
+        return f"above {above}"
     if least is not None and value < least:
-        return f"at least {least:g}"
+        return f"at least {least}"
     if most is not None and value > most:
-        return f"at most {most:g}"
+        return f"at most {most}"
     if choices is not None and value not in choices:
         return f"one of {', '.join(choices)}"
     return None

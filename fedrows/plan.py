@@ -70,6 +70,8 @@ class Plan:
         if kind not in ("cpu", "cuda") or not (number.isdecimal() or self.device == kind):
             raise PlanError(f"device is {self.device!r}, but must be auto, cpu, cuda or cuda:N.")
         if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-            found = torch.cuda.device_count() or "no"
-            raise PlanError(f"device is {self.device!r}, but PyTorch finds {found} GPU: use cpu.")
+            raise PlanError(
+                f"device is {self.device!r}, but PyTorch finds {torch.cuda.device_count()} GPUs: "
+                "use one of those, or cpu."
+            )
         return torch.device(self.device)

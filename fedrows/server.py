@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from fedrows.algorithm import Algorithm, Round, State
 from fedrows.errors import PlanError
 from fedrows.fleet import Fleet
@@ -15,8 +17,6 @@ from fedrows.model import Model
 from fedrows.params import Params, Submodels, take, total
 from fedrows.plan import Plan
 from fedrows.seeds import COHORT, choose
-
-ID_BYTES = 4  # an index set goes up as 32-bit ids
 
 
 @dataclass
@@ -80,9 +80,14 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
         progress.bytes_down = _bytes(start, sent) / len(cohort)
         progress.bytes_up = (
             _bytes(upload.update, *upload.extra.values())
-            + ID_BYTES * sum(len(rows.ids) for rows in index.values())
+            + sum(len(rows.ids) * _id_bytes(params.tables[t]) for t, rows in index.items())
         ) / len(cohort)
         yield progress
+
+
+def _id_bytes(table: Tensor) -> int:
+    """What an id weighs when an index set goes up."""
+    return 4 if len(table) <= 2**32 else 8
 
 
 def _bytes(*parts: Submodels | None) -> int:

@@ -112,7 +112,7 @@ class Result:
 def simulate(
     data: FederatedData,
     module: nn.Module | Model,
-    algorithm: str | Algorithm = "fedsubavg",
+    algorithm: str | type[Algorithm] | Algorithm = "fedsubavg",
     *,
     embeddings: Mapping[str, str] | None = None,
     loss: Loss = logistic_loss,
@@ -126,7 +126,9 @@ def simulate(
     Everything else is the plan's: rounds, clients_per_round, lr, seed, … (see `Plan`).
     """
     if isinstance(algorithm, str):
-        algorithm = catalogue.algorithm(algorithm)()
+        algorithm = catalogue.algorithm(algorithm)
+    if isinstance(algorithm, type):
+        algorithm = algorithm()
     model = module if isinstance(module, Model) else Lifted(module, data, embeddings, loss)
     settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
     simulation = Simulation(data, model, algorithm, settings)

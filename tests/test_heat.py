@@ -31,7 +31,7 @@ def built(held: list[list[int]], rows: int = 10) -> Index:
     """An index that knows where its ids stand in the federation: heat is found by one gather."""
     owner = np.repeat(np.arange(len(held)), [len(ids) for ids in held])
     flat = np.array([*chain.from_iterable(held)], dtype=np.int64)
-    return index_and_slots(len(held), rows, [owner], [flat])[0]
+    return index_and_slots(len(held), [owner], [flat])[0]
 
 
 @pytest.mark.parametrize("make", [index_of, built])

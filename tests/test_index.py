@@ -26,7 +26,7 @@ def built(held: list[list[int]], rows: int = ROWS) -> tuple[Index, list[np.ndarr
     """The index behind each client's ids, in one field; ids may repeat."""
     owner = np.repeat(np.arange(len(held)), [len(ids) for ids in held])
     ids = np.array([*chain.from_iterable(held)], dtype=np.int64)
-    return index_and_slots(len(held), rows, [owner], [ids])
+    return index_and_slots(len(held), [owner], [ids])
 
 
 def lists(index: Index) -> list[list[int]]:
@@ -86,7 +86,7 @@ def test_fields_that_share_a_table_share_index_sets():
     """Client 0 sees 5 and 2 in one field and 2 and 7 in the other: S(0) = {2, 5, 7}."""
     owners = [np.array([0, 0, 1]), np.array([0, 0, 1, 1])]
     ids = [np.array([5, 2, 7]), np.array([2, 7, 7, 0])]
-    index, (first, second) = index_and_slots(2, 8, owners, ids)
+    index, (first, second) = index_and_slots(2, owners, ids)
     assert lists(index) == [[2, 5, 7], [0, 7]]
     assert index.held.tolist() == [0, 2, 5, 7]
     assert first.tolist() == [1, 0, 1]
@@ -100,7 +100,7 @@ pairs_of = st.lists(st.tuples(st.integers(0, 4), st.integers(0, ROWS - 1)), max_
 def test_slot_plus_split_addresses_the_right_id(fields):
     owners = [np.array([owner for owner, _ in pairs], dtype=np.int64) for pairs in fields]
     ids = [np.array([id_ for _, id_ in pairs], dtype=np.int64) for pairs in fields]
-    index, slots = index_and_slots(5, ROWS, owners, ids)
+    index, slots = index_and_slots(5, owners, ids)
     for owner, id_, slot in zip(owners, ids, slots, strict=True):
         assert len(slot) == len(id_)
         assert index.ids[index.splits[owner] + torch.from_numpy(slot)].tolist() == id_.tolist()
@@ -111,9 +111,7 @@ def test_slot_plus_split_addresses_the_right_id(fields):
 def test_a_federation_larger_than_int64_pairs_is_not_mixed_up():
     """10 clients of a table of 2^62 rows: owner · rows + id would not fit into 64 bits."""
     far = 2**62 - 1
-    index, (slots,) = index_and_slots(
-        10, 2**62, [np.array([0, 8, 9])], [np.array([far, 3, far - 1])]
-    )
+    index, (slots,) = index_and_slots(10, [np.array([0, 8, 9])], [np.array([far, 3, far - 1])])
     assert lists(index) == [[far], *[[]] * 7, [3], [far - 1]]
     assert slots.tolist() == [0, 0, 0]
 

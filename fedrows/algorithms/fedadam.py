@@ -57,7 +57,8 @@ class FedAdam(Algorithm):
         for name, update in total.dense.items():
             m, v = first.dense[name], second.dense[name]
             m_new, v_new = self._moments(m, v, update)
-            m.copy_(m_new), v.copy_(v_new)
+            m.copy_(m_new)
+            v.copy_(v_new)
             params.dense[name] += self._step(m_new, v_new)
 
     def _moments(self, m: Tensor, v: Tensor, update: Tensor) -> tuple[Tensor, Tensor]:

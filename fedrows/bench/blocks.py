@@ -47,6 +47,7 @@ class Settings:
 
     blocks: int
     out: Path | None
+    own: dict[str, Any]  # what was typed for the benchmark's own flags
 
     def write(self, result: dict[str, Any]) -> None:
         """Keeps the result as JSON, if that was asked for."""
@@ -64,12 +65,14 @@ def settings(parser: Parser, words: Sequence[str] | None, blocks: int) -> Settin
         parser.print_help()
         raise SystemExit(0)
     typed = parser.parse(list(words or ()))
-    if typed["threads"] is not None:
-        torch.set_num_threads(_whole("--threads", typed["threads"]))
-    return Settings(_whole("--blocks", typed["blocks"]), typed["out"] and Path(typed["out"]))
+    if (threads := typed.pop("threads")) is not None:
+        torch.set_num_threads(whole("--threads", threads))
+    out = typed.pop("out")
+    return Settings(whole("--blocks", typed.pop("blocks")), out and Path(out), typed)
 
 
-def _whole(flag: str, typed: Any) -> int:
+def whole(flag: str, typed: Any) -> int:
+    """A whole number of at least 1, or an error that names the flag."""
     if not str(typed).isdecimal() or int(typed) < 1:
         raise UsageError(f"{flag} is {typed!r}, but must be a whole number of at least 1.")
     return int(typed)

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.bench.blocks import Rounds, medians, seconds_per_round, settings
-from fedrows.cli.flags import Parser
+from fedrows.bench.blocks import Rounds, medians, seconds_per_round, settings, whole
+from fedrows.cli.flags import Parser, UsageError
 from fedrows.data import FederatedData
 from fedrows.fleet import SimulatedFleet
 from fedrows.models.logistic import Logistic
@@ -27,14 +27,17 @@ from fedrows.seeds import COHORT, choose
 from fedrows.server import begin, rounds
 
 CLIENTS, EXAMPLES, COLUMNS = 2_000, 80, 5
-SMALL, LARGE = 10**4, 10**7  # rows
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Measures, prints and returns how a round's time grows with the table."""
     parser = Parser("bench scale", (__doc__ or "").split("\n")[0])
+    parser.add_argument("--small", metavar="N", default=10**4, help="Rows (default: 10,000).")
+    parser.add_argument("--large", metavar="N", default=10**7, help="Rows (default: 10,000,000).")
     options = settings(parser, argv, blocks=9)
-    small, large = SMALL, LARGE
+    small, large = (whole(f"--{name}", options.own[name]) for name in ("small", "large"))
+    if large < small:
+        raise UsageError(f"--large is {large}, but must be at least the {small} of --small.")
     data = federation(small)
     spread = torch.from_numpy(np.random.default_rng(0).choice(large, small, replace=False))
     scattered = federation(small, large, spread.numpy())
@@ -95,12 +98,14 @@ def simulated(data: FederatedData, plan: Plan) -> Rounds:
 def bare(data: FederatedData, plan: Plan) -> Rounds:
     """What any round must do at least: read the cohort's rows and add to them."""
     table = torch.zeros(data.tables["w"], 1)
-    numbers = itertools.count(1)
+    cohorts = (
+        choose(plan.seed, COHORT, number, data.clients, plan.clients_per_round)
+        for number in range(1, 101)
+    )
+    ids_of = itertools.cycle([data.index["w"].select(cohort).ids for cohort in cohorts])
 
     def run(count: int) -> None:
-        for number in itertools.islice(numbers, count):
-            cohort = choose(plan.seed, COHORT, number, data.clients, plan.clients_per_round)
-            ids = data.index["w"].select(cohort).ids
+        for ids in itertools.islice(ids_of, count):
             index_add_(table, ids, index_select(table, ids))
 
     return run
