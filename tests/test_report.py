@@ -269,7 +269,8 @@ def test_thinned_lines_keep_their_ends() -> None:
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs a browser: install playwright")
+    reason = "needs a browser: install playwright"
+    sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser
