@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedrows import catalogue
 from fedrows.data import FederatedData
-from fedrows.model import Lifted, Model
+from fedrows.lifted import Lifted
+from fedrows.model import Model
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 from fedrows.simulation import Simulation

@@ -7,7 +7,7 @@ one on a device as in a cohort of thousands in the simulator.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from fedrows.data import FederatedData
 from fedrows.index import Index
 from fedrows.plan import Plan
+from fedrows.ragged import Column, look_up
 from fedrows.seeds import BATCH, SHUFFLE, below, bits, client_keys, counters
 
 
@@ -25,19 +26,27 @@ class LocalData:
     clients: Tensor  # (K,), the clients' numbers, which their randomness depends on
     starts: Tensor  # (K,), where each one's examples begin
     sizes: Tensor  # (K,)
-    slots: Mapping[str, Tensor]  # field → (n,) or (n, L)
+    slots: Mapping[str, Column]  # field → (n,), (n, L) or n lists
     label: Tensor  # (n,)
     fields: Mapping[str, str]  # field → table
+    padded: frozenset[str] = frozenset()  # tables whose id 0 means nothing
+    local: frozenset[str] = frozenset()  # tables whose rows stay on their client
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)  # field → (n,) or (n, D)
+    weight: Tensor | None = None  # (n,)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One step's examples for every client; ids are places in the cohort's block of rows."""
+    """One step's examples for every client; ids are places in the cohort's block of rows.
+
+    A place of −1 means that a list ended before, or that an example has nothing there.
+    """
 
     ids: Mapping[str, Tensor]  # field → (K, B) or (K, B, L)
     label: Tensor  # (K, B)
     weight: Tensor | None = None  # (K, B), 0 where a client has no example; None: all 1
     active: Tensor | None = None  # (K,), 0 where a client sits the step out; None: all 1
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)  # field → (K, B) or (K, B, D)
 
 
 def local_data(data: FederatedData, cohort: Tensor) -> LocalData:
@@ -51,6 +60,10 @@ def local_data(data: FederatedData, cohort: Tensor) -> LocalData:
         data.slots,
         data.train.label,
         data.fields,
+        data.padded,
+        data.local,
+        data.train.numbers,
+        data.train.weight,
     )
 
 
@@ -72,10 +85,19 @@ def _drawn(
     count = counters(plan.local_steps, plan.batch_size, keys.device)  # (I, B)
     random = bits(keys[:, None], count[:, None])  # (I, K, B)
     position = below(random, local.sizes[:, None]) + local.starts[:, None]
-    ids, label = _look_up(local, offsets, position)
-    columns = zip(*(column.unbind() for column in ids.values()), strict=True)
-    for step_ids, step_label in zip(columns, label.unbind(), strict=True):
-        yield Batch(dict(zip(ids, step_ids, strict=True)), step_label)
+    whole = _look_up(local, offsets, position)  # (I, K, B)
+    ids, numbers = _by_step(whole.ids, plan), _by_step(whole.numbers, plan)
+    weights = [None] * plan.local_steps if whole.weight is None else whole.weight.unbind()
+    for parts in zip(ids, whole.label.unbind(), weights, numbers, strict=True):
+        yield Batch(*parts[:3], numbers=parts[3])
+
+
+def _by_step(columns: Mapping[str, Tensor], plan: Plan) -> list[dict[str, Tensor]]:
+    """Columns of all steps (I, …) as one mapping a step; views."""
+    if not columns:
+        return [{}] * plan.local_steps
+    steps = zip(*(column.unbind() for column in columns.values()), strict=True)
+    return [dict(zip(columns, step, strict=True)) for step in steps]
 
 
 def _shuffled(
@@ -95,8 +117,10 @@ def _shuffled(
         weight = (rank < local.sizes[:, None]) & active[:, None]
         entry = first[:, None] + torch.where(weight, rank, 0)
         position = orders[epoch[:, None], entry] + local.starts[:, None]
-        ids, label = _look_up(local, offsets, position)
-        yield Batch(ids, label, weight.to(label.dtype), active.to(label.dtype))
+        batch = _look_up(local, offsets, position)
+        real = weight if batch.weight is None else weight * batch.weight
+        dtype = plan.torch_dtype
+        yield replace(batch, weight=real.to(dtype), active=active.to(dtype))
 
 
 def _orders(local: LocalData, plan: Plan, round_: int) -> Tensor:
@@ -116,14 +140,20 @@ def _orders(local: LocalData, plan: Plan, round_: int) -> Tensor:
     return position[order]
 
 
-def _look_up(
-    local: LocalData, offsets: Mapping[str, Tensor], position: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
-    """The block ids and labels at some positions (…, K, B) of the columns."""
+def _look_up(local: LocalData, offsets: Mapping[str, Tensor], position: Tensor) -> Batch:
+    """The examples at some positions (…, K, B) of the columns."""
     ids = {}
     for name, column in local.slots.items():
-        found = column.index_select(0, position.reshape(-1))
-        found = found.view(*position.shape, *column.shape[1:])  # (…, K, B) or (…, K, B, L)
-        offset = offsets[name].view(-1, *[1] * column.dim())  # (K, 1) or (K, 1, 1)
-        ids[name] = found.add_(offset)
-    return ids, local.label.index_select(0, position.reshape(-1)).view(position.shape)
+        found = look_up(column, position, nothing=-1)  # (…, K, B) or (…, K, B, L)
+        deep = found.dim() - position.dim()
+        offset = offsets[name].view(-1, 1, *[1] * deep)  # (K, 1) or (K, 1, 1)
+        if local.fields[name] in local.padded:
+            ids[name] = torch.where(found < 0, -1, found + offset)
+        else:
+            ids[name] = found.add_(offset)
+    return Batch(
+        ids,
+        look_up(local.label, position),
+        None if local.weight is None else look_up(local.weight, position),
+        numbers={name: look_up(column, position) for name, column in local.numbers.items()},
+    )

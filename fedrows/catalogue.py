@@ -37,9 +37,9 @@ def algorithm(name: str) -> type[Algorithm]:
     raise TypeError(f"{module.__name__} defines no class whose name in lower case is {name!r}.")
 
 
-def model(name: str) -> Callable[[FederatedData], Model]:
-    """The function that builds the model for some data."""
-    build: Callable[[FederatedData], Model] = _module("model", name).build
+def model(name: str) -> Callable[[FederatedData, int], Model]:
+    """The function that builds the model for some data, its start values drawn with a seed."""
+    build: Callable[[FederatedData, int], Model] = _module("model", name).build
     return build
 
 

@@ -41,13 +41,14 @@ def train(
     """Trains K clients side by side, each on its own examples and its own copy of its rows."""
     with torch.inference_mode(model.closed_form):  # less to do for every operation
         here = start.map(torch.clone)
+        own_start, shared = start.without(local.local), here.without(local.local)
         steps: Tensor | int = 0
         for batch in batches(local, start.index, plan, round_.number):
             gradient = model.gradient(here, batch)
             if plan.clip is not None:
                 # Before the algorithm's own terms: a clipped drift would no longer be known.
                 gradient.scale_((plan.clip / gradient.norms().clamp(min=1e-12)).clamp(max=1))
-            algorithm.adjust_(gradient, here, start, sent, kept)
+            algorithm.adjust_(gradient.without(local.local), shared, own_start, sent, kept)
             if batch.active is None:
                 steps += 1
             else:
@@ -56,5 +57,5 @@ def train(
             here.add_(gradient, -round_.lr)
         here.add_(start, -1)
         taken = torch.zeros_like(local.clients, dtype=torch.float64) + steps
-        extra, kept = algorithm.finish(here, sent, kept, round_.lr, taken)
+        extra, kept = algorithm.finish(shared, sent, kept, round_.lr, taken)
         return Upload(local.clients.cpu(), here, taken, extra, kept)

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedrows.errors import DataError
+from fedrows.ragged import Ragged
+
+LABELS = {"binary": "0 or 1", "classes": "0, 1, 2 and so on", "numbers": "any number"}
 
 
 def number_ids(
@@ -67,27 +70,62 @@ def number_clients(column: str, values: np.ndarray) -> tuple[np.ndarray, np.ndar
         ) from None
 
 
-def as_labels(column: str, values: np.ndarray) -> np.ndarray:
-    """The labels as float32: (n,)."""
+def as_labels(column: str, values: np.ndarray, labels: str = "binary") -> np.ndarray:
+    """The labels as float32, or as int64 if they are classes: (n,)."""
+    if labels not in LABELS:
+        raise DataError(f"labels is {labels!r}, but must be one of {', '.join(LABELS)}.")
     values = np.asarray(values)
     if values.ndim != 1:
         raise DataError(f"Column {column!r} has shape {values.shape}: an example has one label.")
+    label = as_numbers(column, values, len(values))
+    wanted = {
+        "binary": (label == 0) | (label == 1),
+        "classes": (label >= 0) & (label == np.floor(label)),
+        "numbers": np.ones(len(label), dtype=bool),
+    }[labels]
+    if not wanted.all():
+        at = int(np.argmin(wanted))
+        raise DataError(
+            f"Column {column!r} is {label[at]:g} in example {at}, but {labels} labels are "
+            f"{LABELS[labels]}: say which they are with labels=."
+        )
+    return label.astype(np.int64) if labels == "classes" else label
+
+
+def as_numbers(column: str, values: np.ndarray, count: int) -> np.ndarray:
+    """Finite numbers as float32: (n,) or (n, D)."""
+    values = np.asarray(values)
+    if len(values) != count or values.ndim not in (1, 2):
+        raise DataError(
+            f"Column {column!r} has shape {values.shape}, but must be ({count},) or ({count}, D)."
+        )
     no_nulls(column, values)
     try:
         exact = values.astype(np.float64)
     except (TypeError, ValueError):
-        raise DataError(
-            f"Column {column!r} holds {values.dtype} values, but labels are numbers."
-        ) from None
+        raise DataError(f"Column {column!r} holds {values.dtype} values, not numbers.") from None
     with np.errstate(over="ignore"):
-        label = exact.astype(np.float32)
-    bad = ~np.isfinite(label)
+        numbers: np.ndarray = exact.astype(np.float32)
+    bad = ~np.isfinite(numbers)
     if bad.any():
-        at = int(np.argmax(bad))
+        at = tuple(np.argwhere(bad)[0])
         raise DataError(
-            f"Column {column!r} is {exact[at]} in example {at}: labels must be finite in float32."
+            f"Column {column!r} is {exact[at]} in example {at[0]}: it must be finite in float32."
         )
-    return label
+    return numbers
+
+
+def as_weights(column: str, values: np.ndarray, count: int) -> np.ndarray:
+    """What every example counts, not negative: (n,) float32."""
+    weights = as_numbers(column, values, count)
+    if weights.ndim != 1:
+        raise DataError(f"Column {column!r} has shape {weights.shape}: an example has one weight.")
+    if (weights < 0).any():
+        at = int(np.argmax(weights < 0))
+        raise DataError(
+            f"Column {column!r} is {weights[at]} in example {at}: weights are not negative."
+        )
+    return weights
 
 
 def as_marks(column: str, values: np.ndarray) -> np.ndarray:
@@ -121,7 +159,7 @@ def check_target(target: tuple[str, int | None], ids: Mapping[str, np.ndarray]) 
 
 def check(
     count: int,
-    ids: Mapping[str, np.ndarray],
+    ids: Mapping[str, np.ndarray | Ragged],
     label: np.ndarray,
     test: np.ndarray,
     tables: Mapping[str, int],
@@ -147,7 +185,12 @@ def check(
                 f"Field {name!r} reads table {fields.get(name)!r}, but the tables are "
                 f"{', '.join(tables)}."
             )
-        if column.ndim not in (1, 2):
+        if isinstance(column, Ragged):
+            example = np.repeat(np.arange(count), column.sizes.numpy())  # of every entry
+            column = column.values.numpy()
+        elif column.ndim in (1, 2):
+            example = np.repeat(np.arange(count), column.size // count)
+        else:
             raise DataError(f"Field {name!r} has shape {column.shape}, but must be (n,) or (n, L).")
         no_nulls(name, column)
         if column.dtype.kind not in "iu":
@@ -156,10 +199,10 @@ def check(
                 f"leave table {fields[name]!r} out of `tables` to get a vocabulary."
             )
         rows = tables[fields[name]]
-        bad = (column < 0) | (column >= rows)
+        bad = ((column < 0) | (column >= rows)).ravel()
         if bad.any():
-            at = np.argwhere(bad)[0]
+            at = int(np.argmax(bad))
             raise DataError(
-                f"Field {name!r} of example {at[0]} has id {column[tuple(at)]}, outside table "
-                f"{fields[name]!r} of {rows} rows: ids go from 0 to {rows - 1}."
+                f"Field {name!r} of example {example[at]} has id {column.ravel()[at]}, outside "
+                f"table {fields[name]!r} of {rows} rows: ids go from 0 to {rows - 1}."
             )

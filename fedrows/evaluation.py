@@ -6,7 +6,7 @@ AUC and GAUC on the whole test set; loss and AUC also by the heat of what an exa
 
 from __future__ import annotations
 
-from math import prod
+from math import nan, prod
 from typing import Any
 
 import torch
@@ -14,7 +14,15 @@ from torch import Tensor
 
 from fedrows.data import Examples, FederatedData
 from fedrows.heat import Heat
-from fedrows.metrics import Buckets, accuracy, auc, by_bucket, grouped_auc, mean_loss
+from fedrows.metrics import (
+    Buckets,
+    accuracy,
+    auc,
+    by_bucket,
+    class_accuracy,
+    grouped_auc,
+    mean_loss,
+)
 from fedrows.model import Model
 from fedrows.params import Params
 from fedrows.plan import Plan
@@ -44,23 +52,35 @@ class Evaluator:
         self.test = data.test.to(device, dtype)
         self._owner = self.test.owner  # (n,)
         self._heat = data.heat()
-        target = self._heat[data.fields[data.target[0]]]
-        heat = target.of(data.targets(data.test).contiguous())
-        self._buckets = Buckets.of_heat(heat).to(device)
+        self._buckets = self._by_heat(data).to(device)
 
     def __call__(self, params: Params) -> dict[str, Any]:
         """All metrics of a model; those of an empty test set are NaN."""
         label = self.test.label
         scores = self._scores(params, self.test)
         losses = self.model.loss(scores, label)
-        return {
-            "train_loss": self.train_loss(params),
-            "test_loss": mean_loss(losses),
-            "test_accuracy": accuracy(scores, label),
-            "test_auc": auc(scores, label),
-            "test_gauc": grouped_auc(scores, label, self._owner)[0],
-            "buckets": by_bucket(scores, label, losses, self._buckets),
+        found = {"train_loss": self.train_loss(params), "test_loss": mean_loss(losses)}
+        if self._data.labels == "binary":
+            return found | {
+                "test_accuracy": accuracy(scores, label),
+                "test_auc": auc(scores, label),
+                "test_gauc": grouped_auc(scores, label, self._owner)[0],
+                "buckets": by_bucket(scores, label, losses, self._buckets),
+            }
+        classes = self._data.labels == "classes"
+        none = torch.zeros_like(label)  # ranks mean nothing here: every AUC is NaN
+        return found | {
+            "test_accuracy": class_accuracy(scores, label) if classes else nan,
+            "test_auc": nan,
+            "test_gauc": nan,
+            "buckets": by_bucket(none, none, losses, self._buckets),
         }
+
+    def _by_heat(self, data: FederatedData) -> Buckets:
+        """The test examples by the heat of what they are about; no buckets if that is not said."""
+        if data.target is None:
+            return Buckets([], [], [], torch.zeros(len(data.test), dtype=torch.int64))
+        return Buckets.of_heat(self._heat[data.fields[data.target[0]]].of(data.targets(data.test)))
 
     def train_loss(self, params: Params) -> float:
         """The mean loss over the fixed sample of training examples."""
@@ -70,7 +90,9 @@ class Evaluator:
         """What the data are like, in plain numbers, lists and dicts."""
         data, test = self._data, self.test
         unseen = self._buckets.examples[0] if self._buckets.high[:1] == [0] else 0
-        _, one_class = grouped_auc(torch.zeros_like(test.label), test.label, self._owner)
+        one_class = None
+        if data.labels == "binary":
+            _, one_class = grouped_auc(torch.zeros_like(test.label), test.label, self._owner)
         groups = {table: {table: (0, rows)} for table, rows in data.tables.items()}
         groups |= {table: dict(found) for table, found in data.groups.items() if found}
         return {
@@ -80,7 +102,7 @@ class Evaluator:
             "test_examples": len(test),
             "examples_per_client": (len(data.train) + len(test)) / data.clients,
             "best_loss": data.best_loss,
-            "unseen_target_share": unseen / len(test) if len(test) else None,
+            "unseen_target_share": unseen / len(test) if data.target and len(test) else None,
             "one_class_clients": one_class,
             "bytes_full_model": self._bytes,
             "heat": [
@@ -92,14 +114,16 @@ class Evaluator:
 
     def _scores(self, params: Params, examples: Examples) -> Tensor:
         """The score of every example, a slice at a time to bound memory: (n,)."""
-        length = sum(prod(column.shape[1:]) for column in examples.ids.values())
+        first = examples.fields(torch.arange(min(1, len(examples)), device=examples.label.device))
+        length = sum(prod(column.shape[1:]) for column in first.values())
         step = max(1, min(_EXAMPLES, _IDS // max(length, 1)))
-        parts = [examples.label[:0]]
+        parts = []
         with torch.no_grad():
             for start in range(0, len(examples), step):
-                ids = {name: column[start : start + step] for name, column in examples.ids.items()}
-                parts.append(self.model.scores(params, ids))
-        return torch.cat(parts)
+                stop = min(start + step, len(examples))
+                some = torch.arange(start, stop, device=examples.label.device)
+                parts.append(self.model.scores(params, examples.fields(some)))
+        return torch.cat(parts) if parts else examples.label[:0]
 
 
 def _heat_facts(heat: Heat) -> dict[str, Any]:

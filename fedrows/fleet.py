@@ -106,12 +106,13 @@ class SimulatedFleet:
                 len(self.data.index[table].ids), its.width, dtype=dtype, device=self.device
             )
             for table, its in schema.tables.items()
+            if table not in self.data.local
         }
         dense = {
             name: torch.zeros(self.clients, *shape, dtype=dtype, device=self.device)
             for name, shape in schema.dense.items()
         }
-        return Submodels(self.data.index, rows, dense)
+        return Submodels({table: self.data.index[table] for table in rows}, rows, dense)
 
     def _recall(self, cohort: Tensor, index: Mapping[str, Index]) -> Submodels | None:
         """What the cohort has kept."""
@@ -119,7 +120,7 @@ class SimulatedFleet:
             return None
         who = cohort.to(self.device)
         return Submodels(
-            index,
+            {table: index[table] for table in self.kept.rows},
             {table: rows[index[table].source] for table, rows in self.kept.rows.items()},
             {name: dense[who] for name, dense in self.kept.dense.items()},
         )

@@ -30,6 +30,13 @@ def accuracy(scores: Tensor, label: Tensor) -> float:
     return float(((scores > 0) == _positive(label)).to(torch.float64).mean())
 
 
+def class_accuracy(scores: Tensor, label: Tensor) -> float:
+    """The share of examples whose class has the highest score; scores are (n, classes)."""
+    if bool(scores.isnan().any()):
+        return float("nan")
+    return float((scores.argmax(-1) == label).to(torch.float64).mean())
+
+
 def auc(scores: Tensor, label: Tensor) -> float:
     """The area under the ROC curve, ties counting one half; NaN if there is one class only."""
     return float(_auc_of_groups(scores, label, torch.zeros_like(label, dtype=torch.int64), 1)[0])

@@ -9,7 +9,7 @@ All of it costs what it touches: O(rows of the cohort), never O(table).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -32,6 +32,10 @@ class Params:
             {name: change(x) for name, x in self.tables.items()},
             {name: change(x) for name, x in self.dense.items()},
         )
+
+    def without(self, tables: Collection[str]) -> Params:
+        """The same tensors but for some tables."""
+        return Params({t: x for t, x in self.tables.items() if t not in tables}, self.dense)
 
     def copy(self) -> Params:
         """The same numbers in tensors of their own."""
@@ -56,6 +60,13 @@ class Submodels:
             {t: change(x, *(o.rows[t] for o in others)) for t, x in self.rows.items()},
             {d: change(x, *(o.dense[d] for o in others)) for d, x in self.dense.items()},
         )
+
+    def without(self, tables: Collection[str]) -> Submodels:
+        """The same tensors but for some tables."""
+        if not tables:
+            return self
+        index = {t: its for t, its in self.index.items() if t not in tables}
+        return Submodels(index, {t: self.rows[t] for t in index}, self.dense)
 
     def add_(self, other: Submodels, scale: float = 1.0) -> None:
         """Adds scale · other to every number."""

@@ -14,7 +14,7 @@ from fedrows.algorithm import Algorithm, Round, State
 from fedrows.errors import PlanError
 from fedrows.fleet import Fleet
 from fedrows.model import Model
-from fedrows.params import Params, Submodels, take, total
+from fedrows.params import Params, Submodels, index_add_, take, total
 from fedrows.plan import Plan
 from fedrows.seeds import COHORT, choose
 
@@ -30,6 +30,7 @@ class Progress:
     params: Params
     state: State
     algorithm: Algorithm
+    local: frozenset[str] = frozenset()  # tables whose rows stay on their client
     bytes_down: float = 0.0  # of the last round, mean over its clients
     bytes_up: float = 0.0
 
@@ -43,14 +44,16 @@ class Progress:
             return self.params
         params = self.params.copy()
         state = {name: part.copy() for name, part in self.state.items()}
-        self.algorithm.settle_(params, state, None, self.round + 1)
+        self.algorithm.settle_(params.without(self.local), state, None, self.round + 1)
         return params
 
 
-def begin(model: Model, algorithm: Algorithm, plan: Plan) -> Progress:
+def begin(
+    model: Model, algorithm: Algorithm, plan: Plan, local: frozenset[str] = frozenset()
+) -> Progress:
     """Where a run stands before its first round."""
     params = model.start().map(lambda x: x.to(plan.torch_device, plan.torch_dtype))
-    return Progress(0, params, algorithm.start(params), algorithm)
+    return Progress(0, params, algorithm.start(params.without(local)), algorithm, local)
 
 
 def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
@@ -60,27 +63,33 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
             f"clients-per-round is {plan.clients_per_round}, but only {fleet.clients} clients have "
             f"training data: ask for at most {fleet.clients}."
         )
-    heat, weight = fleet.heat(), float(fleet.weights.sum())
+    heat, weight, local = fleet.heat(), float(fleet.weights.sum()), progress.local
     algorithm, params, state = progress.algorithm, progress.params, progress.state
+    shared = params.without(local)  # what the server has a say in
     for number in range(progress.round + 1, plan.rounds + 1):
         cohort = choose(plan.seed, COHORT, number, fleet.clients, plan.clients_per_round)
         facts = Round(number, plan.lr_at(number), fleet.clients, weight, cohort)
         index = fleet.index_sets(cohort)
-        algorithm.settle_(params, state, index, number)
+        asked = {table: its for table, its in index.items() if table not in local}
+        algorithm.settle_(shared, state, asked, number)
         start = take(params, index, len(cohort))
-        sent = algorithm.send(state, index, len(cohort))
+        sent = algorithm.send(state, asked, len(cohort))
         upload = fleet.train(cohort, start, sent, facts)
+        update = upload.update.without(local)
+        for table in local:  # one client holds a row, and keeps it: nothing is averaged
+            ids = upload.update.index[table].ids
+            index_add_(params.tables[table], ids, upload.update.rows[table])
         if len(upload.clients):  # or nobody answered, and the model stays where it is
             weights = fleet.weights[upload.clients].to(upload.steps)
-            sums = total(upload.update, weights, upload.steps)
+            sums = total(update, weights, upload.steps)
             for name, extra in upload.extra.items():
                 sums.extra[name] = total(extra, weights, upload.steps)
-            algorithm.step_(params, state, sums, heat, facts)
+            algorithm.step_(shared, state, sums, heat, facts)
         progress.round = number
-        progress.bytes_down = _bytes(start, sent) / len(cohort)
+        progress.bytes_down = _bytes(start.without(local), sent) / len(cohort)
         progress.bytes_up = (
-            _bytes(upload.update, *upload.extra.values())
-            + sum(len(rows.ids) * _id_bytes(params.tables[t]) for t, rows in index.items())
+            _bytes(update, *upload.extra.values())
+            + sum(len(rows.ids) * _id_bytes(params.tables[t]) for t, rows in asked.items())
         ) / len(cohort)
         yield progress
 

@@ -24,7 +24,8 @@ from fedrows.algorithm import Algorithm
 from fedrows.data import FederatedData
 from fedrows.evaluation import Evaluator
 from fedrows.fleet import SimulatedFleet
-from fedrows.model import Lifted, Loss, Model, logistic_loss
+from fedrows.lifted import Lifted
+from fedrows.model import Loss, Model
 from fedrows.params import Params
 from fedrows.plan import Plan
 from fedrows.server import Progress, begin, rounds
@@ -46,7 +47,7 @@ class Simulation:
             )
         self._running = plan  # what the rounds see; the same as the plan unless pooled
         self.fleet = SimulatedFleet(model, algorithm, data, plan)
-        self.progress = begin(model, algorithm, plan)
+        self.progress = begin(model, algorithm, plan, data.local)
         self.seconds = 0.0  # spent on rounds, evaluations not counted
 
     def __iter__(self) -> Iterator[Progress]:
@@ -115,7 +116,7 @@ def simulate(
     algorithm: str | type[Algorithm] | Algorithm = "fedsubavg",
     *,
     embeddings: Mapping[str, str] | None = None,
-    loss: Loss = logistic_loss,
+    loss: Loss | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
     **plan: Any,
 ) -> Result:

@@ -16,7 +16,8 @@ from fedrows import Simulation, catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data import FederatedData
 from fedrows.errors import PlanError
-from fedrows.model import Lifted, Model
+from fedrows.lifted import Lifted
+from fedrows.model import Model
 from fedrows.models.logistic import Logistic
 from fedrows.options import options
 from fedrows.plan import Plan

@@ -121,6 +121,7 @@ def test_every_example_is_kept_once_with_its_client(rows):
         client=client,
         ids={"pair": np.stack([one, two], 1), "one": one},
         label=np.arange(len(rows)),
+        labels="numbers",
         test=test,
         tables={"t": 7},
         fields={"pair": "t", "one": "t"},

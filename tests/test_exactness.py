@@ -24,7 +24,7 @@ from fedrows.batches import local_data
 from fedrows.client import train
 from fedrows.data import FederatedData
 from fedrows.fleet import SimulatedFleet
-from fedrows.model import Lifted
+from fedrows.lifted import Lifted
 from fedrows.models.logistic import Logistic
 from fedrows.params import Submodels, take, total
 from fedrows.plan import Plan

@@ -15,7 +15,8 @@ from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.batches import Batch
 from fedrows.data import FederatedData
 from fedrows.errors import ModelError
-from fedrows.model import Lifted, logistic_loss
+from fedrows.lifted import Lifted
+from fedrows.model import logistic_loss
 from fedrows.models.logistic import Logistic, build
 from fedrows.params import Params, take
 from fedrows.plan import Plan

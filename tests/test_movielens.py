@@ -25,7 +25,7 @@ def losses(data_folder):
         plan, own = presets(task, name)
         for seed in SEEDS:
             settings = Plan(**plan, rounds=ROUNDS, seed=seed, device="cpu")
-            model = catalogue.model(task.model)(data)
+            model = catalogue.model(task.model)(data, seed)
             run = Simulation(data, model, catalogue.algorithm(name)(**own), settings)
             found[name, seed] = [run.evaluator.train_loss(step.whole()) for step in run]
     return found

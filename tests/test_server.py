@@ -22,7 +22,8 @@ from fedrows.client import Upload
 from fedrows.data import FederatedData
 from fedrows.errors import PlanError
 from fedrows.fleet import SimulatedFleet
-from fedrows.model import Lifted, Model
+from fedrows.lifted import Lifted
+from fedrows.model import Model
 from fedrows.models.logistic import Logistic
 from fedrows.params import Params, take, total
 from fedrows.plan import Plan

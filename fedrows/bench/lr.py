@@ -102,12 +102,13 @@ class Plain(nn.Module):
 
 def centralised(data: FederatedData, plan: Plan, bag: bool) -> Rounds:
     """SGD on pooled data: as many samples a round, in I large steps."""
-    (name,) = data.train.ids
+    ((name, column),) = data.train.ids.items()
+    assert isinstance(column, Tensor), "an example has as many ids as any other"
     model = Plain(data.tables[data.fields[name]], bag)
     optimiser = torch.optim.SGD(model.parameters(), lr=plan.lr)
     shape = (plan.local_steps, plan.clients_per_round * plan.batch_size)
     position = torch.randint(len(data.train), shape)
-    batches = list(zip(data.train.ids[name][position], data.train.label[position], strict=True))
+    batches = list(zip(column[position], data.train.label[position], strict=True))
 
     def run(count: int) -> None:
         for _ in range(count):
@@ -121,11 +122,12 @@ def centralised(data: FederatedData, plan: Plan, bag: bool) -> Rounds:
 
 def one_by_one(data: FederatedData, plan: Plan) -> Rounds:
     """FedAvg as a loop over the clients, each training a copy of the whole model."""
-    (name,) = data.train.ids
+    ((name, column),) = data.train.ids.items()
+    assert isinstance(column, Tensor), "an example has as many ids as any other"
     server = Plain(data.tables[data.fields[name]], bag=False)
     client = Plain(data.tables[data.fields[name]], bag=False)
     optimiser = torch.optim.SGD(client.parameters(), lr=plan.lr)
-    column, all_labels, splits = data.train.ids[name], data.train.label, data.train.splits
+    all_labels, splits = data.train.label, data.train.splits
 
     def run(count: int) -> None:
         for _ in range(count):

@@ -37,11 +37,12 @@ class Settings:
 
     def simulation(self, data: FederatedData) -> Simulation:
         """The run, before its first round."""
-        return Simulation(data, catalogue.model(self.task.model)(data), self.algorithm, self.plan)
+        model = catalogue.model(self.task.model)(data, self.plan.seed)
+        return Simulation(data, model, self.algorithm, self.plan)
 
     def facts(self, data: FederatedData) -> dict[str, Any]:
         """What data.json says of the data."""
-        return Evaluator(catalogue.model(self.task.model)(data), data, self.plan).facts()
+        return Evaluator(catalogue.model(self.task.model)(data, 0), data, self.plan).facts()
 
     def resolved(self) -> Settings:
         """The same, with what the machine decides decided."""

@@ -27,6 +27,7 @@ class Logistic(Model):
 
     def __init__(self, data: FederatedData) -> None:
         self.fields = dict(data.fields)
+        self._padded = {name for name, table in data.fields.items() if table in data.padded}
         self.schema = Schema({t: Table(rows, 1) for t, rows in data.tables.items()}, {"bias": ()})
 
     def start(self) -> Params:
@@ -34,7 +35,8 @@ class Logistic(Model):
         return Params(tables, {"bias": torch.zeros(())})
 
     def scores(self, params: Params, ids: Mapping[str, Tensor]) -> Tensor:
-        return params.dense["bias"] + self._sum(params.tables, ids, dims=1)
+        places = {**ids, **{n: torch.where(ids[n] == 0, -1, ids[n]) for n in self._padded}}
+        return params.dense["bias"] + self._sum(params.tables, places, dims=1)
 
     def gradient(self, block: Submodels, batch: Batch) -> Submodels:
         bias = block.dense["bias"]
@@ -43,25 +45,32 @@ class Logistic(Model):
         if batch.weight is None:
             error.mul_(1 / error.shape[1])
         else:
-            error.mul_(batch.weight / batch.weight.sum(1, keepdim=True).clamp_(min=1))
+            whole = batch.weight.sum(1, keepdim=True)
+            error.mul_(batch.weight / torch.where(whole > 0, whole, 1))
         rows = {table: torch.zeros_like(x) for table, x in block.rows.items()}
         for name, ids in batch.ids.items():
             shared = error if ids.dim() == 2 else error.unsqueeze(2).expand_as(ids)
+            if name in self._padded:
+                ids, shared = ids.clamp(min=0), torch.where(ids < 0, 0, shared)
             rows[self.fields[name]].view(-1).index_add_(0, ids.reshape(-1), shared.reshape(-1))
         return Submodels(block.index, rows, {"bias": error.sum(1)})
 
     def _sum(self, rows: Mapping[str, Tensor], ids: Mapping[str, Tensor], dims: int) -> Tensor:
         """Σ of the weights at each example's ids; an example has `dims` leading dimensions."""
         total: Tensor | None = None
-        for name, column in ids.items():
-            found = rows[self.fields[name]].view(-1).index_select(0, column.reshape(-1))
+        for name in self.fields:
+            column = ids[name]
+            places = column.clamp(min=0) if name in self._padded else column
+            found = rows[self.fields[name]].view(-1).index_select(0, places.reshape(-1))
             found = found.view(column.shape)
+            if name in self._padded:
+                found = torch.where(column < 0, 0, found)
             part = found.sum(-1) if column.dim() > dims else found
             total = part if total is None else total + part
         assert total is not None, "data have at least one field"
         return total
 
 
-def build(data: FederatedData) -> Logistic:
-    """Logistic regression for some data, starting from zero."""
+def build(data: FederatedData, seed: int = 0) -> Logistic:
+    """Logistic regression for some data; it starts from zero whatever the seed."""
     return Logistic(data)

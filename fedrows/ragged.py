@@ -1,0 +1,76 @@
+"""Columns of lists: the list of example i is values[offsets[i] … offsets[i+1]−1], without padding.
+
+A batch needs rectangles, so a list is filled up to the longest one when it is looked up. Id 0 of a
+table that lists read stands for "nothing here": no client holds it, and it never moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """n lists of whole numbers, one after another."""
+
+    values: Tensor  # (T,)
+    offsets: Tensor  # (n+1,)
+    length: int  # of the longest list, or of what lists were cut to
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Tensor:
+        """How long each list is: (n,)."""
+        return self.offsets.diff()
+
+    def fill(self, positions: Tensor, nothing: int) -> Tensor:
+        """The lists at some positions (…), filled up with `nothing`: (…, length)."""
+        start = self.offsets[positions]
+        size = self.offsets[positions + 1] - start
+        place = torch.arange(self.length, device=self.values.device)
+        inside = place < size[..., None]  # (…, length)
+        if not len(self.values):
+            return torch.full_like(inside, nothing, dtype=self.values.dtype)
+        found = self.values[torch.where(inside, start[..., None] + place, 0)]
+        return torch.where(inside, found, nothing)
+
+    def pick(self, positions: Tensor) -> Ragged:
+        """The lists at some positions (m,), in that order."""
+        sizes = self.sizes[positions]
+        offsets = torch.cat([sizes.new_zeros(1), torch.cumsum(sizes, 0)])
+        owner = torch.repeat_interleave(sizes)
+        shift = (self.offsets[positions] - offsets[:-1])[owner]
+        entries = torch.arange(len(owner), device=owner.device) + shift
+        return Ragged(self.values[entries], offsets, self.length)
+
+    def to(self, device: torch.device) -> Ragged:
+        """The same lists on another device."""
+        return Ragged(self.values.to(device), self.offsets.to(device), self.length)
+
+
+Column = Tensor | Ragged  # ids of a field: (n,), (n, L), or n lists
+
+
+def ragged(lists: Sequence[Sequence[int] | np.ndarray], most: int | None = None) -> Ragged:
+    """Lists as a column; of a list longer than `most` the last so many are kept."""
+    kept = [np.asarray(one, dtype=np.int64)[-most if most else None :] for one in lists]
+    sizes = np.array([len(one) for one in kept], dtype=np.int64)
+    values = np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    longest = int(sizes.max(initial=0))
+    return Ragged(torch.from_numpy(values), torch.from_numpy(offsets), max(most or longest, 1))
+
+
+def look_up(column: Column, positions: Tensor, nothing: int = 0) -> Tensor:
+    """What a column has at some positions (…): (…) or (…, L)."""
+    if isinstance(column, Ragged):
+        return column.fill(positions, nothing)
+    found = column.index_select(0, positions.reshape(-1))
+    return found.view(*positions.shape, *column.shape[1:])
