@@ -16,7 +16,7 @@ from fedrows.data import FederatedData
 from fedrows.index import Index
 from fedrows.plan import Plan
 from fedrows.ragged import Column, look_up
-from fedrows.seeds import BATCH, SHUFFLE, below, bits, client_keys, counters
+from fedrows.seeds import BATCH, SHUFFLE, STEP, below, bits, client_keys, counters
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,7 @@ class Batch:
     weight: Tensor | None = None  # (K, B), 0 where a client has no example; None: all 1
     active: Tensor | None = None  # (K,), 0 where a client sits the step out; None: all 1
     numbers: Mapping[str, Tensor] = field(default_factory=dict)  # field → (K, B) or (K, B, D)
+    key: Tensor | None = None  # (K,), of the step's own randomness, if the model has any
 
 
 def local_data(data: FederatedData, cohort: Tensor) -> LocalData:
@@ -75,6 +76,11 @@ def batches(
     offsets = {name: index[table].splits[:-1].to(device) for name, table in local.fields.items()}
     make = _drawn if plan.batches == "draw" else _shuffled
     return make(local, offsets, plan, round_)
+
+
+def step_keys(local: LocalData, plan: Plan, round_: int, step: int) -> Tensor:
+    """The key of every client's own randomness in a step, such as dropout: (K,)."""
+    return bits(client_keys(plan.seed, STEP, round_, local.clients), torch.tensor(step))
 
 
 def _drawn(

@@ -5,13 +5,13 @@ The same function trains one client on a device (K = 1) and a simulated cohort o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round
-from fedrows.batches import LocalData, batches
+from fedrows.batches import LocalData, batches, step_keys
 from fedrows.model import Model
 from fedrows.params import Submodels
 from fedrows.plan import Plan
@@ -43,7 +43,9 @@ def train(
         here = start.map(torch.clone)
         own_start, shared = start.without(local.local), here.without(local.local)
         steps: Tensor | int = 0
-        for batch in batches(local, start.index, plan, round_.number):
+        for step, batch in enumerate(batches(local, start.index, plan, round_.number)):
+            if model.random:
+                batch = replace(batch, key=step_keys(local, plan, round_.number, step))
             gradient = model.gradient(here, batch)
             if plan.clip is not None:
                 # Before the algorithm's own terms: a clipped drift would no longer be known.

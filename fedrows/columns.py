@@ -15,44 +15,36 @@ from fedrows.ragged import Ragged
 LABELS = {"binary": "0 or 1", "classes": "0, 1, 2 and so on", "numbers": "any number"}
 
 
-def number_ids(
-    columns: Mapping[str, np.ndarray], fields: Mapping[str, str], tables: dict[str, int]
-) -> tuple[dict[str, np.ndarray], dict[str, int], dict[str, np.ndarray]]:
-    """Every column's values as row numbers; a table of no given size gets a vocabulary."""
-    vocabulary: dict[str, np.ndarray] = {}
-    for table in dict.fromkeys(fields.values()):
-        if table not in tables:
-            mine = {c: columns[c] for c, t in fields.items() if t == table}
-            for column, values in mine.items():
-                no_nulls(column, values)
-            try:
-                vocabulary[table] = np.unique(np.concatenate(list(mine.values())))
-            except TypeError:
-                raise DataError(
-                    f"The values of table {table!r} (column {', '.join(mine)}) cannot be put in "
-                    "order: make all of them text, or all numbers."
-                ) from None
-            tables[table] = len(vocabulary[table])
-    ids = {
-        c: np.searchsorted(vocabulary[t], columns[c]) if t in vocabulary else columns[c]
-        for c, t in fields.items()
-    }
-    return ids, tables, vocabulary
+def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different values (V,), in order, and the place of each value among them, as its shape.
+
+    A TypeError if the values have no order. Text is hashed, because sorting it all is slow.
+    """
+    if values.dtype.kind != "O":
+        return np.unique(values, return_inverse=True)
+    seen: dict[object, int] = {}
+    codes = [seen.setdefault(value, len(seen)) for value in values.ravel().tolist()]
+    words = np.empty(len(seen), dtype=object)
+    words[:] = list(seen)
+    order = np.argsort(words, kind="stable")
+    place = np.empty(len(seen), dtype=np.int64)
+    place[order] = np.arange(len(seen))
+    return words[order], place[np.array(codes, dtype=np.int64)].reshape(values.shape)
 
 
-def no_nulls(column: str, values: np.ndarray) -> None:
-    """Raises a DataError if an example has no value."""
+def no_nulls(column: str, values: np.ndarray, first: int = 0) -> None:
+    """Raises a DataError if an example has no value; `first` is the number of the first one."""
     if values.dtype.kind != "O":
         bad = values != values  # NaN and NaT
     elif any(isinstance(value, list | tuple | np.ndarray) for value in values):
         raise DataError(
-            f"Column {column!r} holds lists: give them to `FederatedData.build` as an (n, L) array."
+            f"Column {column!r} holds lists, but only features do: one value an example."
         )
     else:
         bad = np.array([value is None or value != value for value in values], dtype=bool)
     if bad.any():
         raise DataError(
-            f"Column {column!r} has no value in example {int(np.argmax(bad))} "
+            f"Column {column!r} has no value in example {first + int(np.argmax(bad))} "
             f"({int(bad.sum())} in all): drop or fill such rows."
         )
 
@@ -62,7 +54,7 @@ def number_clients(column: str, values: np.ndarray) -> tuple[np.ndarray, np.ndar
     values = np.asarray(values)
     no_nulls(column, values)
     try:
-        return np.unique(values, return_inverse=True)
+        return distinct(values)
     except TypeError:
         raise DataError(
             f"The clients in column {column!r} cannot be put in order: make all of them text, "
@@ -70,14 +62,16 @@ def number_clients(column: str, values: np.ndarray) -> tuple[np.ndarray, np.ndar
         ) from None
 
 
-def as_labels(column: str, values: np.ndarray, labels: str = "binary") -> np.ndarray:
+def as_labels(
+    column: str, values: np.ndarray, labels: str = "binary", first: int = 0
+) -> np.ndarray:
     """The labels as float32, or as int64 if they are classes: (n,)."""
     if labels not in LABELS:
         raise DataError(f"labels is {labels!r}, but must be one of {', '.join(LABELS)}.")
     values = np.asarray(values)
     if values.ndim != 1:
         raise DataError(f"Column {column!r} has shape {values.shape}: an example has one label.")
-    label = as_numbers(column, values, len(values))
+    label = as_numbers(column, values, len(values), first)
     wanted = {
         "binary": (label == 0) | (label == 1),
         "classes": (label >= 0) & (label == np.floor(label)),
@@ -86,20 +80,20 @@ def as_labels(column: str, values: np.ndarray, labels: str = "binary") -> np.nda
     if not wanted.all():
         at = int(np.argmin(wanted))
         raise DataError(
-            f"Column {column!r} is {label[at]:g} in example {at}, but {labels} labels are "
+            f"Column {column!r} is {label[at]:g} in example {first + at}, but {labels} labels are "
             f"{LABELS[labels]}: say which they are with labels=."
         )
     return label.astype(np.int64) if labels == "classes" else label
 
 
-def as_numbers(column: str, values: np.ndarray, count: int) -> np.ndarray:
+def as_numbers(column: str, values: np.ndarray, count: int, first: int = 0) -> np.ndarray:
     """Finite numbers as float32: (n,) or (n, D)."""
     values = np.asarray(values)
     if len(values) != count or values.ndim not in (1, 2):
         raise DataError(
             f"Column {column!r} has shape {values.shape}, but must be ({count},) or ({count}, D)."
         )
-    no_nulls(column, values)
+    no_nulls(column, values, first)
     try:
         exact = values.astype(np.float64)
     except (TypeError, ValueError):
@@ -110,51 +104,62 @@ def as_numbers(column: str, values: np.ndarray, count: int) -> np.ndarray:
     if bad.any():
         at = tuple(np.argwhere(bad)[0])
         raise DataError(
-            f"Column {column!r} is {exact[at]} in example {at[0]}: it must be finite in float32."
+            f"Column {column!r} is {exact[at]} in example {first + at[0]}: it must be finite in "
+            "float32."
         )
     return numbers
 
 
-def as_weights(column: str, values: np.ndarray, count: int) -> np.ndarray:
+def as_weights(column: str, values: np.ndarray, count: int, first: int = 0) -> np.ndarray:
     """What every example counts, not negative: (n,) float32."""
-    weights = as_numbers(column, values, count)
-    if weights.ndim != 1:
-        raise DataError(f"Column {column!r} has shape {weights.shape}: an example has one weight.")
-    if (weights < 0).any():
-        at = int(np.argmax(weights < 0))
+    weights = as_numbers(column, values, count, first)
+    if weights.ndim != 1 or (weights < 0).any():
+        at = int(np.argmax(weights < 0)) if weights.ndim == 1 else 0
         raise DataError(
-            f"Column {column!r} is {weights[at]} in example {at}: weights are not negative."
+            f"Column {column!r} is {weights[at]} in example {first + at}: weights are not negative."
         )
     return weights
 
 
-def as_marks(column: str, values: np.ndarray) -> np.ndarray:
+def as_marks(column: str, values: np.ndarray, first: int = 0) -> np.ndarray:
     """Which examples are held out: (n,) bool, from true and false or 1 and 0."""
     values = np.asarray(values)
     if values.dtype.kind == "b":
         return values
-    no_nulls(column, values)
-    bad = np.array([value not in (0, 1) for value in values.tolist()], dtype=bool)
+    no_nulls(column, values, first)
+    if values.dtype.kind in "iuf":
+        bad = (values != 0) & (values != 1)
+    else:
+        bad = np.array([value not in (0, 1) for value in values.tolist()], dtype=bool)
     if bad.any():
         at = int(np.argmax(bad))
         raise DataError(
-            f"Column {column!r} is {values.tolist()[at]!r} in example {at}: test examples are "
-            "marked by true or 1, others by false or 0."
+            f"Column {column!r} is {values.tolist()[at]!r} in example {first + at}: test examples "
+            "are marked by true or 1, others by false or 0."
         )
     return values.astype(bool)
 
 
-def check_target(target: tuple[str, int | None], ids: Mapping[str, np.ndarray]) -> None:
-    """Raises a DataError unless the target is a field, and a column exactly if that has several."""
+def as_target(
+    target: tuple[str, int | None] | None, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[str, int | None] | None:
+    """What examples are about: as given, or the first field; None if there are lists only.
+
+    A DataError unless it is a field, and a column of it exactly if that has several.
+    """
+    if target is None:
+        name = next(iter(shapes), None)
+        return None if name is None else (name, None if len(shapes[name]) == 1 else 0)
     name, column = target
-    if name not in ids:
-        raise DataError(f"The target is field {name!r}, but the fields are {', '.join(ids)}.")
-    shape = ids[name].shape
+    if name not in shapes:
+        raise DataError(f"The target is field {name!r}, but the fields are {', '.join(shapes)}.")
+    shape = shapes[name]
     if (column is None) != (len(shape) == 1) or not 0 <= (column or 0) < max(shape[1:], default=1):
         raise DataError(
             f"The target is column {column} of field {name!r}, whose shape is {shape}: give a "
             "column if the field has several, or else None."
         )
+    return target
 
 
 def check(
@@ -186,23 +191,26 @@ def check(
                 f"{', '.join(tables)}."
             )
         if isinstance(column, Ragged):
-            example = np.repeat(np.arange(count), column.sizes.numpy())  # of every entry
+            ends: np.ndarray | None = column.offsets.numpy()[1:]
             column = column.values.numpy()
         elif column.ndim in (1, 2):
-            example = np.repeat(np.arange(count), column.size // count)
+            ends = None
         else:
             raise DataError(f"Field {name!r} has shape {column.shape}, but must be (n,) or (n, L).")
         no_nulls(name, column)
         if column.dtype.kind not in "iu":
+            kind = "text" if column.dtype.kind in "OUST" else f"{column.dtype} values"
             raise DataError(
-                f"Field {name!r} holds {column.dtype} values, but ids are whole numbers: "
+                f"Field {name!r} holds {kind}, but ids of a table of given size are whole numbers: "
                 f"leave table {fields[name]!r} out of `tables` to get a vocabulary."
             )
         rows = tables[fields[name]]
         bad = ((column < 0) | (column >= rows)).ravel()
         if bad.any():
             at = int(np.argmax(bad))
+            each = column.size // count
+            example = at // each if ends is None else int(np.searchsorted(ends, at, "right"))
             raise DataError(
-                f"Field {name!r} of example {example[at]} has id {column.ravel()[at]}, outside "
+                f"Field {name!r} of example {example} has id {column.ravel()[at]}, outside "
                 f"table {fields[name]!r} of {rows} rows: ids go from 0 to {rows - 1}."
             )

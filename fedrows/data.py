@@ -13,29 +13,35 @@ the N, and never train.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedrows import frames
 from fedrows.columns import (
     as_labels,
     as_marks,
     as_numbers,
+    as_target,
     as_weights,
     check,
-    check_target,
     number_clients,
-    number_ids,
 )
 from fedrows.errors import DataError
 from fedrows.heat import Heat, heat_of
 from fedrows.index import Index, index_and_slots
+from fedrows.layout import layout
 from fedrows.ragged import Column, Ragged, look_up
-from fedrows.seeds import SPLIT, choose
+from fedrows.splits import Split, split_at_random
+from fedrows.vocabulary import Rows, value_of
+
+__all__ = ["Examples", "FederatedData", "split_at_random"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +105,7 @@ class FederatedData:
     slots: Mapping[str, Column]  # field → slots of the training examples, −1 for nothing
     target: tuple[str, int | None] | None  # what an example is about: a field, and a column of it
     padded: frozenset[str] = frozenset()  # tables whose row 0 means "nothing here"
-    local: frozenset[str] = frozenset()  # tables whose rows stay on the one client that holds them
+    local: frozenset[str] = frozenset()  # tables whose rows stay on their one client
     groups: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     vocabulary: Mapping[str, np.ndarray] = field(default_factory=dict)
     client_names: np.ndarray | None = None
@@ -193,7 +199,7 @@ class FederatedData:
         default of its own name; numbers are features that are no ids, (n,) or (n, D); weight (n,)
         is what an example counts; labels are binary (0 or 1), classes (0, 1, 2, …) or numbers. In
         the tables named in `padded`, and in those that lists read, id 0 means "nothing here". The
-        rows of the tables named in `local` never leave the one client that holds each of them.
+        rows of the tables named in `local` stay on their client, so each must have just one.
         """
         ids = {n: c if isinstance(c, Ragged) else np.asarray(c) for n, c in ids.items()}
         fields = dict(fields or {name: name for name in ids})
@@ -217,18 +223,13 @@ class FederatedData:
         train = _examples(owner, *columns, ~test, count)
         held_out = _examples(owner, *columns, test, len(names))
         index, slots = _index(tables, fields, padded, count, [train])
-        for table in local:
-            _check_local(table, index, names[order])
+        _check_local(
+            local, tables, fields, padded, [train, held_out], names[order], about.get("vocabulary")
+        )
         notes = tuple(about.pop("notes", ()))
         if count < len(names):
-            left = len(names) - count
-            notes += (f"{left} of {len(names)} clients have no training data: left out of N.",)
-        arrays = {n: column for n, column in ids.items() if not isinstance(column, Ragged)}
-        if target is None and arrays:
-            first = next(iter(arrays))
-            target = (first, None if arrays[first].ndim == 1 else 0)
-        if target is not None:
-            check_target(target, arrays)
+            notes += (untrained_note(len(names) - count, len(names)),)
+        shapes = {n: column.shape for n, column in ids.items() if not isinstance(column, Ragged)}
         return cls(
             name=name,
             tables=dict(tables),
@@ -237,7 +238,7 @@ class FederatedData:
             test=held_out,
             index=index,
             slots=slots,
-            target=target,
+            target=as_target(target, shapes),
             padded=padded,
             local=frozenset(local),
             labels=labels,
@@ -253,57 +254,99 @@ class FederatedData:
         *,
         client: str,
         label: str,
-        features: list[str] | Mapping[str, str],
-        tables: Mapping[str, int] | None = None,
-        test: float | str = 0.2,
+        features: Sequence[str] | Mapping[str, str],
+        tables: Mapping[str, Rows] | None = None,
+        numbers: Sequence[str] = (),
+        weight: str | None = None,
+        max_length: int | Mapping[str, int] | None = None,
+        test: float | str | Split = 0.2,
         labels: str = "binary",
+        local: Collection[str] = (),
+        target: tuple[str, int | None] | None = None,
         seed: int = 0,
         name: str = "data",
     ) -> FederatedData:
         """A federation from a pandas or polars data frame with a row per example.
 
-        features: the columns that hold feature ids, each with a table of its own name, or a
-        mapping from column to table. A table listed in `tables` has that many rows and its columns
-        hold ids 0 … rows−1; any other gets a vocabulary of the values that occur.
-        test: the share held out at random, or the column that marks test rows.
+        features: the columns that hold feature ids or lists of them, each with a table of its own
+        name, or a mapping from column to table.
+        tables: a table's rows: a number, if its columns hold ids 0 … rows−1; a `Vocabulary`, with a
+        minimum count and a row for values that training never saw; or `Hashed`. A table that is
+        not listed gets a vocabulary of all values that occur.
+        numbers: the columns of features that are no ids. weight: what an example counts.
+        max_length: how many entries of a list are kept, the last; for all columns, or by column.
+        test: the share held out at random, the column that marks test rows, or a `Split`.
+        local: tables whose rows stay on their one client.
         """
-        if isinstance(features, str) or not features:
-            raise DataError(
-                f"features is {features!r}, but must list columns, or map columns to tables."
-            )
-        fields = dict(features) if isinstance(features, Mapping) else {f: f for f in features}
-        held = [test] if isinstance(test, str) else []
-        for column in [client, label, *fields, *held]:
-            if column not in frame.columns:
-                known = ", ".join(map(str, frame.columns))
-                raise DataError(f"The frame has no column {column!r}; it has {known}.")
-        columns = {c: frame[c].to_numpy() for c in fields}
-        ids, sizes, vocabulary = number_ids(columns, fields, dict(tables or {}))
-        if isinstance(test, str):
-            marked = as_marks(test, frame[test].to_numpy())
-        else:
-            marked = split_at_random(len(frame), test, seed)
-        names, owner = number_clients(client, frame[client].to_numpy())
-        return cls.build(
-            client=names[owner],
-            ids=ids,
-            label=as_labels(label, frame[label].to_numpy(), labels),
+        its = layout(
+            client=client,
+            label=label,
+            features=features,
+            tables=tables,
+            numbers=numbers,
+            weight=weight,
+            max_length=max_length,
+            test=test,
             labels=labels,
-            test=marked,
-            tables=sizes,
-            fields=fields,
+            local=local,
+            target=target,
+            seed=seed,
             name=name,
-            vocabulary=vocabulary,
         )
+        return cls.build(**frames.from_frame(frame, its))
 
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
+        *,
+        label: str,
+        features: Sequence[str] | Mapping[str, str],
+        client: str = "client",
+        **options: Any,
+    ) -> FederatedData:
+        """A federation from one piece per client: a mapping, or (name, piece) pairs.
 
-def split_at_random(count: int, share: float, seed: int) -> np.ndarray:
-    """Marks round(share · count) of the examples, at random, as test examples: (count,) bool."""
-    if not isinstance(share, int | float) or not 0 <= share < 1:
-        raise DataError(f"test is {share!r}, but must be a share from 0 up to, not including, 1.")
-    marked = np.zeros(count, dtype=bool)
-    marked[choose(seed, SPLIT, 0, count, round(share * count)).numpy()] = True
-    return marked
+        A piece is a mapping of columns, a list of examples (mappings), or a data frame. The column
+        called `client` is made of the names. Options are those of `from_frame`.
+        """
+        its = layout(client=client, label=label, features=features, **options)
+        return cls.build(**frames.from_clients(clients, its))
+
+    @classmethod
+    def from_parquet(
+        cls,
+        paths: str | Path | Iterable[str | Path],
+        *,
+        client: str,
+        label: str,
+        features: Sequence[str] | Mapping[str, str],
+        store: str | Path | None = None,
+        **options: Any,
+    ) -> FederatedData:
+        """A federation from Parquet files, or a folder of them, that need not fit into memory.
+
+        Read once into a store of memory-mapped columns, by default below the data folder; as long
+        as the files and the options stay what they are, it is opened again in no time. The rows
+        are those of all files in order. Options are those of `from_frame`.
+        """
+        from fedrows.parquet import from_parquet
+
+        its = layout(client=client, label=label, features=features, **options)
+        return from_parquet(paths, its, store)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the data into a folder, from which `open` maps them into memory."""
+        from fedrows.store import save
+
+        save(self, Path(folder))
+
+    @classmethod
+    def open(cls, folder: str | Path) -> FederatedData:
+        """The data that `save` has written; nothing is read before it is used."""
+        from fedrows.store import open_store
+
+        return open_store(Path(folder))
 
 
 def _examples(
@@ -369,26 +412,55 @@ def _index(
     return index, slots
 
 
-def _check_local(table: str, index: Mapping[str, Index], names: np.ndarray) -> None:
-    """Raises a DataError unless every row of a table has one holder."""
-    if table not in index:
-        raise DataError(f"local names {table!r}, but the tables are {', '.join(index)}.")
-    ids, owner = index[table].ids.cpu(), index[table].owner.cpu()
-    row, order = torch.sort(ids, stable=True)
-    twice = (row.diff() == 0).nonzero()
-    if len(twice):
-        at = int(twice[0])
-        first, second = names[owner[order[at : at + 2]].numpy()].tolist()
-        raise DataError(
-            f"Row {int(row[at])} of table {table!r} is held by clients {first!r} and {second!r}: "
-            "a local table has rows of one client each."
-        )
-
-
 def _flat(part: Examples, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The owner and the id of every entry of a field."""
     column, owner = part.ids[name], part.owner.cpu().numpy()
     if isinstance(column, Ragged):
         return np.repeat(owner, column.sizes.cpu().numpy()), column.values.cpu().numpy()
-    ids = column.reshape(len(part), -1).cpu().numpy()  # (n, L)
-    return np.repeat(owner, ids.shape[1]), ids.ravel()
+    return np.repeat(owner, prod(column.shape[1:])), column.reshape(-1).cpu().numpy()
+
+
+def _check_local(
+    local: Collection[str],
+    tables: Mapping[str, int],
+    fields: Mapping[str, str],
+    padded: Collection[str],
+    parts: list[Examples],
+    names: np.ndarray,
+    vocabulary: Mapping[str, np.ndarray] | None,
+) -> None:
+    """Raises a DataError if a row of a local table has two holders."""
+    for table in local:
+        if table not in tables:
+            raise DataError(
+                f"Table {table!r} is to be local, but the tables are {', '.join(tables)}."
+            )
+        index, _ = _index({table: tables[table]}, fields, padded, len(names), parts)
+        found = index[table]
+        assert found.place is not None
+        assert found.held is not None
+        holders = torch.bincount(found.place)
+        if (holders > 1).any():
+            place = int(holders.argmax())
+            first, second = found.owner[found.place == place][:2].tolist()
+            row = int(found.held[place])
+            raise shared_row(
+                table, value_of(vocabulary or {}, table, table in padded, row), names, first, second
+            )
+
+
+def untrained_note(left: int, clients: int) -> str:
+    """What is said about clients with test examples only."""
+    return f"{left} of {clients} clients have no training data: left out of N."
+
+
+def shared_row(
+    table: str, value: Any, names: np.ndarray, first: int, second: int
+) -> DataError:  # fmt: skip
+    """The error of a local table's row that two clients hold."""
+    one, other = names[[first, second]].tolist()
+    value = value.item() if isinstance(value, np.generic) else value
+    return DataError(
+        f"Table {table!r} is local, but {value!r} is held by client {one!r} and by client "
+        f"{other!r}: a row that stays on its client has one holder."
+    )

@@ -29,7 +29,7 @@ from fedrows.plan import Plan
 from fedrows.seeds import SAMPLE, choose
 
 _EXAMPLES = 2**16  # scored at once, fewer where examples are long:
-_IDS = 2**20
+_IDS = 2**17
 
 
 class Evaluator:
@@ -44,6 +44,7 @@ class Evaluator:
         self.model = model
         self._data = data
         device, dtype = plan.torch_device, plan.torch_dtype
+        self._dtype = dtype
         self._bytes = model.schema.size * dtype.itemsize
         count = min(plan.train_sample, len(data.train))
         sample = choose(0, SAMPLE, 0, len(data.train), count)
@@ -56,9 +57,10 @@ class Evaluator:
 
     def __call__(self, params: Params) -> dict[str, Any]:
         """All metrics of a model; those of an empty test set are NaN."""
+        self.model.calibrate(params, self.train)
         label = self.test.label
         scores = self._scores(params, self.test)
-        losses = self.model.loss(scores, label)
+        losses = self.model.loss(scores, label) if len(label) else scores
         found = {"train_loss": self.train_loss(params), "test_loss": mean_loss(losses)}
         if self._data.labels == "binary":
             return found | {
@@ -70,7 +72,7 @@ class Evaluator:
         classes = self._data.labels == "classes"
         none = torch.zeros_like(label)  # ranks mean nothing here: every AUC is NaN
         return found | {
-            "test_accuracy": class_accuracy(scores, label) if classes else nan,
+            "test_accuracy": class_accuracy(scores, label) if classes and len(label) else nan,
             "test_auc": nan,
             "test_gauc": nan,
             "buckets": by_bucket(none, none, losses, self._buckets),
@@ -123,7 +125,7 @@ class Evaluator:
                 stop = min(start + step, len(examples))
                 some = torch.arange(start, stop, device=examples.label.device)
                 parts.append(self.model.scores(params, examples.fields(some)))
-        return torch.cat(parts) if parts else examples.label[:0]
+        return torch.cat(parts) if parts else examples.label[:0].to(self._dtype)
 
 
 def _heat_facts(heat: Heat) -> dict[str, Any]:

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedrows.batches import Batch
-from fedrows.data import FederatedData
+from fedrows.data import Examples, FederatedData
 from fedrows.errors import ModelError
+from fedrows.index import Index
+from fedrows.liftable import (
+    FALL_BACK,
+    as_label,
+    cannot_score,
+    cannot_train,
+    check_layers,
+    check_scores,
+    embeddings_of,
+    explain,
+    no_buffer_changed,
+    no_draws,
+    slow_operations,
+    with_place,
+)
 from fedrows.model import LOSSES, Loss, Model
-from fedrows.params import Params, Submodels
+from fedrows.nn import context
+from fedrows.params import Params, Submodels, join
 from fedrows.schema import Schema, Table
+from fedrows.stand_ins import StandIns
+
+_MEASURED = 2_000  # examples whose moments are taken together
 
 
 class Lifted(Model):
@@ -21,89 +43,114 @@ class Lifted(Model):
 
     `module(**fields)` takes ids of shape (B,) or (B, L), and numbers, by field name and returns a
     score for each example: (B,), or (B, C) for classes. Tables are found by name: table "item" is
-    the submodule `item`, or what `embeddings` maps it to. The module itself is never changed; its
-    numbers are where training starts.
+    the submodule `item`, or what `embeddings` maps it to; where that is several submodules, as in
+    `{"item": ["linear", "factors"]}`, a row of the table is a row of each, side by side. Embeddings
+    named in `dense`, such as one of positions, belong to no table: every client holds them whole.
+    The module itself is never changed; its numbers are where training starts, and its parts train
+    in the mode (`train()` or `eval()`) they are in.
 
     While it trains, an id is a place in the cohort's block; id 0 of a padded table stays 0, so a
-    mask such as `history != 0` means the same as ever.
+    mask such as `history != 0` means the same as ever. Dropout is drawn by counters.
+
+    A module that cannot be lifted trains `one_by_one`, slower, with the same results. `note` says
+    what is worth knowing about how it trains.
     """
 
     def __init__(
         self,
         module: nn.Module,
         data: FederatedData,
-        embeddings: Mapping[str, str] | None = None,
+        embeddings: Mapping[str, str | Sequence[str]] | None = None,
         loss: Loss | None = None,
+        *,
+        dense: Sequence[str] = (),
+        one_by_one: bool = False,
     ) -> None:
         self.module = module
         self.loss = loss or LOSSES[data.labels]
+        self.one_by_one = one_by_one
+        self.note: str | None = None
         self._padded = data.padded
         self._tables_of = dict(data.fields)
-        for table in embeddings or {}:
-            if table not in data.tables:
-                raise ModelError(
-                    f"`embeddings` maps {table!r}, but the tables of the data are "
-                    f"{', '.join(data.tables)}."
-                )
-        paths = {table: (embeddings or {}).get(table, table) for table in data.tables}
-        for table, path in paths.items():
-            _check_embedding(module, path, table, data.tables[table], table in data.padded)
-        self._weights = {table: f"{path}.weight" for table, path in paths.items()}
-        for table, name in self._weights.items():
-            if [*self._weights.values()].count(name) > 1:
-                raise ModelError(
-                    f"Table {table!r} and another are both mapped to embedding {paths[table]!r}: "
-                    "let their fields read one table of the data."
-                )
+        paths = embeddings_of(module, data.tables, data.padded, embeddings or {}, dense)
+        check_layers(module, one_by_one)
         numbers = dict(module.named_parameters())
-        strays = [
-            name
-            for name, part in module.named_modules()
-            if isinstance(part, nn.Embedding | nn.EmbeddingBag) and name not in paths.values()
-        ]
-        if strays:
-            raise ModelError(
-                f"Embedding {strays[0]!r} belongs to no table of the data "
-                f"({', '.join(data.tables)}): name it in `embeddings`."
-            )
-        tables = {
-            table: Table(data.tables[table], numbers[name].shape[1])
-            for table, name in self._weights.items()
+        self._weights = {table: [f"{path}.weight" for path in its] for table, its in paths.items()}
+        self._widths = {
+            table: [numbers[name].shape[1] for name in names]
+            for table, names in self._weights.items()
         }
-        self._dense = [
-            name
-            for name, x in numbers.items()
-            if x.requires_grad and name not in self._weights.values()
-        ]
-        self.schema = Schema(tables, {name: tuple(numbers[name].shape) for name in self._dense})
+        rows = {name for names in self._weights.values() for name in names}
+        self._dense = [name for name, x in numbers.items() if x.requires_grad and name not in rows]
+        self.schema = Schema(
+            {table: Table(data.tables[table], sum(its)) for table, its in self._widths.items()},
+            {name: tuple(numbers[name].shape) for name in self._dense},
+        )
+        self._measuring = _Measuring(module)
+        self._measured: dict[str, Tensor] = {}
         self._still: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
-        self._losses = vmap(self._client_loss, in_dims=(None, 0, 0, 0, 0))
+        self._nothing: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
+        self._stand_ins: StandIns | None = StandIns()
         self._try(data)
+        if not self._stand_ins.used:
+            self._stand_ins = None  # they would cost time in every operation
+        if one_by_one:
+            name = type(module).__name__
+            self.note = f"{name} is trained one client after another, at one_by_one's request."
 
     def start(self) -> Params:
-        numbers = {name: x.detach().clone() for name, x in self.module.named_parameters()}
+        numbers = {name: x.detach() for name, x in self.module.named_parameters()}
         return Params(
-            {table: numbers[name] for table, name in self._weights.items()},
-            {name: numbers[name] for name in self._dense},
+            {
+                table: torch.cat([numbers[name] for name in names], 1)
+                for table, names in self._weights.items()
+            },
+            {name: numbers[name].clone() for name in self._dense},
         )
 
     def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor:
-        modes = {part: part.training for part in self.module.modules()}
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                return self._call(params.tables, params.dense, fields)
-        finally:
-            for part, training in modes.items():
-                part.training = training
+        with self._evaluating():
+            return self._call(params.tables, params.dense, fields)
+
+    def calibrate(self, params: Params, examples: Examples) -> None:
+        if not self._measuring.layers:
+            return
+        numbers = self._numbers(params.tables, params.dense)
+        names = self._measuring.buffers_of_layers()
+        inside = {f"module.{n}": x.clone() if n in names else x for n, x in numbers.items()}
+        with self._evaluating():
+            functional_call(self._measuring, inside, (examples,))
+        self._measured = {name: inside[f"module.{name}"] for name in names}
+        self._still.clear()
+
+    def export(self, params: Params) -> dict[str, Tensor]:
+        """The trained numbers as a state dict of the module."""
+        trained = {name: x.contiguous() for name, x in self._by_name(params.tables).items()}
+        trained |= params.dense
+        state = self.module.state_dict()
+        state |= {name: x.to(state[name]) for name, x in self._measured.items() if name in state}
+        first: dict[Tensor, str] = {}  # a tensor that has two names was trained under the first
+        for name, x in self.module.named_parameters(remove_duplicate=False):
+            state[name] = trained.get(first.setdefault(x, name), state[name])
+        return state
 
     def gradient(self, block: Submodels, batch: Batch) -> Submodels:
+        if not self.one_by_one:
+            return self._gradient(block, batch)
+        parts = []
+        for k in range(len(batch.label)):
+            own, its_batch = block.slice(k, k + 1), self._batch_of(batch, block.index, k)
+            parts.append(self._gradient(own, its_batch))
+        return join(block.index, parts)
+
+    def _gradient(self, block: Submodels, batch: Batch) -> Submodels:
+        """The gradients of clients that are computed together."""
         rows = {table: x.detach().requires_grad_() for table, x in block.rows.items()}
         dense = {name: x.detach().requires_grad_() for name, x in block.dense.items()}
         like = next(iter(rows.values()))
         weight = like.new_ones(batch.label.shape) if batch.weight is None else batch.weight
-        block_rows, fields = self._with_nothing(rows, batch)
-        losses = self._losses(block_rows, dense, fields, batch.label, weight)  # (K,)
+        whole, fields = self._with_nothing(rows, batch)
+        losses = self._losses(whole, dense, fields, batch.label, weight, batch.key)  # (K,)
         leaves = [*rows.values(), *dense.values()]
         found = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
         split = len(rows)
@@ -113,79 +160,22 @@ class Lifted(Model):
             dict(zip(dense, found[split:], strict=True)),
         )
 
-    def _with_nothing(
-        self, rows: Mapping[str, Tensor], batch: Batch
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The block with a row of zeros in front of every padded table, and ids that fit it."""
-        whole = {
-            table: torch.cat([x.new_zeros(1, x.shape[1]), x]) if table in self._padded else x
-            for table, x in rows.items()
-        }
-        fields = {
-            name: ids + 1 if self._tables_of[name] in self._padded else ids
-            for name, ids in batch.ids.items()
-        }
-        return whole, fields | dict(batch.numbers)
-
-    def export(self, params: Params) -> dict[str, Tensor]:
-        """The trained numbers as a state dict of the module."""
-        trained = {name: params.tables[table] for table, name in self._weights.items()}
-        trained |= params.dense
-        state = self.module.state_dict()
-        first: dict[Tensor, str] = {}  # a tensor that has two names was trained under the first
-        for name, x in self.module.named_parameters(remove_duplicate=False):
-            state[name] = trained.get(first.setdefault(x, name), state[name])
-        return state
-
-    def _try(self, data: FederatedData) -> None:
-        """Raises a ModelError now, rather than in a round, if the module cannot be lifted."""
-        two = torch.arange(min(2, len(data.train)), device=data.train.label.device)
-        columns, label = data.train.fields(two), data.train.label[two]
-        numbers = {name: x.detach() for name, x in self.module.named_parameters()}  # not copies
-        tables = {table: numbers[name] for table, name in self._weights.items()}
-        dense = {name: numbers[name] for name in self._dense}
-        try:
-            scores = self.scores(Params(tables, dense), columns)
-            self._check_scores(scores, label)
-            rows = {table: x[:1].clone() for table, x in tables.items()}
-            stacked = {name: torch.stack([x, x]) for name, x in dense.items()}
-            both = {name: x.expand(2, *x.shape) for name, x in columns.items()}
-            ids = {name: torch.zeros_like(both[name]) for name in data.train.ids}
-            numbers = {name: both[name].to(scores.dtype) for name in data.train.numbers}
-            batch = Batch(ids, self._as_label(label, scores).expand(2, -1), numbers=numbers)
-            self.gradient(Submodels({}, rows, stacked), batch)
-        except ModelError:
-            raise
-        except Exception as error:
-            reason = str(error).strip().split("\n")[0]
-            raise ModelError(
-                f"{type(self.module).__name__} cannot be lifted over a cohort "
-                f"({type(error).__name__}: {reason}): its forward must take {', '.join(columns)} "
-                "by name and use operations that torch.vmap has a rule for, without randomness."
-            ) from error
-
-    def _check_scores(self, scores: Tensor, label: Tensor) -> None:
-        """Raises a ModelError unless there is one score, and one loss, for each example."""
-        name, count = type(self.module).__name__, len(label)
-        if not isinstance(scores, Tensor):
-            raise ModelError(f"{name} gave a {type(scores).__name__}, not a tensor of scores.")
-        classes = not label.is_floating_point()
-        if scores.shape[:1] != label.shape or scores.dim() != 1 + classes:
-            wanted = f"({count}, classes)" if classes else f"({count},)"
-            raise ModelError(
-                f"{name} gave scores of shape {tuple(scores.shape)} for {count} examples: it must "
-                f"give {'scores' if classes else 'one score'} for each, shape {wanted}."
-            )
-        losses = self.loss(scores, self._as_label(label, scores))
-        if losses.shape != label.shape:
-            raise ModelError(
-                f"The loss of {count} examples has shape {tuple(losses.shape)}: it must be one "
-                f"number for each, shape ({count},), not their mean."
-            )
-
-    @staticmethod
-    def _as_label(label: Tensor, scores: Tensor) -> Tensor:
-        return label.to(scores.dtype) if label.is_floating_point() else label
+    def _losses(
+        self,
+        rows: Mapping[str, Tensor],
+        dense: Mapping[str, Tensor],
+        fields: Mapping[str, Tensor],
+        label: Tensor,
+        weight: Tensor,
+        key: Tensor | None,
+    ) -> Tensor:
+        """Each client's mean loss: (K,)."""
+        if self.one_by_one:
+            own = ({n: x[0] for n, x in dense.items()}, {n: x[0] for n, x in fields.items()})
+            only = None if key is None else key[0]
+            return self._client_loss(rows, *own, label[0], weight[0], only)[None]
+        over = (None, 0, 0, 0, 0, None if key is None else 0)
+        return vmap(self._client_loss, in_dims=over)(rows, dense, fields, label, weight, key)
 
     def _client_loss(
         self,
@@ -194,69 +184,198 @@ class Lifted(Model):
         fields: Mapping[str, Tensor],
         label: Tensor,
         weight: Tensor,
+        key: Tensor | None,
     ) -> Tensor:
-        """One client's mean loss; its ids address the cohort's block, so `rows` is the block."""
-        losses = self.loss(self._call(rows, dense, fields), label)
+        """One client's mean loss; its ids address the block, so `rows` is the whole block."""
+        with context.step(weight, key) as step, self._stand_ins or nullcontext():
+            scores = self._call(rows, dense, fields)
+        self.random = self.random or step.calls > 0  # known from the trial on
+        losses = self.loss(scores, label)
         whole = weight.sum()
         return (losses * weight).sum() / torch.where(whole > 0, whole, 1)
 
+    def _with_nothing(
+        self, rows: Mapping[str, Tensor], batch: Batch
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The block with row 0 of the module in front of every padded table, and ids that fit."""
+        whole = dict(rows)
+        for table in self._padded:
+            whole[table] = torch.cat([self._row_of_nothing(table, rows[table]), rows[table]])
+        fields = {
+            name: ids + 1 if self._tables_of[name] in self._padded else ids
+            for name, ids in batch.ids.items()
+        }
+        return whole, fields | dict(batch.numbers)
+
+    def _batch_of(self, batch: Batch, index: Mapping[str, Index], k: int) -> Batch:
+        """One client's batch, its places counted from the beginning of its own rows."""
+        ids = {}
+        for name, places in batch.ids.items():
+            table = self._tables_of[name]
+            own = places[k : k + 1]
+            moved = own - int(index[table].splits[k])
+            ids[name] = torch.where(own < 0, -1, moved) if table in self._padded else moved
+        weight, key = (None if x is None else x[k : k + 1] for x in (batch.weight, batch.key))
+        numbers = {name: x[k : k + 1] for name, x in batch.numbers.items()}
+        return Batch(ids, batch.label[k : k + 1], weight, None, numbers, key)
+
     def _call(
         self, rows: Mapping[str, Tensor], dense: Mapping[str, Tensor], fields: Mapping[str, Tensor]
-    ) -> Tensor:
-        like = next(iter(rows.values()))
-        trained = {self._weights[table]: x for table, x in rows.items()} | dict(dense)
-        numbers = self._fixed(like.device, like.dtype) | trained
+    ) -> Any:
+        numbers = self._numbers(rows, dense)
         return functional_call(self.module, numbers, args=(), kwargs=dict(fields))
+
+    def _numbers(
+        self, rows: Mapping[str, Tensor], dense: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Everything the module has numbers for, by the module's own names."""
+        like = next(iter(rows.values()))
+        return self._fixed(like.device, like.dtype) | self._by_name(rows) | dict(dense)
+
+    def _by_name(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weight of each embedding: the columns that it has in its table's rows."""
+        found: dict[str, Tensor] = {}
+        for table, names in self._weights.items():
+            its = rows[table].split(self._widths[table], 1) if len(names) > 1 else [rows[table]]
+            found |= zip(names, its, strict=True)
+        return found
 
     def _fixed(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """Buffers and frozen parameters, which nobody trains, where and as the numbers are."""
         if (device, dtype) not in self._still:
-            frozen = {n: x for n, x in self.module.named_parameters() if not x.requires_grad}
+            found = {name: x.clone() for name, x in self.module.named_buffers()} | self._measured
+            for name, x in self.module.named_parameters():
+                if not x.requires_grad:
+                    found[name] = x.detach()
             self._still[device, dtype] = {
-                name: x.detach().to(device, dtype if x.is_floating_point() else x.dtype)
-                for name, x in {**dict(self.module.named_buffers()), **frozen}.items()
+                name: x.to(device, dtype if x.is_floating_point() else x.dtype)
+                for name, x in found.items()
             }
         return self._still[device, dtype]
 
+    def _row_of_nothing(self, table: str, like: Tensor) -> Tensor:
+        """Row 0 of a padded table, which no client holds or moves: (1, width)."""
+        found = self._nothing.setdefault((like.device, like.dtype), {})
+        if table not in found:
+            own = dict(self.module.named_parameters())
+            first = [own[name][:1].detach() for name in self._weights[table]]
+            found[table] = torch.cat(first, 1).to(like)
+        return found[table]
 
-def _check_embedding(module: nn.Module, path: str, table: str, rows: int, padded: bool) -> None:
-    """Raises a ModelError unless the embedding at a path can stand for a table of the data."""
-    try:
-        part = module.get_submodule(path)
-    except AttributeError:
-        known = [name for name, m in module.named_modules() if isinstance(m, nn.Embedding)]
-        raise ModelError(
-            f"The module has no submodule {path!r} for table {table!r}; its embeddings are "
-            f"{', '.join(known) or 'none'}: rename one, or map the table to it in `embeddings`."
-        ) from None
-    if not isinstance(part, nn.Embedding):
-        raise ModelError(f"Submodule {path!r} is a {type(part).__name__}, not an nn.Embedding.")
-    if part.num_embeddings != rows:
-        raise ModelError(
-            f"Embedding {path!r} has {part.num_embeddings} rows, but table {table!r} of the data "
-            f"has {rows}: make them equal."
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """The module in evaluation, recording no gradient; its modes come back afterwards."""
+        modes = {part: part.training for part in self.module.modules()}
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for part, training in modes.items():
+                part.training = training
+
+    def _try(self, data: FederatedData) -> None:
+        """Raises a ModelError now, rather than in a round, if the module cannot be trained."""
+        like = self.module.get_parameter(next(iter(self._weights.values()))[0])
+        two = torch.arange(min(2, len(data.train)), device=data.train.label.device)
+        columns = {
+            name: x.to(like.device, like.dtype if x.is_floating_point() else x.dtype)
+            for name, x in data.train.fields(two).items()
+        }
+        label = data.train.label[two].to(like.device)
+        try:
+            with self._evaluating(), no_draws(self.module):
+                scores = self.module(**columns)
+                check_scores(self.module, scores, label, self.loss)
+        except ModelError as error:
+            raise with_place(self.module, error) from error
+        except Exception as error:
+            raise cannot_score(self.module, [*columns], error) from error
+        block, batch = self._trial(columns, as_label(label, scores), data)
+        still = self._fixed(like.device, like.dtype)
+        versions = {name: x._version for name, x in still.items()}
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            self._try_gradient(block, batch)
+        no_buffer_changed(self.module, versions, still)
+        self.note = slow_operations(self.module, heard)
+
+    def _trial(
+        self, columns: Mapping[str, Tensor], label: Tensor, data: FederatedData
+    ) -> tuple[Submodels, Batch]:
+        """Two clients with the same examples and one row of each table, and a batch of theirs."""
+        own = {name: x.detach() for name, x in self.module.named_parameters()}
+        rows = {
+            table: torch.cat([own[name][:1] for name in names], 1).repeat(2, 1)
+            for table, names in self._weights.items()
+        }
+        index = Index(torch.zeros(2, dtype=torch.int64), torch.arange(3))
+        dense = {name: torch.stack([own[name]] * 2) for name in self._dense}
+        place = torch.arange(2, device=label.device)
+        both = {name: torch.stack([x, x]) for name, x in columns.items()}
+        batch = Batch(
+            {
+                name: torch.zeros_like(both[name]) + place.view(2, *[1] * columns[name].dim())
+                for name in data.train.ids
+            },
+            torch.stack([label, label]),
+            numbers={name: both[name] for name in data.train.numbers},
+            key=place,
         )
-    asked = {
-        "padding_idx": part.padding_idx is not None and not padded,
-        "max_norm": part.max_norm is not None,
-        "scale_grad_by_freq": part.scale_grad_by_freq,
-        "sparse": part.sparse,
-    }
-    if any(asked.values()):
-        raise ModelError(
-            f"Embedding {path!r} uses {', '.join(n for n, used in asked.items() if used)}, which a "
-            "cohort cannot honour: make it a plain nn.Embedding."
-        )
-    if padded and part.padding_idx != 0:
-        raise ModelError(
-            f"Embedding {path!r} has padding_idx={part.padding_idx}, but id 0 of table {table!r} "
-            "means nothing: give it padding_idx=0."
-        )
-    if not part.weight.requires_grad:
-        raise ModelError(f"Embedding {path!r} is frozen, but the rows of a table are trained.")
-    for name, x in module.named_parameters(remove_duplicate=False):
-        if x is part.weight and name != f"{path}.weight":
-            raise ModelError(
-                f"Embedding {path!r} shares its weight with {name!r}, but a client holds some of "
-                "its rows only: give each a weight of its own."
-            )
+        return Submodels(dict.fromkeys(rows, index), rows, dense), batch
+
+    def _try_gradient(self, block: Submodels, batch: Batch) -> None:
+        try:
+            with no_draws(self.module):
+                self.gradient(block, batch)
+            return
+        except ModelError as error:
+            raise with_place(self.module, error) from error
+        except Exception as error:
+            failed = error
+        if not self.one_by_one:
+            self.one_by_one = True
+            try:
+                with no_draws(self.module):
+                    self.gradient(block, batch)
+            except ModelError:
+                raise ModelError(f"{explain(self.module, failed)}.") from failed
+            except Exception as error:
+                failed = error  # so lifting is not what is wrong
+            else:
+                raise ModelError(f"{explain(self.module, failed)}, {FALL_BACK}.") from failed
+        raise cannot_train(self.module, failed) from failed
+
+
+class _Measuring(nn.Module):
+    """A pass over examples in which layers measure the moments that evaluation uses.
+
+    A module, so that `functional_call` can put copies of the buffers in the layers' reach.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.layers = {n: x for n, x in module.named_modules() if hasattr(x, "begin_measuring")}
+
+    def buffers_of_layers(self) -> list[str]:
+        """The names, in the module, of what the layers measure."""
+        return [
+            f"{path}.{name}" if path else name
+            for path, layer in self.layers.items()
+            for name, _ in layer.named_buffers()
+        ]
+
+    def forward(self, examples: Examples) -> None:
+        for layer in self.layers.values():
+            layer.begin_measuring()
+        everything = torch.arange(len(examples), device=examples.label.device)
+        for some in everything.split(_MEASURED):
+            weight = torch.ones(len(some), device=some.device, dtype=self._dtype())
+            with context.step(weight, measuring=True):
+                self.module(**examples.fields(some))
+        for layer in self.layers.values():
+            layer.end_measuring()
+
+    def _dtype(self) -> torch.dtype:
+        return next(x.dtype for x in self.module.parameters() if x.is_floating_point())

@@ -92,6 +92,8 @@ def by_bucket(
     scores: Tensor, label: Tensor, losses: Tensor, buckets: Buckets
 ) -> list[dict[str, Any]]:
     """The mean loss and the AUC in every bucket, cold to hot."""
+    if not buckets.low:
+        return []
     aucs = _auc_of_groups(scores, label, buckets.of, len(buckets.low)).tolist()
     return [
         {

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedrows.batches import Batch
+from fedrows.data import Examples
 from fedrows.params import Params, Submodels
 from fedrows.schema import Schema
 
@@ -43,6 +44,8 @@ class Model(ABC):
 
     schema: Schema
     closed_form: bool = False  # gradients without autograd: local training then records nothing
+    note: str | None = None  # what a user should know about how it trains
+    random: bool = False  # steps draw randomness of their own: dropout
     loss: Loss = staticmethod(logistic_loss)  # (scores, label) → a loss per example
 
     @abstractmethod
@@ -52,6 +55,9 @@ class Model(ABC):
     @abstractmethod
     def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor:
         """The whole model's score of each example: (n,). Feature ids go in, not slots."""
+
+    def calibrate(self, params: Params, examples: Examples) -> None:
+        """Measures on a fixed sample what evaluation needs to know: moments of normalisation."""
 
     @abstractmethod
     def gradient(self, block: Submodels, batch: Batch) -> Submodels:

@@ -21,7 +21,7 @@ _SECOND = 0x94D049BB133111EB
 _MASK = 2**64 - 1
 
 # The uses of randomness; each has streams of its own.
-COHORT, BATCH, SHUFFLE, START, SAMPLE, SPLIT, MAKE = range(7)
+COHORT, BATCH, SHUFFLE, START, SAMPLE, SPLIT, MAKE, STEP = range(8)
 
 
 def _signed(x: int) -> int:

@@ -11,7 +11,7 @@ for progress in simulation:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,6 +102,7 @@ class Result:
     params: Params
     history: list[dict[str, Any]]  # a line per evaluated round
     model: Model
+    notes: tuple[str, ...] = ()  # what is odd about the data or the model
 
     def state_dict(self) -> dict[str, Tensor]:
         """The trained numbers, ready for `module.load_state_dict`."""
@@ -115,22 +116,28 @@ def simulate(
     module: nn.Module | Model,
     algorithm: str | type[Algorithm] | Algorithm = "fedsubavg",
     *,
-    embeddings: Mapping[str, str] | None = None,
+    embeddings: Mapping[str, str | Sequence[str]] | None = None,
+    dense: Sequence[str] = (),
+    one_by_one: bool = False,
     loss: Loss | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
     **plan: Any,
 ) -> Result:
     """Trains a module on a federation and gives the trained numbers and the history.
 
-    module: any `nn.Module` for one client (see `Lifted`), or a `Model`. algorithm: a name, or an
-    algorithm with options of its own. report is called with every evaluated round's metrics.
-    Everything else is the plan's: rounds, clients_per_round, lr, seed, … (see `Plan`).
+    module: any `nn.Module` for one client (embeddings, dense, one_by_one and loss are what `Lifted`
+    takes), or a `Model`. algorithm: a name, or an algorithm with options of its own. report is called
+    with every evaluated round's metrics. Everything else is the plan's: rounds, lr, seed, …
     """
     if isinstance(algorithm, str):
         algorithm = catalogue.algorithm(algorithm)
     if isinstance(algorithm, type):
         algorithm = algorithm()
-    model = module if isinstance(module, Model) else Lifted(module, data, embeddings, loss)
+    model = (
+        module
+        if isinstance(module, Model)
+        else Lifted(module, data, embeddings, loss, dense=dense, one_by_one=one_by_one)
+    )
     settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
     simulation = Simulation(data, model, algorithm, settings)
     history = []
@@ -140,7 +147,8 @@ def simulate(
                 history.append(simulation.evaluate())
                 if report is not None:
                     report(history[-1])
-    return Result(simulation.progress.whole(), history, model)
+    notes = data.notes if model.note is None else (*data.notes, model.note)
+    return Result(simulation.progress.whole(), history, model, notes)
 
 
 @contextmanager

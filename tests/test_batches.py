@@ -29,7 +29,7 @@ def federation(held: list[list[tuple[int, int]]]) -> FederatedData:
         client=owner,
         ids={"pair": pairs, "one": pairs[:, 0] + 6},
         label=np.arange(len(owner)),
-        labels="numbers",  # tags: which example it is
+        labels="numbers",
         test=np.zeros(len(owner), dtype=bool),
         tables={"t": 12},
         fields={"pair": "t", "one": "t"},

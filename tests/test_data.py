@@ -326,7 +326,6 @@ BAD_FRAMES = {
     "date missing": (
         {"item": [date(2026, 1, 1), None, *[date(2026, 1, 2)] * 4]}, {}, ["'item'", "example 1"],
     ),
-    "lists": ({"item": [[0, 1]] * 6}, {}, ["'item'"]),
     "text in a table of given size": ({}, {"tables": {"item": 5}}, ["'item'", "vocabulary"]),
     "id beyond a given size": (
         {}, {"features": ["page"], "tables": {"page": 3}}, ["'page'", "example 0", "id 3"],
@@ -351,3 +350,24 @@ def test_bad_frames_are_named(frame, changes, options, names):
 def test_an_empty_frame(frame):
     with pytest.raises(DataError, match="not a single example"):
         ratings(frame(RATINGS)[:0])
+
+
+def test_heat_over_all_without_test_examples():
+    data = build(client=np.array([7, 5, 6]))
+    assert data.heat_over_all()["kind"].counts.tolist() == [2, 1]
+
+
+def test_a_row_of_a_local_table_has_one_holder():
+    users = {"user": np.array([1, 0, 1]), "kind": np.zeros(3, dtype=int)}
+    sizes = {"user": 2, "kind": 1}
+    assert build(ids=users, tables=sizes, local=["user"]).local == {"user"}
+    with pytest.raises(DataError) as caught:
+        build(ids=users, tables=sizes, local=["kind"])
+    said = complaint(caught)
+    assert all(part in said for part in ("'kind'", "0 is held", "client 5", "client 7")), said
+
+
+def test_a_local_row_may_not_be_read_in_another_clients_test():
+    users = {"user": np.array([1, 1, 1])}
+    with pytest.raises(DataError, match="client 7 and by client 5"):
+        build(ids=users, tables={"user": 2}, local=["user"], test=np.array([False, True, False]))

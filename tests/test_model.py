@@ -18,8 +18,10 @@ from fedrows.errors import ModelError
 from fedrows.lifted import Lifted
 from fedrows.model import logistic_loss
 from fedrows.models.logistic import Logistic, build
+from fedrows.nn import BatchNorm
 from fedrows.params import Params, take
 from fedrows.plan import Plan
+from fedrows.ragged import ragged
 
 PLAN = Plan(rounds=3, clients_per_round=2, lr=0.5, device="cpu")
 
@@ -137,6 +139,58 @@ class Branching(Net):
         return super().forward(item, kind) * (2 if item.sum() > 3 else 1)
 
 
+class Inner(nn.Module):
+    """Does something to what goes through it."""
+
+    def __init__(self, change) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, x):
+        return self.change(x)
+
+
+class Around(Net):
+    """A part deep inside does something that a cohort may not be able to."""
+
+    def __init__(self, change) -> None:
+        super().__init__()
+        self.deep = nn.Sequential(nn.Identity(), Inner(change))
+
+    def forward(self, item, kind):
+        return self.layer(self.deep(self.features(item, kind)))[:, 0]
+
+
+class Noise(nn.Module):
+    def forward(self, x):
+        return x * torch.empty_like(x).exponential_() if self.training else x
+
+
+class Counting(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, item, kind):
+        if self.training:
+            self.seen += 1
+        return super().forward(item, kind)
+
+
+class Offsets(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.item = nn.EmbeddingBag(5, 3)
+
+    def features(self, item, kind):
+        offsets = torch.arange(0, item.numel(), item.shape[1])
+        return torch.cat([self.item(item.reshape(-1), offsets), self.kind(kind)], 1)
+
+
+def positive(x: Tensor) -> Tensor:
+    return x * (len(x[x > 0]) / x.numel())
+
+
 REFUSED = {
     "wrong number of rows": (Net(6), {}, ["'item'", "6 rows", "has 5"]),
     "missing embedding": (nn.Linear(2, 2), {}, ["'item'", "none", "`embeddings`"]),
@@ -151,13 +205,45 @@ REFUSED = {
     "sparse gradients": (Net(sparse=True), {}, ["'item'", "sparse"]),
     "scores in a column": (Column(), {}, ["Column", "shape (2, 1)", "shape (2,)"]),
     "two results": (Pair(), {}, ["Pair", "tuple"]),
-    "dropout": (Dropping(), {}, ["Dropping", "randomness"]),
-    "nn.LSTM": (Recurrent(), {}, ["Recurrent", "lstm", "vmap"]),
-    "batch norm": (Normed(), {}, ["Normed"]),
+    "nn.LSTM": (Recurrent(), {}, ["'lstm'", "nn.LSTM", "fedrows.nn.LSTM", "one_by_one=True"]),
+    "nn.GRU": (Around(nn.GRU(5, 5)), {}, ["'deep.1.change'", "fedrows.nn.GRU", "one_by_one=True"]),
+    "nn.RNNCell": (Around(nn.RNNCell(5, 5)), {}, ["'deep.1.change'", "fedrows.nn.GRU"]),
+    "batch norm": (Normed(), {}, ["'norm'", "running statistics", "fedrows.nn.BatchNorm"]),
+    "bags by offsets": (Offsets(), {}, ["'item' (EmbeddingBag)", "offsets", "(B, L)"]),
     "a field that forward lacks": (Deaf(), {}, ["Deaf", "item, kind by name"]),
     "no gradient": (Detached(), {}, ["Detached", "grad"]),
     "tied weights": (Tied(), {}, ["'item'", "output.weight"]),
-    "a branch on the data": (Branching(), {}, ["Branching"]),
+    "a branch on the data": (
+        Branching(),
+        {},
+        ["Branching (line", "test_model.py", "torch.where", "one_by_one=True"],
+    ),
+    "a number taken out": (
+        Around(lambda x: x * x.sum().item()),
+        {},
+        ["'deep.1'", "Inner", "torch.where", "one_by_one=True"],
+    ),
+    "a mask as an index": (Around(positive), {}, ["'deep.1'", "torch.where", "one_by_one=True"]),
+    "no batching rule": (
+        Around(
+            lambda x: torch.ops.aten.lstm_cell(x, [x, x], x.new_ones(20, 5), x.new_ones(20, 5))[0]
+        ),
+        {},
+        ["'deep.1'", "aten::lstm_cell", "one_by_one=True"],
+    ),
+    "a random number": (
+        Around(Noise()),
+        {},
+        ["'deep.1.change'", "global generator", "torch.rand_like"],
+    ),
+    "random scores": (Around(torch.randn_like), {}, ["Around", "global generator"]),
+    "a buffer that training changes": (Counting(), {}, ["'seen'"]),
+    "a mistake in forward": (
+        Around(lambda x: x @ x),
+        {},
+        ["'deep.1'", "RuntimeError", "item, kind"],
+    ),
+    "no embedding for a table": (Net(), {"item": []}, ["'item'", "at least one"]),
 }
 
 
@@ -353,12 +439,20 @@ def by_hand(model, params: Params, ids: Mapping[str, Tensor], label: Tensor) -> 
     )
 
 
-@pytest.mark.parametrize("kind", ["logistic", "lifted"])
+MODELS = {
+    "logistic": build,
+    "lifted": lambda data: Lifted(Net(), data),
+    "one by one": lambda data: Lifted(Net(), data, one_by_one=True),
+    "nn.LSTM one by one": lambda data: Lifted(Recurrent(), data, one_by_one=True),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_cohorts_gradient_is_each_clients_own(kind, masked):
     torch.manual_seed(0)
     data = federation()
-    model = build(data) if kind == "logistic" else Lifted(Net(), data)
+    model = MODELS[kind](data)
     params = model.start().map(torch.randn_like)
     weight = torch.tensor([[1.0, 1], [1, 0]]) if masked else None
     index, batch = cohort_batch(data, weight)
@@ -396,3 +490,193 @@ def test_logistic_scores_by_hand():
     assert model.scores(params, data.train.ids).tolist() == [4, 107, 9, 110, 119]
     assert all((x == 0).all() for x in model.start().tables.values())
     assert model.schema.size == 5 + 2 + 1
+
+
+class Twice(Net):
+    """Two embeddings of one feature, as in factorisation machines."""
+
+    def __init__(self, bag: bool = False) -> None:
+        super().__init__()
+        self.item = nn.EmbeddingBag(5, 1, mode="sum") if bag else nn.Embedding(5, 1)
+        self.factors = nn.Embedding(5, 2)
+        self.bag = bag
+
+    def forward(self, item, kind):
+        linear = self.item(item)[:, 0] if self.bag else self.item(item).sum((1, 2))
+        return linear + self.factors(item).prod(1).sum(1) + self.kind(kind).sum(1)
+
+
+@pytest.mark.parametrize("bag", [False, True])
+def test_two_embeddings_of_one_table(bag):
+    torch.manual_seed(0)
+    module, data = Twice(bag), federation()
+    model = Lifted(module, data, {"item": ["item", "factors"]})
+    assert model.schema.tables["item"].width == 3
+    start = model.start()
+    assert torch.equal(
+        start.tables["item"], torch.cat([module.item.weight, module.factors.weight], 1)
+    )
+    assert torch.equal(model.scores(start, data.train.ids), module(**data.train.ids))
+    simulation = Simulation(data, model, FedSubAvg(), PLAN)
+    for _ in simulation:
+        pass
+    params = simulation.progress.whole()
+    fresh = Twice(bag)
+    fresh.load_state_dict(model.export(params))
+    assert torch.equal(fresh(**data.train.ids), model.scores(params, data.train.ids))
+    assert not torch.equal(fresh.factors.weight, module.factors.weight)
+    assert all(x.is_contiguous() for x in model.export(params).values())
+
+
+def test_an_embedding_of_two_tables_is_refused_in_a_list_too():
+    with pytest.raises(ModelError, match="both mapped to embedding 'factors'"):
+        Lifted(Twice(), federation(5), {"item": ["item", "factors"], "kind": ["factors"]})
+
+
+@pytest.mark.parametrize("module", [Recurrent(), Around(positive), Branching()])
+def test_what_cannot_be_lifted_trains_one_by_one(module):
+    data = federation()
+    model = Lifted(module, data, one_by_one=True)
+    assert type(module).__name__ in model.note
+    assert "one client after another" in model.note
+    simulation = Simulation(data, model, FedSubAvg(), replace(PLAN, rounds=1))
+    for _ in simulation:
+        simulation.evaluate()
+    assert not torch.equal(simulation.progress.params.tables["item"], module.item.weight)
+
+
+@pytest.mark.parametrize("module", [Net(), Dropping()])
+def test_one_by_one_gives_the_same_numbers(module):
+    data = federation()
+    found = []
+    for one_by_one in (False, True):
+        model = Lifted(module, data, one_by_one=one_by_one)
+        assert (model.note is not None) == one_by_one
+        plan = replace(PLAN, dtype="float64", batches="epoch", epochs=2, batch_size=1)
+        simulation = Simulation(data, model, FedSubAvg(), plan)
+        for _ in simulation:
+            pass
+        found.append(simulation.progress.params)
+    for table, rows in found[0].tables.items():
+        torch.testing.assert_close(rows, found[1].tables[table], rtol=0, atol=1e-12)
+    for name, dense in found[0].dense.items():
+        torch.testing.assert_close(dense, found[1].dense[name], rtol=0, atol=1e-12)
+
+
+def test_recurrent_dropout_is_refused_one_by_one():
+    """It would draw from torch's global generator."""
+    module = Recurrent()
+    module.lstm = nn.LSTM(3, 3, num_layers=2, dropout=0.5, batch_first=True)
+    with pytest.raises(ModelError, match="global generator"):
+        Lifted(module, federation(), one_by_one=True)
+
+
+def test_an_operation_that_is_lifted_by_a_loop_is_noted():
+    model = Lifted(Around(lambda x: x + x.detach().histc(4).sum()), federation())
+    assert "aten::histc" in model.note
+    assert Lifted(Net(), federation()).note is None
+
+
+def test_frozen_batch_norm_is_an_affine_map():
+    module = Normed()
+    module.norm.eval()
+    model = Lifted(module, federation())
+    assert "norm.running_mean" in model.export(model.start())
+
+
+def test_only_a_module_that_needs_stand_ins_pays_for_them():
+    data = federation()
+    assert Lifted(Net(), data)._stand_ins is None
+    assert not Lifted(Net(), data).random
+    dropping = Lifted(Dropping(), data)
+    assert dropping._stand_ins is not None
+    assert dropping.random
+    bags = Lifted(Twice(bag=True), data, {"item": ["item", "factors"]})
+    assert bags._stand_ins is not None
+    assert not bags.random
+
+
+def test_training_leaves_the_global_generator_alone():
+    data, module = federation(), Dropping()
+    before = torch.get_rng_state()
+    simulation = Simulation(data, Lifted(module, data), FedSubAvg(), PLAN)
+    for _ in simulation:
+        pass
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Measured(Net):
+    """Normalised by moments that evaluation takes from a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = BatchNorm(5)
+
+    def forward(self, item, kind):
+        return self.layer(self.norm(self.features(item, kind)))[:, 0]
+
+
+def test_moments_are_measured_beside_the_module():
+    torch.manual_seed(0)
+    module, data = Measured(), federation()
+    model = Lifted(module, data)
+    params = model.start()
+    model.calibrate(params, data.train)
+    x = module.features(**data.train.ids)
+    exported = model.export(params)
+    torch.testing.assert_close(exported["norm.running_mean"], x.mean(0))
+    torch.testing.assert_close(exported["norm.running_var"], x.var(0, correction=0))
+    assert module.norm.running_mean.abs().sum() == 0
+    scores = model.scores(params, data.train.ids)
+    alone = model.scores(params, {name: column[:1] for name, column in data.train.ids.items()})
+    torch.testing.assert_close(scores[:1], alone)
+    fresh = Measured().eval()
+    fresh.load_state_dict(exported)
+    torch.testing.assert_close(fresh(**data.train.ids), scores)
+    model.calibrate(params.map(lambda x: 2 * x), data.train)
+    torch.testing.assert_close(model.export(params)["norm.running_mean"], 2 * x.mean(0))
+
+
+def test_measuring_in_slices_gives_the_same_moments(monkeypatch):
+    torch.manual_seed(0)
+    data = federation()
+    model = Lifted(Measured(), data)
+    params = model.start()
+    model.calibrate(params, data.train)
+    whole = model.export(params)
+    monkeypatch.setattr("fedrows.lifted._MEASURED", 2)
+    model.calibrate(params, data.train)
+    for name, x in model.export(params).items():
+        torch.testing.assert_close(x, whole[name])
+
+
+class Padded(nn.Module):
+    """Row 0 means nothing, whatever numbers the module has there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.item = nn.Embedding(4, 2, padding_idx=0)
+        nn.init.normal_(self.item.weight)  # row 0 too
+
+    def forward(self, history):
+        return self.item(history).prod(1).sum(1)
+
+
+def test_training_reads_row_0_as_scoring_does():
+    torch.manual_seed(0)
+    module = Padded()
+    data = FederatedData.build(
+        client=np.array([0, 1]),
+        ids={"history": ragged([[1, 2], [3]])},
+        label=np.array([1, 0]),
+        test=np.zeros(2, dtype=bool),
+        tables={"item": 4},
+        fields={"history": "item"},
+    )
+    model = Lifted(module, data)
+    index = {"item": data.index["item"].select(torch.tensor([1]))}
+    batch = Batch({"history": torch.tensor([[[0, -1]]])}, torch.tensor([[0.0]]))
+    found = model.gradient(take(model.start(), index, 1), batch).rows["item"]
+    score = module(torch.tensor([[3, 0]]))
+    logistic_loss(score, torch.zeros(1)).sum().backward()
+    torch.testing.assert_close(found, module.item.weight.grad[3:])

@@ -1,0 +1,52 @@
+"""A sentence's polarity from its words, as in the paper: embedding 25, two LSTM layers of 100.
+
+    score = w · (the upper layer's output at the last word) + b;  a text without words has output 0
+
+Start values are functions of the seed: embeddings from N(0, 1), LSTM weights from U(±1/√100),
+the last layer from U(±1/√100), all as PyTorch's own.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedrows.data import FederatedData
+from fedrows.errors import ModelError
+from fedrows.lifted import Lifted
+from fedrows.nn import LSTM
+from fedrows.nn.start import start_
+
+WIDTH, HIDDEN, LAYERS = 25, 100, 2
+
+
+class Text(nn.Module):
+    """The model of one client; texts are in the one field of the data, filled up with 0."""
+
+    def __init__(self, rows: int, field: str, padded: bool = True) -> None:
+        super().__init__()
+        self.field, self.padded = field, padded
+        self.token = nn.Embedding(rows, WIDTH, padding_idx=0 if padded else None)
+        self.lstm = LSTM(WIDTH, HIDDEN, LAYERS, batch_first=True)
+        self.output = nn.Linear(HIDDEN, 1)
+
+    def forward(self, **fields: Tensor) -> Tensor:
+        ids = fields[self.field]  # (B, T)
+        hidden, _ = self.lstm(self.token(ids))  # (B, T, H)
+        real = ids != 0 if self.padded else torch.ones_like(ids, dtype=torch.bool)
+        place = torch.arange(ids.shape[1], device=ids.device)
+        end = torch.where(real, place, 0).amax(1)  # (B,), the last word
+        last = hidden.gather(1, end.view(-1, 1, 1).expand(-1, 1, HIDDEN))[:, 0]  # (B, H)
+        last = torch.where(real.any(1, keepdim=True), last, 0)
+        return self.output(last)[:, 0]
+
+
+def build(data: FederatedData, seed: int = 0) -> Lifted:
+    """The LSTM for data whose one field is a text: a list of words a table has rows for."""
+    if len(data.fields) != 1 or data.train.numbers:
+        found = ", ".join([*data.fields, *data.train.numbers])
+        raise ModelError(f"The LSTM reads one field, a list of words, but the data have {found}.")
+    ((field, table),) = data.fields.items()
+    module = Text(data.tables[table], field, table in data.padded)
+    start_(module, seed)
+    return Lifted(module, data, {table: "token"})

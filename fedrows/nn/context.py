@@ -1,0 +1,44 @@
+"""What a layer may know about the step it is used in, beside its input.
+
+While a client trains, its examples have weights (0: only there to fill the batch) and its own
+randomness has a key. Normalisation and dropout read both here, because a plain `forward` has no
+place for them. Outside of training there is no step, and layers behave as in evaluation, except in
+a `measuring` pass, in which normalisation records the moments that evaluation then uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass
+class Step:
+    """One client's step; under vmap its tensors are one client's view of the cohort's."""
+
+    weight: Tensor  # (B,)
+    key: Tensor | None = None  # (), int64
+    calls: int = 0  # of layers that drew randomness so far: each has a stream of its own
+    measuring: bool = False
+
+
+_now: Step | None = None
+
+
+def current() -> Step | None:
+    """The step that is being computed, if any."""
+    return _now
+
+
+@contextmanager
+def step(weight: Tensor, key: Tensor | None = None, measuring: bool = False) -> Iterator[Step]:
+    """Everything inside belongs to one client's step, or to a pass that measures moments."""
+    global _now
+    before, _now = _now, Step(weight, key, measuring=measuring)
+    try:
+        yield _now
+    finally:
+        _now = before

@@ -1,0 +1,53 @@
+"""Where a model starts from, as a function of a seed: the same numbers on every machine.
+
+PyTorch's layers draw theirs from its global generator, in the order in which they are made. Here a
+number depends on (seed, the parameter's name, its position) alone.
+"""
+
+from __future__ import annotations
+
+from math import prod, sqrt
+
+import torch
+from torch import Tensor, nn
+
+from fedrows.nn.recurrent import GRU, LSTM
+from fedrows.seeds import START, bits, key, normal, uniform
+
+
+def start_(module: nn.Module, seed: int, spread: float = 1.0) -> None:
+    """Draws the numbers of all layers anew, from the distributions that PyTorch uses.
+
+    Embeddings      N(0, spread²), 0 in the padding row; PyTorch's spread is 1
+    LSTM, GRU       U(±1/√hidden)
+    linear, conv    U(±1/√inputs), the bias too
+    All other layers, such as normalisations, keep what they were made with.
+    """
+    for path, part in module.named_modules():
+        name = f"{path}." if path else ""
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            _fill_(part.weight, normal(_bits(seed, f"{name}weight", part.weight)) * spread)
+            if part.padding_idx is not None:
+                _fill_(part.weight[part.padding_idx], torch.zeros(part.embedding_dim))
+        elif isinstance(part, LSTM | GRU):
+            for own, x in part.named_parameters():
+                _fill_even_(x, 1 / sqrt(part.hidden_size), seed, name + own)
+        elif isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            bound = 1 / sqrt(prod(part.weight.shape[1:]))
+            for own, x in part.named_parameters(recurse=False):
+                _fill_even_(x, bound, seed, name + own)
+
+
+def _fill_even_(x: Tensor, bound: float, seed: int, name: str) -> None:
+    """Numbers from U(−bound, bound)."""
+    _fill_(x, (uniform(_bits(seed, name, x)) * 2 - 1) * bound)
+
+
+def _fill_(x: Tensor, values: Tensor) -> None:
+    with torch.no_grad():
+        x.copy_(values.view(x.shape))
+
+
+def _bits(seed: int, name: str, x: Tensor) -> Tensor:
+    """64 random bits for each number of a parameter: (n,), on the CPU."""
+    return bits(key(seed, START, *name.encode()), torch.arange(x.numel()))
