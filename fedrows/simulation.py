@@ -126,8 +126,8 @@ def simulate(
     """Trains a module on a federation and gives the trained numbers and the history.
 
     module: any `nn.Module` for one client (embeddings, dense, one_by_one and loss are what `Lifted`
-    takes), or a `Model`. algorithm: a name, or an algorithm with options of its own. report is called
-    with every evaluated round's metrics. Everything else is the plan's: rounds, lr, seed, …
+    takes), or a `Model`. algorithm: a name, or an algorithm with options of its own. report is
+    called with every evaluated round's metrics. Everything else is the plan's: rounds, lr, seed, …
     """
     if isinstance(algorithm, str):
         algorithm = catalogue.algorithm(algorithm)
