@@ -3,18 +3,32 @@
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["FederatedData", "Plan", "Simulation", "simulate", "__version__"]
+__all__ = [
+    "FederatedData",
+    "Hashed",
+    "Plan",
+    "Simulation",
+    "Split",
+    "Vocabulary",
+    "simulate",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from fedrows.data import FederatedData
     from fedrows.plan import Plan
     from fedrows.simulation import Simulation, simulate
+    from fedrows.splits import Split
+    from fedrows.vocabulary import Hashed, Vocabulary
 
 _HOMES = {
     "FederatedData": "data",
     "Plan": "plan",
     "Simulation": "simulation",
     "simulate": "simulation",
+    "Split": "splits",
+    "Hashed": "vocabulary",
+    "Vocabulary": "vocabulary",
 }
 
 

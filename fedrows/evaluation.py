@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedrows.data import Examples, FederatedData
+from fedrows.data import FederatedData
+from fedrows.examples import Examples
 from fedrows.heat import Heat
 from fedrows.metrics import (
     Buckets,

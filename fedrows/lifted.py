@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedrows.batches import Batch
-from fedrows.data import Examples, FederatedData
+from fedrows.data import FederatedData
 from fedrows.errors import ModelError
+from fedrows.examples import Examples
 from fedrows.index import Index
 from fedrows.liftable import (
     FALL_BACK,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedrows.batches import Batch
-from fedrows.data import Examples
+from fedrows.examples import Examples
 from fedrows.params import Params, Submodels
 from fedrows.schema import Schema
 

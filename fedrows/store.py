@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from fedrows import __version__
-from fedrows.data import Examples, FederatedData
+from fedrows.data import FederatedData
 from fedrows.errors import DataError
+from fedrows.examples import Examples
 from fedrows.folder import as_json, reason, write_whole
 from fedrows.index import Index
 from fedrows.ragged import Column, Ragged

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedrows.data import Examples
 from fedrows.datasets import amazon
 from fedrows.datasets.amazon import Options
 from fedrows.errors import DataError
+from fedrows.examples import Examples
 from fedrows.ragged import Ragged
 
 ALL = Options(fewest_samples=1, core=1)

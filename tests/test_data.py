@@ -12,8 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrows.data import Examples, FederatedData, split_at_random
+from fedrows.data import FederatedData
 from fedrows.errors import DataError
+from fedrows.examples import Examples
+from fedrows.splits import split_at_random
 
 frames = pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
 RATINGS = {

@@ -13,8 +13,9 @@ from torch.func import functional_call
 from fedrows import Simulation
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.batches import Batch, batches, local_data
-from fedrows.data import Examples, FederatedData
+from fedrows.data import FederatedData
 from fedrows.errors import ModelError
+from fedrows.examples import Examples
 from fedrows.lifted import Lifted
 from fedrows.model import logistic_loss
 from fedrows.models import din, lstm

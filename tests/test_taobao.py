@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedrows.data import Examples, FederatedData
+from fedrows.data import FederatedData
 from fedrows.datasets import taobao
 from fedrows.datasets.taobao import DAY, END, START, Options
 from fedrows.errors import DataError
+from fedrows.examples import Examples
 from fedrows.ragged import Ragged
 
 ALL = Options(user_share=1.0)

@@ -18,6 +18,7 @@ COMMANDS = {
     "compare": "Train several algorithms on a task, over several seeds, and compare them.",
     "heat": "Show how many clients hold each feature of a task.",
     "data": "List the data sets, say where they lie, fetch them.",
+    "init": "Write a small project to be changed into your own.",
     "report": "Make the report.html of a run or comparison again.",
     "bench": "Measure how fast fedrows is.",
 }

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.data import FederatedData, split_at_random
+from fedrows.data import FederatedData
 from fedrows.options import check, option
 from fedrows.params import Params
 from fedrows.seeds import MAKE, below, bits, key, normal, uniform
+from fedrows.splits import split_at_random
 from fedrows.task import Task
 
 BIAS = 0.5
