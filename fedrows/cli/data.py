@@ -57,6 +57,8 @@ def _list() -> None:
         if task.source is not None:
             place = fetch.path(task.source)
             where = str(place) if place.is_file() else f"not here: fedrows data fetch {name}"
+            if not place.is_file() and place.parent.is_dir() and any(place.parent.iterdir()):
+                where = f"not as published, but see {place.parent}"
         rows.append((name, task.summary, where))
     if sys.stdout.isatty():
         for name, summary, where in rows:
