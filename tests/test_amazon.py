@@ -14,6 +14,7 @@ from fedrows.datasets import amazon
 from fedrows.datasets.amazon import Options
 from fedrows.errors import DataError
 from fedrows.examples import Examples
+from fedrows.histories import dispersion
 from fedrows.ragged import Ragged
 
 ALL = Options(fewest_samples=1, core=1)
@@ -148,7 +149,7 @@ def test_the_authors_rows_hold_out_each_clients_last(tmp_path: Path) -> None:
 
 def test_dispersion_counts_a_client_once(tmp_path: Path) -> None:
     client = np.array([0, 0, 0, 1, 2, 2])
-    assert amazon.dispersion(client, np.array([7, 7, 7, 7, 7, 9])) == 3
+    assert dispersion(client, np.array([7, 7, 7, 7, 7, 9])) == 3
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedrows.data import FederatedData
 from fedrows.errors import DataError
 from fedrows.fetch import Source
+from fedrows.histories import dispersion, histories, starts_of
 from fedrows.options import check, option
 from fedrows.ragged import Ragged
 from fedrows.splits import Split
@@ -120,22 +120,6 @@ class Log:
             liked=self.liked[chosen],
             time=self.time[chosen],
         )
-
-
-def histories(values: np.ndarray, stop: np.ndarray, size: np.ndarray, most: int) -> Ragged:
-    """For every example the last `most` of values[stop − size] … values[stop − 1]."""
-    size = np.minimum(size, most)
-    offsets = np.concatenate([[0], np.cumsum(size)])
-    entries = np.arange(offsets[-1]) + np.repeat(stop - offsets[1:], size)
-    length = max(
-        int(size.max(initial=0)), 1
-    )  # a batch is filled up to it, so no longer than needed
-    return Ragged(torch.from_numpy(values[entries]), torch.from_numpy(offsets), length)
-
-
-def starts_of(sorted_: np.ndarray) -> np.ndarray:
-    """For every entry of a sorted array the place where its like begin: (n,)."""
-    return np.searchsorted(sorted_, sorted_)
 
 
 def _from_log(log: Log, text: TextFile, options: Options) -> FederatedData:
@@ -230,15 +214,6 @@ def _facts(user: np.ndarray, item: np.ndarray, history: Ragged, test: np.ndarray
             "item that no training example is about."
         )
     return facts
-
-
-def dispersion(client: np.ndarray, item: np.ndarray) -> float:
-    """max n_m / min n_m over items, n_m being the number of clients that have the item."""
-    rows = int(item.max()) + 1
-    pairs = np.sort(client * rows + item)
-    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # np.unique's way of hashing takes far longer
-    _, counts = np.unique(pairs % rows, return_counts=True)
-    return float(counts.max() / counts.min())
 
 
 def _reviews(text: TextFile) -> Log:

@@ -32,9 +32,9 @@ import numpy as np
 import torch
 
 from fedrows.data import FederatedData
-from fedrows.datasets.amazon import dispersion, histories, starts_of
 from fedrows.errors import DataError
 from fedrows.fetch import Source
+from fedrows.histories import dispersion, histories, starts_of
 from fedrows.options import check, option
 from fedrows.ragged import Ragged
 from fedrows.seeds import MAKE, below, bits, key, uniform
