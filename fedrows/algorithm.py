@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedrows.heat import Heat
@@ -49,6 +50,7 @@ class Algorithm(ABC):
     keeps: ClassVar[bool] = (
         False  # clients keep something shaped like their submodel, zero at first
     )
+    returns: ClassVar[tuple[str, ...]] = ()  # what `finish` sends beside the update, by name
 
     def __post_init__(self) -> None:
         check(self)
@@ -96,6 +98,12 @@ class Algorithm(ABC):
     ) -> tuple[dict[str, Submodels], Submodels | None]:
         """What clients return beside their update, and what they keep for the next time."""
         return {}, kept
+
+    def correction(
+        self, index: Mapping[str, Index], heat: Mapping[str, Heat], dtype: torch.dtype
+    ) -> dict[str, Tensor] | None:
+        """What every entry of an update is multiplied by at the server; None: by nothing."""
+        return None
 
     @abstractmethod
     def step_(

@@ -119,6 +119,23 @@ class FederatedData:
         index, slots = index_of(self.tables, self.fields, self.padded, 1, [train])
         return replace(self, train=train, index=index, slots=slots)
 
+    def select(self, clients: Tensor | Sequence[int]) -> FederatedData:
+        """The same data with some of the N clients only, such as those that one node hosts."""
+        chosen = torch.as_tensor(clients, dtype=torch.int64)
+        train, test = self.train.of(chosen), self.test.of(chosen)
+        index, slots = index_of(self.tables, self.fields, self.padded, len(chosen), [train])
+        names = None if self.client_names is None else self.client_names[chosen.numpy()]
+        return replace(
+            self,
+            train=train,
+            test=test,
+            index=index,
+            slots=slots,
+            client_names=names,
+            best_loss=None,
+            notes=(),
+        )
+
     def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
         """The same data on another device, labels in the model's dtype."""
         return replace(

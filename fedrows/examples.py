@@ -49,6 +49,14 @@ class Examples:
             None if self.weight is None else self.weight[positions],
         )
 
+    def of(self, clients: Tensor) -> Examples:
+        """The examples of some clients, in the order given."""
+        sizes = self.splits.diff()[clients]
+        splits = torch.cat([sizes.new_zeros(1), torch.cumsum(sizes, 0)])
+        first = torch.repeat_interleave(self.splits[clients] - splits[:-1], sizes)
+        positions = first + torch.arange(int(splits[-1]))
+        return replace(self.pick(positions.to(self.label.device)), splits=splits)
+
     def fields(self, positions: Tensor) -> dict[str, Tensor]:
         """What a model is given for some examples (m,): ids, lists filled up with 0, numbers."""
         ids = {name: look_up(column, positions) for name, column in self.ids.items()}

@@ -30,6 +30,13 @@ class Fleet(Protocol):
     def weights(self) -> Tensor:
         """w_i, by the plan's weighting: (N,) float64."""
 
+    @property
+    def least(self) -> int:
+        """How many answers make a round; with fewer it is asked for again."""
+
+    def gather(self) -> None:
+        """Takes in what has changed since the last round: who came, who left, whose data did."""
+
     def heat(self) -> Mapping[str, Heat]:
         """The heat of every table, under the same weights."""
 
@@ -45,6 +52,8 @@ class Fleet(Protocol):
 class SimulatedFleet:
     """All clients on this machine; a cohort trains together, in chunks."""
 
+    least = 0  # all of them answer
+
     def __init__(self, model: Model, algorithm: Algorithm, data: FederatedData, plan: Plan) -> None:
         self.model = model
         self.algorithm = algorithm
@@ -58,6 +67,9 @@ class SimulatedFleet:
     @property
     def clients(self) -> int:
         return self.data.clients
+
+    def gather(self) -> None:
+        """Nobody comes or goes."""
 
     def heat(self) -> Mapping[str, Heat]:
         return self._heat

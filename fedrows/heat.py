@@ -59,6 +59,17 @@ class Heat:
         """The count of each id of any shape; 0 where nobody holds it."""
         return self._look_up(self.counts, ids, missing=0.0)
 
+    def changed(self, ids: Tensor, counts: Tensor, total: float) -> Heat:
+        """The heat after some counts (R,) were added at ids (R,), or taken away; ids may repeat.
+
+        Costs O(rows that somebody holds), not the sum over all clients.
+        """
+        every, place = torch.unique(torch.cat([self.ids, ids]), return_inverse=True)
+        sums = torch.zeros(len(every), dtype=torch.float64, device=every.device)
+        sums.index_add_(0, place, torch.cat([self.counts, counts.to(torch.float64)]))
+        held = sums > 1e-9 * self.total  # what is left of a sum that was taken away again
+        return Heat(every[held], sums[held], self.total + total)
+
     def _look_up(self, values: Tensor, ids: Tensor, missing: float) -> Tensor:
         """The value that stands at each id, by binary search."""
         if not len(self.ids):

@@ -21,7 +21,7 @@ _SECOND = 0x94D049BB133111EB
 _MASK = 2**64 - 1
 
 # The uses of randomness; each has streams of its own.
-COHORT, BATCH, SHUFFLE, START, SAMPLE, SPLIT, MAKE, STEP = range(8)
+COHORT, BATCH, SHUFFLE, START, SAMPLE, SPLIT, MAKE, STEP, WIRE = range(9)
 
 
 def _signed(x: int) -> int:
@@ -58,6 +58,9 @@ def bits(keys: int | Tensor, counters: Tensor) -> Tensor:
 
 def client_keys(seed: int, use: int, round_: int, clients: Tensor) -> Tensor:
     """The key of every client's own stream for one use in one round: (K,)."""
+    if clients.device.type == "cpu":  # so few numbers that what counts is what a call costs
+        stream = _signed(key(seed, use, round_))
+        return torch.from_numpy(mix(clients.numpy() * _signed(_GOLDEN) + stream))
     return bits(key(seed, use, round_), clients)
 
 

@@ -18,6 +18,8 @@ from fedrows.params import Params, Submodels, index_add_, take, total
 from fedrows.plan import Plan
 from fedrows.seeds import COHORT, choose
 
+_ATTEMPT = 2**40  # more than there are rounds: a repeated round draws another cohort
+
 
 @dataclass
 class Progress:
@@ -58,32 +60,39 @@ def begin(
 
 def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
     """Runs the rounds that the plan has left, yielding after each of them."""
-    if plan.clients_per_round > fleet.clients:
-        raise PlanError(
-            f"clients-per-round is {plan.clients_per_round}, but only {fleet.clients} clients have "
-            f"training data: ask for at most {fleet.clients}."
-        )
-    heat, weight, local = fleet.heat(), float(fleet.weights.sum()), progress.local
+    local = progress.local
     algorithm, params, state = progress.algorithm, progress.params, progress.state
     shared = params.without(local)  # what the server has a say in
-    for number in range(progress.round + 1, plan.rounds + 1):
-        cohort = choose(plan.seed, COHORT, number, fleet.clients, plan.clients_per_round)
+    number, attempt = progress.round + 1, 0
+    weights, weight = fleet.weights, float(fleet.weights.sum())
+    while number <= plan.rounds:
+        fleet.gather()
+        _check_clients(plan, fleet)
+        if fleet.weights is not weights:  # O(N), so not in every round
+            weights = fleet.weights
+            weight = float(weights.sum())
+        counter = number + attempt * _ATTEMPT
+        cohort = choose(plan.seed, COHORT, counter, fleet.clients, plan.clients_per_round)
         facts = Round(number, plan.lr_at(number), fleet.clients, weight, cohort)
-        index = fleet.index_sets(cohort)
+        heat, index = fleet.heat(), fleet.index_sets(cohort)
         asked = {table: its for table, its in index.items() if table not in local}
         algorithm.settle_(shared, state, asked, number)
         start = take(params, index, len(cohort))
         sent = algorithm.send(state, asked, len(cohort))
         upload = fleet.train(cohort, start, sent, facts)
+        if len(upload.clients) < fleet.least:
+            attempt += 1  # ask others
+            continue
         update = upload.update.without(local)
-        for table in local:  # one client holds a row, and keeps it: nothing is averaged
+        for table in local & upload.update.rows.keys():
+            # One client holds a row, and keeps it: nothing is averaged.
             ids = upload.update.index[table].ids
             index_add_(params.tables[table], ids, upload.update.rows[table])
         if len(upload.clients):  # or nobody answered, and the model stays where it is
-            weights = fleet.weights[upload.clients].to(upload.steps)
-            sums = total(update, weights, upload.steps)
+            answered = weights[upload.clients].to(upload.steps)
+            sums = total(update, answered, upload.steps)
             for name, extra in upload.extra.items():
-                sums.extra[name] = total(extra, weights, upload.steps)
+                sums.extra[name] = total(extra, answered, upload.steps)
             algorithm.step_(shared, state, sums, heat, facts)
         progress.round = number
         progress.bytes_down = _bytes(start.without(local), sent) / len(cohort)
@@ -91,7 +100,16 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
             _bytes(update, *upload.extra.values())
             + sum(len(rows.ids) * _id_bytes(params.tables[t]) for t, rows in asked.items())
         ) / len(cohort)
+        number, attempt = number + 1, 0
         yield progress
+
+
+def _check_clients(plan: Plan, fleet: Fleet) -> None:
+    if plan.clients_per_round > fleet.clients:
+        raise PlanError(
+            f"clients-per-round is {plan.clients_per_round}, but only {fleet.clients} clients have "
+            f"training data: ask for at most {fleet.clients}."
+        )
 
 
 def _id_bytes(table: Tensor) -> int:

@@ -10,8 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
+import torch
+from torch import Tensor
+
 from fedrows.algorithm import Algorithm, Round, State
 from fedrows.heat import Heat
+from fedrows.index import Index
 from fedrows.options import option
 from fedrows.params import Params, Total
 
@@ -24,11 +28,14 @@ class FedSubAvg(Algorithm):
     cap: float | None = option(None, "Largest correction that a row may get.", least=1)
     alpha: float = option(1.0, "The correction is (N / n_m)^alpha; 0 is FedAvg.", least=0, most=1)
 
+    def correction(
+        self, index: Mapping[str, Index], heat: Mapping[str, Heat], dtype: torch.dtype
+    ) -> dict[str, Tensor]:
+        return {t: heat[t].correction(x, dtype, self.cap, self.alpha) for t, x in index.items()}
+
     def step_(
         self, params: Params, state: State, total: Total, heat: Mapping[str, Heat], round_: Round
     ) -> None:
-        factors = {
-            table: heat[table].correction(rows.index, rows.values.dtype, self.cap, self.alpha)
-            for table, rows in total.rows.items()
-        }
-        total.add_(params, factors)
+        index = {table: rows.index for table, rows in total.rows.items()}
+        dtype = next(iter(total.rows.values())).values.dtype
+        total.add_(params, self.correction(index, heat, dtype))

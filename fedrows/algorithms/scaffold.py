@@ -32,6 +32,7 @@ class Scaffold(Algorithm):
     """The mean of updates whose clients' drift is controlled."""
 
     keeps: ClassVar[bool] = True
+    returns: ClassVar[tuple[str, ...]] = ("control",)
 
     lazy: bool = option(False, "Move rows only when they are next read; the result is the same.")
 

@@ -19,6 +19,8 @@ COMMANDS = {
     "heat": "Show how many clients hold each feature of a task.",
     "data": "List the data sets, say where they lie, fetch them.",
     "init": "Write a small project to be changed into your own.",
+    "export": "Write the trained model of a run for use without fedrows.",
+    "deploy": "Train over a real network: nodes, a server, keys, a demo on this machine.",
     "report": "Make the report.html of a run or comparison again.",
     "bench": "Measure how fast fedrows is.",
 }

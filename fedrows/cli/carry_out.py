@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -16,10 +16,11 @@ from fedrows.cli.settings import Settings, check_clients
 from fedrows.cli.show import Show, say
 from fedrows.data import FederatedData
 from fedrows.errors import PlanError, RunFolderError
-from fedrows.folder import CHECKPOINT, CONFIG, DATA, RunFolder, reason
+from fedrows.folder import CHECKPOINT, CONFIG, DATA, REPORT, RunFolder, reason
 from fedrows.plan import Plan
 from fedrows.simulation import Simulation
 from fedrows.task import Task
+from fedrows.watch import Facts, Observer, Run
 
 
 class Stop:
@@ -43,6 +44,28 @@ class Stop:
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
+
+
+class Clock:
+    """How long each phase of a round took."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Adds to a phase."""
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        since = time.perf_counter()
+        yield
+        self.add(phase, time.perf_counter() - since)
+
+    def taken(self) -> dict[str, float]:
+        """What was added since the last time this was asked."""
+        found, self._seconds = self._seconds, {}
+        return found
 
 
 def load(task: Task, options: Any, plans: Iterable[Plan]) -> FederatedData:
@@ -117,10 +140,39 @@ def go_back(folder: RunFolder, settings: Settings, data: FederatedData) -> Simul
     return simulation
 
 
+def run_of(name: str, folder: RunFolder, simulation: Simulation) -> Run:
+    """The run as observers hear of it."""
+    at, rounds = simulation.progress.round, simulation.plan.rounds
+    return Run(name, folder.config, rounds, at, folder.path)
+
+
+def facts_of(simulation: Simulation, seconds: Mapping[str, float]) -> Facts:
+    """The last round of a simulation, in which everyone who is asked answers."""
+    progress, pooled = simulation.progress, simulation.algorithm.pooled
+    asked = 1 if pooled else simulation.plan.clients_per_round
+    return Facts(
+        round=progress.round,
+        asked=asked,
+        answered=asked,
+        bytes_down=None if pooled else progress.bytes_down * asked,
+        bytes_up=None if pooled else progress.bytes_up * asked,
+        seconds=seconds,
+    )
+
+
+def conclude(observer: Observer, folder: RunFolder, done: bool) -> None:
+    """Tells of the report, if there is a new one, and of the end."""
+    report = folder.path / REPORT
+    if done and report.exists():
+        observer.event("report", {"path": str(report)})
+    observer.end(done)
+
+
 def carry_out(
     simulation: Simulation,
     folder: RunFolder,
     show: Show,
+    observer: Observer,
     stop: Stop,
     label: str,
     again: str,
@@ -135,29 +187,38 @@ def carry_out(
     rounds = simulation.plan.rounds
     saved = simulation.progress.round
     next_save = time.monotonic() + checkpoint_seconds
+    clock = Clock()
 
     def save() -> None:
         nonlocal saved, next_save
-        folder.sync()
-        checkpoint.save(place, simulation)
+        with clock("save"):
+            folder.sync()
+            checkpoint.save(place, simulation)
         saved, next_save = simulation.progress.round, time.monotonic() + checkpoint_seconds
+        observer.event("saved", {"path": str(place)})
 
     def measure() -> None:
-        line = simulation.evaluate()
+        with clock("evaluate"):
+            line = simulation.evaluate()
         folder.append(line)
+        observer.measured(line)
         show.measured(line)
 
     show.begin(label, saved, rounds)
     try:
         if saved == rounds and all(line["round"] != saved for line in folder.lines()):
             measure()  # a run that was stopped here, and is now to end here
+        before = simulation.seconds
         for progress in simulation:
             at = progress.round
+            clock.add("round", simulation.seconds - before)
+            before = simulation.seconds
             if simulation.due:
                 measure()
             if at == rounds or stop.asked or time.monotonic() >= next_save:
                 save()
             show.step(at)
+            observer.round(facts_of(simulation, clock.taken()))
             if stop.asked:
                 break
         return simulation.progress.round == rounds

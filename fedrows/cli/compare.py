@@ -11,10 +11,19 @@ from typing import Any
 import torch
 
 from fedrows import catalogue, checkpoint
-from fedrows.cli.carry_out import Stop, begin, carry_out, check_machine, go_back, load
+from fedrows.cli.carry_out import (
+    Stop,
+    begin,
+    carry_out,
+    check_machine,
+    conclude,
+    go_back,
+    load,
+    run_of,
+)
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
-from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of
+from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
 from fedrows.cli.settings import (
     Settings,
     choose,
@@ -31,6 +40,7 @@ from fedrows.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder, check_free
 from fedrows.plan import Plan
 from fedrows.simulation import threads
 from fedrows.summary import METRICS, Target
+from fedrows.watch import Observers, Run
 
 SEEDS = "0,1,2"
 
@@ -62,6 +72,11 @@ def main(words: Sequence[str]) -> int:
     typed = parse(words, _parser, without=["seed"])
     if typed is None:
         return 0
+    with watched(typed) as observer:
+        return _main(typed, observer)
+
+
+def _main(typed: dict[str, Any], observer: Observers) -> int:
     resume, out, overwrite = typed.pop("resume"), typed.pop("out"), typed.pop("overwrite")
     seconds, command, task = (
         typed.pop("checkpoint_seconds"),
@@ -76,7 +91,7 @@ def main(words: Sequence[str]) -> int:
         if overwrite:
             raise UsageError("--overwrite and --resume cannot be used together: choose one.")
         path = out_of(resume, out, lambda: _default(task))
-        return _resume(path, task, algorithms, sorted(set(seeds)), target, typed, seconds)
+        return _resume(path, task, algorithms, sorted(set(seeds)), target, typed, seconds, observer)
     if task is None:
         raise UsageError(f"Name a task to compare on: {', '.join(catalogue.names('task'))}.")
     path = Path(out) if out else _default(task)
@@ -96,7 +111,7 @@ def main(words: Sequence[str]) -> int:
         folder = RunFolder.create(path, "compare", config, overwrite=overwrite)
         with folder.locked():
             folder.write_json(DATA, its.facts(data))
-            return _go(Comparison(folder, settings, seeds, target), data, seconds)
+            return _go(Comparison(folder, settings, seeds, target), data, seconds, observer)
 
 
 def _resume(
@@ -107,6 +122,7 @@ def _resume(
     target: Target | None,
     typed: dict[str, Any],
     seconds: float,
+    observer: Observers,
 ) -> int:
     folder = RunFolder.open(path, "compare")
     settings, config = from_config(folder.config, path), folder.config
@@ -132,10 +148,10 @@ def _resume(
         config |= {"seeds": comparison.seeds, "target": asdict(comparison.target)}
         folder.write_json(CONFIG, config)
         folder.write_json(DATA, its.facts(data))
-        return _go(comparison, data, seconds)
+        return _go(comparison, data, seconds, observer)
 
 
-def _go(comparison: Comparison, data: FederatedData, seconds: float) -> int:
+def _go(comparison: Comparison, data: FederatedData, seconds: float, observer: Observers) -> int:
     """Makes the runs that are missing, one after another."""
     folder, plan, live = comparison.folder, comparison.plan, show()
     again = f"fedrows compare --resume {shlex.quote(str(folder.path))}"
@@ -149,7 +165,7 @@ def _go(comparison: Comparison, data: FederatedData, seconds: float) -> int:
         for number, (label, path, settings) in enumerate(runs, start=1):
             if not _finished(path, settings.plan.rounds):
                 title = f"{number}/{len(runs)} {label}"
-                done = _run(path, settings, data, live, stop, title, again, seconds)
+                done = _run(path, settings, data, live, observer, stop, title, again, seconds)
                 stopped = "" if done else label
             if stop.asked and (number < len(runs) or not done):
                 done, stopped = False, stopped or label
@@ -161,7 +177,12 @@ def _go(comparison: Comparison, data: FederatedData, seconds: float) -> int:
             f"{folder.path} cannot be written ({reason(error)}): make room, then go on with "
             f"`{again}`."
         ) from error
-    return close(folder, done, f"in {stopped}", again, comparison.target)
+    code = close(folder, done, f"in {stopped}", again, comparison.target)
+    if done:
+        name, rounds = folder.path.resolve().name, plan.rounds
+        observer.begin(Run(name, folder.config, rounds, rounds, folder.path))
+        conclude(observer, folder, done)
+    return code
 
 
 def _run(
@@ -169,6 +190,7 @@ def _run(
     settings: Settings,
     data: FederatedData,
     live: Show,
+    observer: Observers,
     stop: Stop,
     title: str,
     again: str,
@@ -189,8 +211,12 @@ def _run(
         simulation = settings.simulation(data)
         folder = RunFolder.create(path, "run", settings.config(), overwrite=True)
         begin(folder, simulation)
+    name = f"{path.resolve().parents[1].name}/{path.name}"  # the comparison's folder, and its own
     with folder.locked():
-        return carry_out(simulation, folder, live, stop, title, again, seconds)
+        observer.begin(run_of(name, folder, simulation))
+        done = carry_out(simulation, folder, live, observer, stop, title, again, seconds)
+    observer.end(done)
+    return done
 
 
 def _finished(path: Path, rounds: int) -> bool:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.flags import Parser, UsageError, add_options, value
 from fedrows.cli.settings import add_settings, seconds
+from fedrows.cli.show import say
 from fedrows.errors import FedrowsError
+from fedrows.logs import without_secrets
+from fedrows.options import options
+from fedrows.watch import Observers, Watching, opened
 
 HERE = ""  # --resume without a folder: the one of --out, or the usual one
 
@@ -31,7 +36,27 @@ def parser_of(command: str, description: str, out: str, resume: str) -> Parser:
         default=30.0,
         help="Save the run every so many seconds (default: 30).",
     )
+    add_watching(parser)
     return parser
+
+
+def add_watching(parser: Parser) -> None:
+    """The flags of those who watch a run."""
+    add_options(parser, "watching", [Watching], {})
+
+
+@contextmanager
+def watched(typed: dict[str, Any]) -> Iterator[Observers]:
+    """Everyone who is to watch, by flags that are taken out of what was typed."""
+    flags = {item.name: item for item in options(Watching) if item.name in typed}
+    found = {
+        name: value(Watching, item, typed.pop(name), name.replace("_", "-"))
+        for name, item in flags.items()
+    }
+    with opened(Watching(**found)) as observers:
+        for address in observers.addresses:
+            say(f"Metrics: {address}")
+        yield observers
 
 
 def parse(
@@ -44,7 +69,7 @@ def parse(
     if not wants_help:
         typed = parser.parse(words)
         _known(typed)
-        typed["command"] = [*parser.prog.split(), *words]
+        typed["command"] = without_secrets([*parser.prog.split(), *words])
         return typed
     task, algorithms = None, []
     try:

@@ -8,14 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.carry_out import Stop, begin, carry_out, check_machine, go_back, load
+from fedrows.cli.carry_out import (
+    Stop,
+    begin,
+    carry_out,
+    check_machine,
+    conclude,
+    go_back,
+    load,
+    run_of,
+)
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
-from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of
+from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
 from fedrows.cli.settings import Settings, choose, extended, from_config
 from fedrows.cli.show import say, show
 from fedrows.folder import RunFolder, check_free
-from fedrows.simulation import threads
+from fedrows.simulation import Simulation, threads
+from fedrows.watch import Observers
 
 DEFAULT = "fedsubavg"
 
@@ -25,6 +35,11 @@ def main(words: Sequence[str]) -> int:
     typed = parse(words, _parser)
     if typed is None:
         return 0
+    with watched(typed) as observer:
+        return _main(typed, observer)
+
+
+def _main(typed: dict[str, Any], observer: Observers) -> int:
     command = typed.pop("command")
     resume, out, seconds = typed.pop("resume"), typed.pop("out"), typed.pop("checkpoint_seconds")
     overwrite = typed.pop("overwrite")
@@ -37,7 +52,7 @@ def main(words: Sequence[str]) -> int:
         if overwrite:
             raise UsageError("--overwrite and --resume cannot be used together: choose one.")
         path = out_of(resume, out, lambda: _default(task, algorithm, typed))
-        return _resume(path, task, algorithm, typed, seconds)
+        return _resume(path, task, algorithm, typed, seconds, observer)
     if task is None:
         raise UsageError(f"Name a task to run: one of {', '.join(catalogue.names('task'))}.")
     path = Path(out) if out else _default(task, algorithm, typed)
@@ -51,11 +66,16 @@ def main(words: Sequence[str]) -> int:
         folder = RunFolder.create(path, "run", config, overwrite=overwrite)
         with folder.locked():
             begin(folder, simulation)
-            return _go(folder, settings, simulation, seconds)
+            return _go(folder, settings, simulation, seconds, observer)
 
 
 def _resume(
-    path: Path, task: str | None, algorithm: str | None, typed: dict[str, Any], seconds: float
+    path: Path,
+    task: str | None,
+    algorithm: str | None,
+    typed: dict[str, Any],
+    seconds: float,
+    observer: Observers,
 ) -> int:
     folder = RunFolder.open(path, "run")
     stored = from_config(folder.config, path)
@@ -74,10 +94,16 @@ def _resume(
     with threads(settings.plan.threads), folder.locked():
         data = load(settings.task, settings.options, [settings.plan])
         simulation = go_back(folder, settings, data)
-        return _go(folder, settings, simulation, seconds)
+        return _go(folder, settings, simulation, seconds, observer)
 
 
-def _go(folder: RunFolder, settings: Settings, simulation: Any, seconds: float) -> int:
+def _go(
+    folder: RunFolder,
+    settings: Settings,
+    simulation: Simulation,
+    seconds: float,
+    observer: Observers,
+) -> int:
     again = f"fedrows run --resume {shlex.quote(str(folder.path))}"
     name, plan = settings.algorithm.name, settings.plan
     at = simulation.progress.round
@@ -85,9 +111,12 @@ def _go(folder: RunFolder, settings: Settings, simulation: Any, seconds: float) 
         f"{name} on {settings.task.name}, seed {plan.seed}, on {plan.device}: "
         + (f"going on after round {at} of {plan.rounds}" if at else f"{plan.rounds} rounds")
     )
+    observer.begin(run_of(folder.path.resolve().name, folder, simulation))
     with Stop() as stop:
-        done = carry_out(simulation, folder, show(), stop, name, again, seconds)
-    return close(folder, done, f"after round {simulation.progress.round}", again)
+        done = carry_out(simulation, folder, show(), observer, stop, name, again, seconds)
+    code = close(folder, done, f"after round {simulation.progress.round}", again)
+    conclude(observer, folder, done)
+    return code
 
 
 def _default(task: str | None, algorithm: str | None, typed: dict[str, Any]) -> Path:

@@ -1,0 +1,352 @@
+"""`fedrows deploy`: a federation on Flower, for show on this machine or on real hosts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import secrets
+import tempfile
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.show import say
+from fedrows.errors import FedrowsError, UnknownNameError
+
+ACTIONS = {
+    "demo": "a whole federation on this machine, and taken down again",
+    "keys": "make an authority, the SuperLink's certificate and node keys",
+    "superlink": "start a SuperLink",
+    "admit": "list a node's public key at a SuperLink",
+    "node": "join a SuperLink with a shard of data",
+    "run": "submit a Flower project to a SuperLink, and wait for it",
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Does what the first word says."""
+    if not words or words[0] in ("-h", "--help"):
+        say("usage: fedrows deploy ACTION …\n")
+        for name, what in ACTIONS.items():
+            say(f"  {name:10} {what}")
+        say("\n  fedrows deploy ACTION --help      what an action does and its options")
+        return 0
+    action, rest = words[0], words[1:]
+    if action not in ACTIONS:
+        raise UnknownNameError("action", action, ACTIONS)
+    if importlib.util.find_spec("flwr") is None:
+        raise FedrowsError("`fedrows deploy` stands on Flower: install fedrows[flower].")
+    if action == "demo":
+        from fedrows.flower.demo import main as demo
+
+        return int(demo(rest))
+    does: dict[str, Callable[[Sequence[str]], int]] = {
+        "keys": _keys,
+        "superlink": _superlink,
+        "admit": _admit,
+        "node": _node,
+        "run": _run,
+    }
+    return does[action](rest)
+
+
+def _keys(words: Sequence[str]) -> int:
+    parser = Parser("deploy keys", "Makes what is missing of an authority and its keys.")
+    parser.add_argument("folder", metavar="DIR", nargs="?", help="Where the files lie.")
+    parser.add_argument("--host", metavar="NAMES", help="The SuperLink's names, with commas.")
+    parser.add_argument("--nodes", metavar="NAMES", help="Nodes to make keys for, with commas.")
+    if (typed := _parsed(parser, words)) is None:
+        return 0
+    from fedrows.flower import security
+
+    folder = Path(_needed(typed, "folder", "Name the folder for the keys"))
+    hosts, nodes = _list(typed["host"]), _list(typed["nodes"])
+    server = folder / security.SERVER
+    if not hosts and not server.exists():
+        raise UsageError("Name the SuperLink's host with --host: its certificate is for that name.")
+    if server.exists() and (other := set(hosts) - set(security.hosts_of(server))):
+        raise security.SecurityError(
+            f"{server} is there already, but not for {min(other)}: move it and "
+            f"{security.SERVER_KEY} away to have them made anew."
+        )
+    made = []
+    if not (folder / security.CA).exists():
+        made.append(security.make_authority(folder))
+    if not server.exists():
+        made.append(security.make_server(folder, hosts))
+    made += [security.make_node_key(folder, name) for name in nodes]
+    for path in made:
+        say(str(path))
+    if not made:
+        say(f"Everything is there already in {folder}.")
+    return 0
+
+
+def _superlink(words: Sequence[str]) -> int:
+    parser = Parser("deploy superlink", "Starts a SuperLink; TLS and node keys are its default.")
+    parser.add_argument("--certificates", metavar="DIR", help="Made by `fedrows deploy keys`.")
+    parser.add_argument("--insecure", action="store_true", help="Without TLS and node keys.")
+    parser.add_argument("--host", default="0.0.0.0", help="Where to listen (0.0.0.0).")
+    parser.add_argument("--port", metavar="N", default="8000", help="On which port (8000).")
+    parser.add_argument("--state", metavar="DIR", default="superlink", help="For its files.")
+    parser.add_argument("--database", metavar="FILE", help="Its database (superlink.db in DIR).")
+    parser.add_argument(
+        "--control-from",
+        metavar="NETWORKS",
+        help="Who may submit runs and admit nodes, beside this machine.",
+    )
+    if (typed := _parsed(parser, words)) is None:
+        return 0
+    from fedrows.flower import starting
+    from fedrows.flower.processes import Group, LaunchError, check_port, environment
+    from fedrows.flower.security import open_security
+    from fedrows.flower.superlink import THIS_MACHINE, networks
+
+    certificates = _trust(typed)
+    files = open_security(certificates.absolute()) if certificates else None
+    port = _number(typed["port"], "--port", 1, 65535)
+    allowed = ",".join(filter(None, [THIS_MACHINE, typed["control_from"]]))
+    networks(allowed)
+    state = _writable(Path(typed["state"]), "--state")
+    check_port(typed["host"], port)
+    database = Path(typed["database"]).absolute() if typed["database"] else state / "superlink.db"
+    group = Group(state / "logs", environment(state / "home", secrets.token_hex(8)))
+
+    def begin() -> None:
+        starting.begin_superlink(
+            group,
+            state / "home",
+            (typed["host"], port),
+            database,
+            files,
+            control_from=allowed,
+        )
+        if not starting.wait_for(group, {starting.SUPERLINK: starting.RUNS_ON}):
+            raise LaunchError(f"Port {port} is in use: choose another with --port.")
+        how = "with TLS and node keys" if files else "WITHOUT TLS, for anyone to join"
+        say(f"The SuperLink listens on {typed['host']}:{port}, {how}. Logs: {group.logs}")
+
+    return starting.supervise(group, begin)
+
+
+def _node(words: Sequence[str]) -> int:
+    parser = Parser("deploy node", "Joins a SuperLink with a shard of data.")
+    parser.add_argument("--superlink", metavar="HOST:PORT", help="The SuperLink.")
+    parser.add_argument("--certificates", metavar="DIR", help="The folder of ca.pem.")
+    parser.add_argument("--key", metavar="FILE", help="This node's private key.")
+    parser.add_argument("--shard", metavar="PATH", help="This node's data.")
+    parser.add_argument("--state", metavar="DIR", help="What the node must not forget.")
+    parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
+    parser.add_argument("--poll", metavar="X", default="1", help="Seconds between looks (1).")
+    parser.add_argument("--apps", metavar="HASHES", help="The only apps that may run, by SHA-256.")
+    parser.add_argument("--trusted-entities", metavar="FILE", help="Whose signed apps may run.")
+    parser.add_argument("--insecure", action="store_true", help="Without TLS and a key.")
+    if (typed := _parsed(parser, words)) is None:
+        return 0
+    from fedrows.flower import starting
+    from fedrows.flower.control import check_reachable
+    from fedrows.flower.pinned import APPS, hashes
+    from fedrows.flower.processes import Group, environment
+    from fedrows.flower.security import check_file, check_node_key, read_certificate
+    from fedrows.flower.supernode import POLL
+    from fedrows.flower.warm import READY
+
+    superlink = _needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
+    shard = Path(_needed(typed, "shard", "Name this node's data with --shard")).absolute()
+    folder = Path(_needed(typed, "state", "Name a folder for the node's state with --state"))
+    certificates = _trust(typed)
+    ca = _authority(certificates) if certificates else None
+    key = Path(_needed(typed, "key", "Name this node's key with --key")) if ca else None
+    if ca is None and typed["key"]:
+        raise UsageError("--key proves a node by TLS: leave it out, or leave out --insecure.")
+    poll = _positive(typed["poll"], "--poll")
+    apps = hashes(typed["apps"] or "")
+    if ca is not None and key is not None:
+        read_certificate(ca)
+        check_node_key(key)
+    if not shard.exists():
+        raise FedrowsError(f"There is no shard {shard}: name this node's data with --shard.")
+    if typed["trusted_entities"]:
+        check_file(Path(typed["trusted_entities"]), "Name the right file with --trusted-entities")
+    check_reachable(superlink, ca)
+    state = _writable(folder, "--state")
+    name = typed["name"] or (key.stem if key else state.name)
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise UsageError(f"{name!r} cannot be a node's name: use letters, digits, dots and dashes.")
+    refused = state / "refused.txt"
+    refused.unlink(missing_ok=True)
+    home = state / "home"
+    told = {POLL: str(poll), APPS: ",".join(apps)}
+    group = Group(state / "logs", environment(home, secrets.token_hex(8), **told))
+    spec = starting.NodeSpec(name, {"shard": str(shard), "state": str(state), "name": name})
+    trusted = typed["trusted_entities"]
+    more = ["--trusted-entities", str(Path(trusted).absolute())] if trusted else []
+
+    def begin() -> None:
+        again = True
+        while again:  # the port of its own executor may be lost
+            starting.begin_node(spec, superlink, group, home, ca=ca, key=key, more=more)
+            wanted = {name: starting.ACTIVE, f"{name}-app": READY}
+            again = not starting.wait_for(group, wanted)
+            if again:
+                group.kill()
+        say(f"Node {name} has joined {superlink}. Logs: {group.logs}")
+
+    def look() -> str | None:
+        return refused.read_text("utf-8").strip() if refused.is_file() else None
+
+    return starting.supervise(group, begin, look)
+
+
+def _admit(words: Sequence[str]) -> int:
+    parser = Parser("deploy admit", "Lists a node's public key at a SuperLink.")
+    parser.add_argument("key", metavar="KEY.pub", nargs="?", help="The node's public key.")
+    _add_connection(parser)
+    parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
+    if (typed := _parsed(parser, words)) is None:
+        return 0
+    from fedrows.flower.security import check_file
+
+    key = Path(_needed(typed, "key", "Name the node's public key, a file that ends in .pub"))
+    check_file(key, "Name the public key that `fedrows deploy keys` has written")
+    with tempfile.TemporaryDirectory() as home:
+        control = _control(typed, Path(home))
+        control.check()
+        node = control.admit(key, typed["name"] or key.stem)
+    say(f"Admitted {key} as node {node}.")
+    return 0
+
+
+def _run(words: Sequence[str]) -> int:
+    parser = Parser("deploy run", "Submits a Flower project, and waits until its run has finished.")
+    parser.add_argument("project", metavar="PROJECT", nargs="?", help="Its folder.")
+    _add_connection(parser)
+    parser.add_argument(
+        "--config", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="Overrides."
+    )
+    parser.add_argument(
+        "--retries", metavar="N", default="10", help="Submissions after a server died (10)."
+    )
+    if (typed := _parsed(parser, words)) is None:
+        return 0
+    from fedrows.flower.persist import persist
+
+    project = Path(_needed(typed, "project", "Name the folder of a Flower project"))
+    config = _config(project, typed["config"])
+    retries = _number(typed["retries"], "--retries", 0, 10**6)
+    with tempfile.TemporaryDirectory() as home:
+        control = _control(typed, Path(home))
+        control.check()
+        return persist(control, project, config, retries, say)
+
+
+def _add_connection(parser: Parser) -> None:
+    parser.add_argument("--superlink", metavar="HOST:PORT", help="The SuperLink.")
+    parser.add_argument("--certificates", metavar="DIR", help="The folder of ca.pem.")
+    parser.add_argument("--insecure", action="store_true", help="Without TLS.")
+
+
+def _control(typed: dict[str, Any], home: Path) -> Any:
+    from fedrows.flower.control import Control, split_address
+    from fedrows.flower.security import read_certificate
+
+    address = _needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
+    split_address(address)
+    certificates = _trust(typed)
+    ca = _authority(certificates) if certificates else None
+    if ca is not None:
+        read_certificate(ca)
+    return Control(address, home, ca)
+
+
+def _trust(typed: dict[str, Any]) -> Path | None:
+    """The folder of certificates; None if it was asked to do without."""
+    if typed["insecure"] and typed["certificates"]:
+        raise UsageError("--insecure and --certificates contradict each other: choose one.")
+    if not typed["insecure"] and not typed["certificates"]:
+        raise UsageError(
+            "Name the folder of certificates with --certificates, or ask to do without TLS with "
+            "--insecure."
+        )
+    return Path(typed["certificates"]) if typed["certificates"] else None
+
+
+def _authority(certificates: Path) -> Path:
+    from fedrows.flower.security import CA
+
+    return (certificates / CA if certificates.is_dir() else certificates).absolute()
+
+
+def _config(project: Path, pairs: Sequence[str]) -> dict[str, Any]:
+    """What was typed as KEY=VALUE; a value is TOML, or else text."""
+    try:
+        told = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
+        known = told["tool"]["flwr"]["app"].get("config", {})
+    except (OSError, KeyError, tomllib.TOMLDecodeError):
+        raise UsageError(
+            f"{project} is not a Flower project, for its pyproject.toml is missing or has no "
+            "[tool.flwr.app]: name its folder."
+        ) from None
+    config: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--config is {pair!r}, but must be KEY=VALUE.")
+        if key not in known:
+            raise UnknownNameError("setting", key, known)
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        config[key] = value if isinstance(value, str | int | float | bool) else text
+    return config
+
+
+def _parsed(parser: Parser, words: Sequence[str]) -> dict[str, Any] | None:
+    """What was typed; None if it was a call for help, which is then answered."""
+    if any(word in ("-h", "--help") for word in words):
+        parser.print_help()
+        return None
+    return parser.parse(words)
+
+
+def _needed(typed: dict[str, Any], name: str, otherwise: str) -> str:
+    if not typed[name]:
+        raise UsageError(f"{otherwise}.")
+    return str(typed[name])
+
+
+def _list(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _number(text: str, flag: str, low: int, high: int) -> int:
+    if not text.isdigit() or not low <= int(text) <= high:
+        raise UsageError(f"{flag} is {text!r}, but must be a whole number from {low} to {high}.")
+    return int(text)
+
+
+def _positive(text: str, flag: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.05 <= value <= 3600:
+        raise UsageError(f"{flag} is {text!r}, but must be a number from 0.05 to 3600.")
+    return value
+
+
+def _writable(folder: Path, flag: str) -> Path:
+    """The folder, made if need be; raises if it cannot be written."""
+    folder = folder.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        ok = os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        ok = False
+    if not ok:
+        raise FedrowsError(f"{folder} is not a folder that can be written: choose one with {flag}.")
+    return folder

@@ -1,0 +1,228 @@
+"""`fedrows deploy demo`: a whole federation on this machine, and what a simulation says of it.
+
+Starts a SuperLink and nodes on free ports, gives each node a shard of a task's clients, runs the
+rounds, shows them as they come, compares the model with that of a simulation with the same seed,
+and takes everything down again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from fedrows import catalogue
+from fedrows.cli.flags import UsageError, add_options, value
+from fedrows.cli.parse import algorithms_of, parse, parser_of
+from fedrows.cli.settings import Settings, choose
+from fedrows.cli.show import say
+from fedrows.data import FederatedData
+from fedrows.errors import FedrowsError, RunFolderError
+from fedrows.flower.control import FINISHED, as_toml
+from fedrows.flower.deployment import ROUNDS
+from fedrows.flower.job import CAP, Job, Terms
+from fedrows.flower.launch import Federation, NodeSpec
+from fedrows.folder import CHECKPOINT, REPORT, check_free
+from fedrows.model import Model
+from fedrows.options import options
+from fedrows.report.exchange import read_rounds
+from fedrows.watch import Watching
+
+ALLOWED = 1e-5  # between deployed and simulated parameters
+APP = "fedrows_demo"
+
+
+def _model(data: FederatedData, seed: int) -> Model:
+    made: Model = catalogue.model(catalogue.task(data.name).model)(data, seed)
+    return made
+
+
+JOB = Job(
+    name="demo",
+    shard=lambda config: FederatedData.open(str(config["shard"])),
+    model=_model,
+    server=lambda config: FederatedData.open(str(config["demo-data"])),
+)
+
+
+def main(words: Sequence[str]) -> int:
+    """Runs the demo; 0 if the deployed model is the simulated one."""
+    typed = parse(words, _parser)
+    if typed is None:
+        return 0
+    for unused in ("resume", "checkpoint_seconds", "command"):
+        typed.pop(unused, None)
+    out, overwrite, nodes = typed.pop("out"), typed.pop("overwrite"), int(typed.pop("nodes"))
+    named = algorithms_of(typed) or ["fedsubavg"]
+    task = typed.pop("task") or "synthetic"
+    typed.pop("algorithm")
+    terms = {
+        item.name: value(owner, item, typed.pop(item.name), item.name.replace("_", "-"))
+        for owner in (Terms, Watching)
+        for item in options(owner)
+        if item.name in typed
+    }
+    if nodes < 1:
+        raise UsageError(f"--nodes is {nodes}, but must be at least 1.")
+    settings = _settings(task, named[0], typed)
+    path = Path(out or f"runs/deploy-{task}-{named[0]}").absolute()
+    check_free(path, overwrite=overwrite)
+    data = settings.task.load(settings.options)
+    if data.clients < nodes:
+        raise UsageError(f"--nodes is {nodes}, but {task} has {data.clients} clients only.")
+    return _demo(settings, data, nodes, path, terms, overwrite)
+
+
+def _settings(task: str, algorithm: str, typed: dict[str, Any]) -> Settings:
+    """The run's settings, on the CPU, with the cap that deployments have."""
+    if algorithm == "fedsubavg":
+        typed.setdefault("cap", str(CAP))
+    typed.setdefault("rounds", "5")
+    typed.setdefault("evaluate_every", "1")
+    settings = choose(catalogue.task(task), [algorithm], typed)[algorithm]
+    return replace(settings, plan=replace(settings.plan, device="cpu"))
+
+
+def _demo(
+    settings: Settings,
+    data: FederatedData,
+    nodes: int,
+    path: Path,
+    terms: Mapping[str, Any],
+    overwrite: bool,
+) -> int:
+    work = path.with_name(f"{path.name}-federation")
+    if work.exists():
+        if not overwrite:
+            raise RunFolderError(f"{work} exists already: choose another --out, or --overwrite.")
+        shutil.rmtree(work)
+    if overwrite and path.exists():
+        shutil.rmtree(path)
+    terms = {"min_nodes": nodes, **terms}
+    project = write_project(work / "project", settings, terms, path, work / "data")
+    say(f"Starting a SuperLink and {nodes} nodes for {data.clients:,} clients of {data.name} …")
+    with federate(work, data, nodes) as federation:
+        run = federation.submit(project, {})
+        say(f"SuperLink at {federation.address}, run {run}. Ctrl-C ends everything.")
+        _follow(federation, run, path, settings.plan.rounds)
+    return _compare(settings, data, path, federation.logs)
+
+
+def federate(work: Path, data: FederatedData, nodes: int) -> Federation:
+    """A federation that is not started yet, its nodes with a shard each of some data."""
+    data.save(work / "data")
+    specs = []
+    for i in range(nodes):
+        name, shard = f"node-{i}", work / "shards" / f"node-{i}"
+        data.select(torch.arange(i, data.clients, nodes)).save(shard)
+        state = work / "state" / name
+        specs.append(NodeSpec(name, {"shard": str(shard), "state": str(state), "name": name}))
+    return Federation(work, specs)
+
+
+def write_project(
+    folder: Path, settings: Settings, terms: Mapping[str, Any], out: Path, data: Path
+) -> Path:
+    """A Flower project that runs a built-in task, with all its settings."""
+    config: dict[str, Any] = {"algorithm": settings.algorithm.name}
+    for owner in (settings.algorithm, settings.plan):
+        config |= {k.replace("_", "-"): v for k, v in asdict(owner).items() if v is not None}
+    config |= {k.replace("_", "-"): v for k, v in terms.items() if v is not None}
+    config |= {"out": str(out), "demo-data": str(data)}
+    package = folder / APP
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    for side in ("client", "server"):
+        (package / f"{side}_app.py").write_text(
+            f"from fedrows.flower.apps import {side}_app\nfrom fedrows.flower.demo import JOB\n\n"
+            f"app = {side}_app(JOB)\n"
+        )
+    (folder / "pyproject.toml").write_text(
+        f'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n\n'
+        f'[project]\nname = "{APP.replace("_", "-")}"\nversion = "1.0.0"\n'
+        'description = "A built-in task of fedrows"\nlicense = "Apache-2.0"\n'
+        'dependencies = ["fedrows[flower]"]\n\n'
+        '[tool.flwr.app]\npublisher = "fedrows"\n\n[tool.flwr.app.components]\n'
+        f'serverapp = "{APP}.server_app:app"\nclientapp = "{APP}.client_app:app"\n\n'
+        f"[tool.flwr.app.config]\n{as_toml(config)}"
+    )
+    return folder
+
+
+def _follow(federation: Federation, run: int, path: Path, rounds: int) -> None:
+    """Shows rounds as they are finished, until the run is."""
+    shown = 0
+    while True:
+        status = federation.status(run)
+        for line in read_rounds(path / ROUNDS)[shown:]:
+            shown += 1
+            say(_line(line, rounds))
+        if status.startswith(FINISHED):
+            break
+        time.sleep(0.3)
+    if shown < rounds:
+        raise FedrowsError(
+            f"The run ended ({status}) after {shown} of {rounds} rounds: look into "
+            f"{federation.logs}."
+        )
+
+
+def _line(line: Mapping[str, Any], rounds: int) -> str:
+    """One round in words."""
+    parts = [f"round {line['round']:>{len(str(rounds))}}/{rounds}"]
+    parts.append(f"{line['answered']} of {line['asked']} answered")
+    if line["dropped"]:
+        away = {why: len(who) for why, who in line["dropped"].items()}
+        parts.append(f"dropped {', '.join(f'{n} ({why})' for why, n in away.items())}")
+    if line["refused"]:
+        parts.append(f"refused {', '.join(f'{w} ({why})' for why, w in line['refused'].items())}")
+    down, up = line["bytes_down"] / line["asked"], line["bytes_up"] / line["asked"]
+    parts.append(f"{down:,.0f} B down, {up:,.0f} B up a client")
+    if line["tries"] > 1:
+        parts.append(f"{line['tries']} tries")
+    if line["loss"] is not None:
+        parts.append(f"loss {line['loss']:.4f}")
+    parts.append(f"{sum(line['seconds'].values()):.1f} s")
+    return "  ".join(parts)
+
+
+def _compare(settings: Settings, data: FederatedData, path: Path, logs: Path) -> int:
+    """Says how far the deployed model is from the simulated one."""
+    simulation = settings.simulation(data)
+    for _ in simulation:
+        pass
+    deployed = safetensors.torch.load_file(path / CHECKPOINT)
+    worst = max(
+        float((deployed[name] - x).abs().max())
+        for name, x in simulation.tensors().items()
+        if name.startswith("model/") and name.split("/")[-1] not in data.local
+    )
+    say(f"Largest difference from a simulation with the same seed: {worst:.1e}")
+    say(f"Report: {path / REPORT}    Logs: {logs}")
+    dropped = any(line["dropped"] or line["refused"] for line in read_rounds(path / ROUNDS))
+    if worst > ALLOWED and not dropped:
+        raise FedrowsError(
+            f"The deployed model differs from the simulated one by {worst:.1e}, more than "
+            f"{ALLOWED:.0e}: look into {logs}."
+        )
+    return 0
+
+
+def _parser() -> Any:
+    parser = parser_of(
+        "deploy demo",
+        "Starts a federation of nodes on this machine, trains over it, and compares the result "
+        "with a simulation.",
+        "The folder to write (default: runs/deploy-TASK-ALGORITHM).",
+        "Not used here.",
+    )
+    parser.add_argument("--nodes", metavar="N", default="4", help="How many nodes (default: 4).")
+    parser.add_argument("--algorithm", metavar="NAME", help="The algorithm (default: fedsubavg).")
+    add_options(parser, "deployment", [Terms], {})
+    return parser

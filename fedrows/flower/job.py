@@ -1,0 +1,169 @@
+"""What a server and its nodes agree on before the first message.
+
+Job       the user's own: where a node's data come from, which model learns from them
+Terms     how the deployment goes: time-outs, limits, what travels
+Contract  both, with the algorithm and the plan, as the run's configuration has them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from fedrows import __version__, catalogue
+from fedrows.algorithm import Algorithm
+from fedrows.data import FederatedData
+from fedrows.errors import PlanError
+from fedrows.flower.wire import VERSION
+from fedrows.lifted import Lifted
+from fedrows.model import Model
+from fedrows.options import check, option, options
+from fedrows.plan import Plan
+from fedrows.watch import Watching
+
+CAP = 100.0  # of a correction, unless the user says otherwise: heat is what clients claim
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task in a deployment: `client_app(job)` and `server_app(job)` are its two sides."""
+
+    name: str
+    shard: Callable[[Mapping[str, Any]], FederatedData]  # on a node, from its --node-config
+    model: Callable[[FederatedData, int], Model | nn.Module]  # on both sides; data and a seed
+    # On the server: data with the same tables and fields, none of them a user's of the federation.
+    # What it holds is what the model is evaluated on.
+    server: Callable[[Mapping[str, Any]], FederatedData]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a deployed run goes, beside its plan."""
+
+    timeout: float = option(120.0, "Seconds a round waits for answers.", above=0)
+    min_answers: int | None = option(
+        None,
+        "Answers that make a round, else it is repeated; half of the cohort by default.",
+        least=1,
+    )
+    min_clients: int | None = option(
+        None, "Clients to wait for before the first round; clients-per-round by default.", least=1
+    )
+    min_nodes: int = option(1, "Nodes to wait for before the first round.", least=1)
+    coding: str = option(
+        "float32",
+        "How updates travel; what float16 and int8 round off is added to the next update.",
+        choices=("float32", "float16", "int8"),
+    )
+    row_cache: bool = option(False, "Nodes keep rows, and get those that changed only.")
+    max_norm: float | None = option(
+        None,
+        "Refuse updates with a larger norm, before or after the correction; by default those over "
+        "a hundred times the median.",
+        above=0,
+    )
+    max_examples: int = option(100_000, "The most examples that a client may claim.", least=1)
+    max_clients: int = option(100_000, "The most clients that a node may host.", least=1)
+    robust: str = option(
+        "none",
+        "clip: scale updates down to clip-norm; trim: a row's mean leaves out the extremes of its "
+        "holders.",
+        choices=("none", "clip", "trim"),
+    )
+    clip_norm: float = option(1.0, "With robust=clip: the largest norm of an update.", above=0)
+    trim_share: float = option(
+        0.1, "With robust=trim: the share left out on either side.", least=0, most=0.49
+    )
+    report_loss: bool = option(True, "Clients say their mean loss before they train.")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """All that both sides must have in common; made from the run's configuration."""
+
+    job: Job
+    plan: Plan
+    algorithm: Algorithm
+    terms: Terms
+
+    def model(self, data: FederatedData) -> Model:
+        """The job's model, over some data."""
+        made = self.job.model(data, self.plan.seed)
+        return made if isinstance(made, Model) else Lifted(made, data)
+
+    @cached_property
+    def coding(self) -> str:
+        """How an update's numbers travel."""
+        exact = self.plan.dtype == "float64" and self.terms.coding == "float32"
+        return "float64" if exact else self.terms.coding
+
+    def fingerprint(self, model: Model, data: FederatedData) -> str:
+        """A short text that differs where two sides would not understand each other."""
+        schema = model.schema
+        facts = {
+            "job": self.job.name,
+            "wire": VERSION,
+            "fedrows": __version__,
+            "tables": {name: [its.rows, its.width] for name, its in schema.tables.items()},
+            "dense": {name: list(shape) for name, shape in schema.dense.items()},
+            "fields": dict(data.fields),
+            "labels": data.labels,
+            "padded": sorted(data.padded),
+            "local": sorted(data.local),
+            "algorithm": repr(self.algorithm),
+            "plan": repr(self.plan),
+        }
+        return "\n".join(f"{k}={json.dumps(v, sort_keys=True)}" for k, v in facts.items())
+
+
+def digest(fingerprint: str) -> str:
+    """A fingerprint in sixteen letters."""
+    return hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
+
+
+def difference(mine: str, theirs: str) -> str:
+    """Where two fingerprints differ, in a few words."""
+    ours, others = (dict(line.split("=", 1) for line in x.splitlines()) for x in (mine, theirs))
+    for name, value in ours.items():
+        if others.get(name) != value:
+            return f"its {name} is {others.get(name, 'missing')}, not {value}"
+    return "it is not the same"
+
+
+def contract(job: Job, config: Mapping[str, Any]) -> Contract:
+    """The contract that a run's configuration spells out, by the names of the command line."""
+    left = {name.replace("-", "_"): value for name, value in config.items()}
+    known = {"out", *(item.name for item in options(Watching))}
+    name = str(left.pop("algorithm", "fedsubavg"))
+    of = catalogue.algorithm(name)
+    if of.pooled:
+        raise PlanError(f"algorithm is {name}, but that one needs all data in one place.")
+    own = _mine(of, left)
+    if name == "fedsubavg":
+        own.setdefault("cap", CAP)
+    plan, terms = _mine(Plan, left), _mine(Terms, left)
+    if strange := sorted(x for x in left.keys() - known if not x.startswith(f"{job.name}_")):
+        raise PlanError(
+            f"{strange[0].replace('_', '-')} in the run's configuration is no option of the plan, "
+            f"of {name} or of the deployment: leave it out."
+        )
+    return Contract(job, Plan(**{"device": "cpu", **plan}), of(**own), Terms(**terms))
+
+
+def _mine(of: type, left: dict[str, Any]) -> dict[str, Any]:
+    """What a configuration says for one dataclass; an empty text stands for nothing."""
+    found = {}
+    for item in options(of):
+        if item.name in left:
+            value = left.pop(item.name)
+            found[item.name] = None if value == "" else value
+    return found

@@ -1,0 +1,266 @@
+"""A federation on this machine: a SuperLink and SuperNodes, started in order, taken down whole.
+
+    with Federation(folder, [NodeSpec("a", {"shard": "…"}), …]) as federation:
+        run = federation.submit(project, {"rounds": 5})
+
+Nodes are process groups: a SuperNode, its executor and its apps are killed, frozen and thawed as
+one. The SuperLink, its executor and the ServerApp are another. A SuperLink that starts again has
+its port and its database as before, so the nodes find it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from fedrows.flower.control import FINISHED, Control, Value
+from fedrows.flower.processes import (
+    Group,
+    LaunchError,
+    children,
+    end_marked,
+    environment,
+    free_port,
+    marked,
+    undisturbed,
+)
+from fedrows.flower.security import Security
+from fedrows.flower.starting import (
+    ACTIVE,
+    EXECUTOR,
+    HOST,
+    RUNS_ON,
+    START_SECONDS,
+    SUPERLINK,
+    NodeSpec,
+    begin_node,
+    begin_superlink,
+    wait_for,
+)
+from fedrows.flower.supernode import POLL
+from fedrows.flower.warm import READY
+
+__all__ = ["Federation", "LaunchError", "NodeSpec"]
+
+TRIES = 3  # ports may be lost between finding and using them
+
+
+class Federation:
+    """A SuperLink and its nodes; as a context manager it leaves nothing running behind.
+
+    security: with it, TLS, and nodes prove themselves by the keys of their names.
+    warm: False starts a new Python for every message, as flwr does by itself.
+    poll: seconds between two looks of a node for a message.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Sequence[NodeSpec],
+        security: Security | None = None,
+        warm: bool = True,
+        poll: float = 0.25,
+    ) -> None:
+        names = [node.name for node in nodes]
+        if len(set(names)) < len(names) or {SUPERLINK, EXECUTOR} & set(names):
+            raise LaunchError(f"The nodes are called {', '.join(names)}: give each its own name.")
+        if security is not None and (bare := set(names) - set(security.node_keys)):
+            raise LaunchError(f"Node {min(bare)} has no key: make one with `fedrows deploy keys`.")
+        self.folder = folder.absolute()
+        self.nodes = list(nodes)
+        self.security = security
+        self.warm = warm
+        self.mark = secrets.token_hex(8)
+        self.logs = self.folder / "logs"
+        self.port = 0
+        self._poll = poll
+        self._link: Group | None = None
+        self._groups: dict[int, Group] = {}
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def control(self) -> Control:
+        """The operator's connection to the SuperLink."""
+        ca = self.security.ca.absolute() if self.security else None
+        return Control(self.address, self.folder / "home" / "operator", ca, self.mark)
+
+    def __enter__(self) -> Federation:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.start_superlink()
+            if self.security is not None:
+                for node in self.nodes:
+                    key = self.security.node_keys[node.name]
+                    self.control.admit(key.with_name(f"{node.name}.pub"), node.name)
+            for index in range(len(self.nodes)):
+                self._begin_node(index)
+            for index in range(len(self.nodes)):
+                self.wait_for_node(index)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Takes everything down; a Ctrl-C meanwhile is heard when that is done."""
+        with undisturbed():
+            try:
+                for group in [*self._groups.values(), *([self._link] if self._link else [])]:
+                    group.kill()  # the state that matters is on disk, written whole
+            finally:
+                self._groups.clear()
+                self._link = None
+                end_marked(self.mark)
+
+    # -- runs --
+
+    def submit(self, project: Path, config: Mapping[str, Value] | None = None) -> int:
+        """The id of a new run of a Flower project."""
+        return self.control.submit(project, config or {})
+
+    def status(self, run: int) -> str:
+        """pending, starting, running, finished:completed, finished:failed or finished:stopped."""
+        return self.control.status(run)
+
+    def stop(self, run: int) -> None:
+        """Ends a run."""
+        self.control.stop(run)
+
+    def wait(self, run: int, timeout: float, every: float = 0.3) -> str:
+        """The status of a run when it has finished; raises if that takes too long."""
+        until = time.monotonic() + timeout
+        while not (status := self.status(run)).startswith(FINISHED):
+            if time.monotonic() > until:
+                raise LaunchError(
+                    f"Run {run} is {status} after {timeout:g} s: look into {self.logs}."
+                )
+            time.sleep(every)
+        return status
+
+    # -- nodes --
+
+    def start_node(self, index: int) -> None:
+        """Starts a node that is not running, and waits until the SuperLink knows it."""
+        self._begin_node(index)
+        self.wait_for_node(index)
+
+    def kill_node(self, index: int) -> None:
+        """Ends a node at once, as a power cut would."""
+        self._node(index).kill()
+        del self._groups[index]
+
+    def freeze_node(self, index: int) -> None:
+        """Stops a node in its tracks; it keeps its connections, and answers nobody."""
+        self._node(index).signal(signal.SIGSTOP)
+
+    def thaw_node(self, index: int) -> None:
+        """Lets a frozen node go on."""
+        self._node(index).signal(signal.SIGCONT)
+
+    def wait_for_node(self, index: int, timeout: float = START_SECONDS) -> None:
+        """Waits until a started node is known to the SuperLink and its executor is ready."""
+        name = self.nodes[index].name
+        for _ in range(TRIES):
+            group = self._node(index)
+            wanted = {name: ACTIVE, **({f"{name}-app": READY} if self.warm else {})}
+            if wait_for(group, wanted, timeout):
+                return
+            group.kill()
+            del self._groups[index]
+            self._begin_node(index)
+        raise LaunchError(f"Node {name} found no free port in {TRIES} tries.")
+
+    def _begin_node(self, index: int) -> None:
+        if index in self._groups:
+            raise LaunchError(f"Node {self.nodes[index].name} is running already.")
+        node = self.nodes[index]
+        keys = self.security
+        home = self.folder / "home" / node.name
+        self._groups[index] = begin_node(
+            node,
+            self.address,
+            Group(self.logs, environment(home, self.mark, **{POLL: str(self._poll)})),
+            home,
+            ca=keys.ca if keys else None,
+            key=keys.node_keys[node.name] if keys else None,
+            warm=self.warm,
+        )
+
+    def _node(self, index: int) -> Group:
+        if index not in self._groups:
+            raise LaunchError(f"Node {self.nodes[index].name} is not running.")
+        return self._groups[index]
+
+    # -- the server's side --
+
+    def start_superlink(self) -> None:
+        """Starts the SuperLink, on the port it had before if it had one."""
+        if self._link is not None:
+            raise LaunchError("The SuperLink is running already.")
+        again, home = bool(self.port), self.folder / "home" / SUPERLINK
+        for _ in range(TRIES):
+            self.port = self.port if again else free_port(HOST)
+            self._link = begin_superlink(
+                Group(self.logs, environment(home, self.mark)),
+                home,
+                (HOST, self.port),
+                self.folder / "superlink.db",
+                self.security,
+                warm=self.warm,
+            )
+            if wait_for(self._link, {SUPERLINK: RUNS_ON}, START_SECONDS):
+                return  # its executor may take longer: runs wait for it
+            self._link.kill()
+            self._link = None
+        raise LaunchError(f"The SuperLink cannot listen on port {self.port}: somebody else does.")
+
+    def kill_superlink(self) -> None:
+        """Ends the SuperLink and its ServerApp at once, as a power cut would."""
+        if self._link is None:
+            raise LaunchError("The SuperLink is not running.")
+        self._link.kill()
+        self._link = None
+        if not self.warm:  # flwr has detached them; they would notice in a while
+            _end_command(self.mark, "flower-superexec", "flwr-serverapp")
+
+    def kill_serverapp(self) -> bool:
+        """Ends the ServerApp at once; False if none is running."""
+        if self._link is None:
+            raise LaunchError("The SuperLink is not running.")
+        if not self.warm:
+            return _end_command(self.mark, "flwr-serverapp")
+        found = children(self._link.processes[EXECUTOR].pid)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(found)
+
+
+def _end_command(mark: str, *names: str) -> bool:
+    """Ends the marked processes of some commands at once; False if there is none."""
+    found = False
+    for pid in list(marked(mark)):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
+            if any(name in words for name in names):
+                os.kill(pid, signal.SIGKILL)
+                found = True
+    return found

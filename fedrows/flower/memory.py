@@ -1,0 +1,70 @@
+"""What single clients remember between rounds, as submodels of a whole cohort and back.
+
+Tensors are stored with the ids of their rows, so what a client remembers survives a change of its
+data: rows that are still there keep their values, rows that are new begin with zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedrows.index import Index
+from fedrows.params import Submodels
+from fedrows.schema import Schema
+
+Memory = dict[str, Tensor]
+
+
+def recall(
+    name: str,
+    memories: Sequence[Mapping[str, Tensor]],
+    index: Mapping[str, Index],
+    schema: Schema,
+    dtype: torch.dtype,
+) -> Submodels:
+    """What clients have stored under a name, over their present rows; zero where nothing is."""
+    rows = {
+        table: torch.zeros(len(its.ids), schema.tables[table].width, dtype=dtype)
+        for table, its in index.items()
+    }
+    dense = {
+        tensor: torch.zeros(len(memories), *shape, dtype=dtype)
+        for tensor, shape in schema.dense.items()
+    }
+    for i, memory in enumerate(memories):
+        for table, its in index.items():
+            if f"{name}/{table}" in memory:
+                low, high = int(its.splits[i]), int(its.splits[i + 1])
+                overlay(rows[table][low:high], its.ids[low:high], f"{name}/{table}", memory)
+        for tensor, values in dense.items():
+            if f"{name}.{tensor}" in memory:
+                values[i] = memory[f"{name}.{tensor}"]
+    return Submodels(index, rows, dense)
+
+
+def store(name: str, found: Submodels, memories: Sequence[Memory]) -> None:
+    """Adds each client's part of some submodels to what it will remember."""
+    for i, memory in enumerate(memories):
+        mine = found.slice(i, i + 1)
+        for table, rows in mine.rows.items():
+            keep(f"{name}/{table}", mine.index[table].ids, rows, memory)
+        for tensor, x in mine.dense.items():
+            memory[f"{name}.{tensor}"] = x[0]
+
+
+def keep(name: str, ids: Tensor, rows: Tensor, memory: Memory) -> None:
+    """Adds rows to what a client will remember."""
+    memory[name], memory[f"{name}/ids"] = rows, ids
+
+
+def overlay(rows: Tensor, ids: Tensor, name: str, memory: Mapping[str, Tensor]) -> None:
+    """Puts stored values into the rows that they were stored for."""
+    had, values = memory[f"{name}/ids"], memory[name]
+    if not len(had) or not len(ids):
+        return
+    place = torch.searchsorted(had, ids).clamp_(max=len(had) - 1)
+    same = had[place] == ids
+    rows[same] = values[place[same]]

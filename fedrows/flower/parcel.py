@@ -1,0 +1,115 @@
+"""Submodels as parts of a letter: rows that are all zero stay at home.
+
+    NAME/TABLE/at     which entries of the index are sent, if not all of them
+    NAME/TABLE        their rows
+    NAME.DENSE        a dense tensor of every client
+
+Both sides know the index sets, so ids never travel with rows: a place in the index does, and only
+where rows are left out. What is read is untrusted: every size is known before it is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+
+from fedrows.flower.wire import (
+    WireError,
+    ids_from_bytes,
+    ids_to_bytes,
+    numbers_from_bytes,
+    numbers_size,
+    numbers_to_bytes,
+)
+from fedrows.index import Index
+from fedrows.params import Submodels
+from fedrows.schema import Schema
+from fedrows.seeds import WIRE, key
+
+
+@dataclass(frozen=True)
+class Form:
+    """What submodels look like: which rows of which tables, and how numbers are coded."""
+
+    index: Mapping[str, Index]
+    schema: Schema
+    coding: str
+    dtype: torch.dtype
+
+    @property
+    def clients(self) -> int:
+        """How many clients' submodels."""
+        return next(iter(self.index.values())).clients
+
+    def shapes(self) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+        """The shapes of all rows and of all dense tensors."""
+        rows: dict[str, tuple[int, ...]] = {
+            t: (len(x.ids), self.schema.tables[t].width) for t, x in self.index.items()
+        }
+        return rows, {name: (self.clients, *its) for name, its in self.schema.dense.items()}
+
+    @property
+    def most(self) -> int:
+        """The most bytes that submodels of this form take, names and lengths included."""
+        rows, dense = self.shapes()
+        size = 256 * (2 + 2 * len(rows) + len(dense))
+        shapes = (*rows.values(), *map(_flat, dense.values()))
+        size += sum(numbers_size(shape, self.coding) for shape in shapes)
+        return size + sum(5 * shape[0] for shape in rows.values())
+
+
+def write(name: str, found: Submodels, coding: str, salt: int = 0) -> dict[str, bytes]:
+    """Submodels as parts; `salt` tells one letter's rounding from another's."""
+    parts = {}
+    for place, (table, rows) in enumerate(found.rows.items()):
+        at = rows.ne(0).any(1).nonzero().view(-1)
+        if len(at) < len(rows):
+            parts[f"{name}/{table}/at"] = ids_to_bytes(at)
+            rows = rows.index_select(0, at)
+        parts[f"{name}/{table}"] = numbers_to_bytes(rows, coding, key(salt, WIRE, place))
+    for place, (tensor, dense) in enumerate(found.dense.items()):
+        flat = dense.reshape(_flat(tuple(dense.shape)))
+        parts[f"{name}.{tensor}"] = numbers_to_bytes(flat, coding, key(salt, WIRE, -1 - place))
+    return parts
+
+
+def read(name: str, parts: Mapping[str, bytes], form: Form) -> Submodels:
+    """Submodels of a known form, or a WireError; what belongs to no tensor is one, too."""
+    shapes, dense_shapes = form.shapes()
+    rows = {}
+    for table, (count, width) in shapes.items():
+        data = _part(parts, f"{name}/{table}")
+        at = parts.get(f"{name}/{table}/at")
+        if at is None:
+            rows[table] = numbers_from_bytes(data, (count, width), form.coding, form.dtype)
+            continue
+        places = ids_from_bytes(at, count, count)
+        some = numbers_from_bytes(data, (len(places), width), form.coding, form.dtype)
+        rows[table] = torch.zeros(count, width, dtype=form.dtype).index_copy_(0, places, some)
+    dense = {}
+    for tensor, shape in dense_shapes.items():
+        data = _part(parts, f"{name}.{tensor}")
+        dense[tensor] = numbers_from_bytes(data, _flat(shape), form.coding, form.dtype).view(shape)
+    return Submodels(form.index, rows, dense)
+
+
+def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A dense tensor's shape as rows: a coarse coding has a scale for each of them."""
+    return (prod(shape[:-1]), shape[-1]) if len(shape) > 2 else shape
+
+
+def names(name: str, form: Form) -> set[str]:
+    """Every part that submodels of this form may have."""
+    found = {f"{name}.{tensor}" for tensor in form.schema.dense}
+    for table in form.index:
+        found |= {f"{name}/{table}", f"{name}/{table}/at"}
+    return found
+
+
+def _part(parts: Mapping[str, bytes], name: str) -> bytes:
+    if name not in parts:
+        raise WireError(f"The letter lacks the part {name!r}.")
+    return parts[name]

@@ -1,0 +1,105 @@
+"""A run that outlives its servers: submitted again when the ServerApp or the SuperLink died.
+
+The ServerApp goes on from its own run folder, so a submission again loses one round at most. An
+app that raised an error is not tried again: it would raise it once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from fedrows.flower.control import FINISHED, ControlError, Value
+from fedrows.flower.processes import hearing_sigterm
+
+OWN_FAULT = "ServerApp failed with exception: "
+PATIENCE = 600.0  # seconds to wait for a SuperLink that is gone
+INTERRUPTED = 130
+
+
+class Operator(Protocol):
+    """What is needed of a `Control`."""
+
+    def submit(self, project: Path, config: Mapping[str, Value]) -> int:
+        """The id of a new run."""
+
+    def look(self, run: int) -> tuple[str, str]:
+        """The status of a run, and its details."""
+
+    def stop(self, run: int) -> None:
+        """Ends a run."""
+
+
+def persist(
+    control: Operator,
+    project: Path,
+    config: Mapping[str, Value],
+    retries: int,
+    say: Callable[[str], None],
+    every: float = 1.0,
+    patience: float = PATIENCE,
+) -> int:
+    """Submits and waits; 0 when a run has completed, 130 when it was stopped, else it raises.
+
+    Ctrl-C and SIGTERM stop the run too: nothing is left running.
+    """
+    run: int | None = None
+    with hearing_sigterm():
+        try:
+            for attempt in range(retries + 1):
+                run = _insist(lambda: control.submit(project, config), attempt, every, patience)
+                say(f"Run {run} is submitted.")
+                status, details = _outcome(control, run, every, patience)
+                if status == f"{FINISHED}:completed":
+                    say(f"Run {run} has completed.")
+                    return 0
+                if status == f"{FINISHED}:stopped":
+                    say(f"Run {run} was stopped.")
+                    return INTERRUPTED
+                if details.startswith(OWN_FAULT):
+                    raise ControlError(f"Run {run} failed: {details.removeprefix(OWN_FAULT)}")
+                say(f"Run {run} broke off ({details or 'its server died'}).")
+            raise ControlError(
+                f"Run {run} broke off, and so did {retries} before it: look into the SuperLink's "
+                "logs."
+            )
+        except KeyboardInterrupt:
+            with contextlib.suppress(ControlError):
+                if run is not None:
+                    control.stop(run)
+            raise
+
+
+def _outcome(control: Operator, run: int, every: float, patience: float) -> tuple[str, str]:
+    """The last status of a run and its details; a SuperLink that was away ends the run."""
+    gone_since: float | None = None
+    while True:
+        try:
+            status, details = control.look(run)
+        except ControlError:
+            gone_since = gone_since or time.monotonic()
+            if time.monotonic() - gone_since > patience:
+                raise
+        else:
+            if status.startswith(FINISHED):
+                return status, details
+            if gone_since is not None:  # its ServerApp died with it, or is to
+                with contextlib.suppress(ControlError):
+                    control.stop(run)
+                return f"{FINISHED}:failed", "the SuperLink was away"
+        time.sleep(every)
+
+
+def _insist(ask: Callable[[], int], attempt: int, every: float, patience: float) -> int:
+    """The answer; after the first attempt, refusals are waited out for a while."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return ask()
+        except ControlError:
+            if not attempt or time.monotonic() > until:
+                raise
+        time.sleep(every)

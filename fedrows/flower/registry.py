@@ -1,0 +1,289 @@
+"""Who is in the federation: nodes, the clients they host, and the heat that follows from them.
+
+Clients stand in an order of their own, and a client's number is its place in it. Those that are
+there at the start are sorted by name, as a simulation has them; who comes later goes to the end.
+Heat comes from here, never from uploads, and follows every change at the cost of the change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedrows.errors import RunFolderError
+from fedrows.flower.state import Name, empty
+from fedrows.flower.wire import Letter, WireError, ids_from_bytes, ids_to_bytes
+from fedrows.folder import placing
+from fedrows.heat import Heat
+from fedrows.index import Index
+from fedrows.schema import Schema
+
+
+@dataclass
+class Member:
+    """One client, as it was registered."""
+
+    node: str
+    name: Name
+    examples: int
+    index: dict[str, Tensor]  # table → sorted ids
+    accepted: int = 0  # the tag of the last round that counted
+
+
+@dataclass
+class Node:
+    """One node, as it was registered."""
+
+    secret: str  # SHA-256 of what proves it is the same node again
+    clients: list[Name]  # in the order that messages count them by
+    version: int = 1  # of that list and of its index sets
+    address: int = 0  # Flower's id of it, 0 while that is not known
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a registration may ask for."""
+
+    clients: int  # of one node
+    examples: int  # of one client: its weight
+
+
+@dataclass
+class Registry:
+    """All nodes and clients; `local` tables stay with the clients and are never told."""
+
+    schema: Schema
+    weighting: str
+    limits: Limits
+    local: frozenset[str] = frozenset()
+    nodes: dict[str, Node] = field(default_factory=dict)
+    members: list[Member] = field(default_factory=list)
+    version: int = 0  # grows with every change
+
+    def __post_init__(self) -> None:
+        self._numbers: dict[tuple[str, Name], int] = {}
+        self.weights = torch.empty(0, dtype=torch.float64)
+        self.heat = {t: Heat(empty(), empty().double(), 0.0) for t in self.tables}
+        self._count(self.members, 1)
+        self._renumber()
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables that the server has a say in."""
+        return [table for table in self.schema.tables if table not in self.local]
+
+    def number(self, node: str, name: Name) -> int:
+        """A client's number."""
+        return self._numbers[node, name]
+
+    def index(self, clients: Iterable[int]) -> dict[str, Index]:
+        """The index sets of some clients, by their numbers."""
+        chosen = [self.members[number] for number in clients]
+        return {table: _index([one.index[table] for one in chosen]) for table in self.tables}
+
+    def at(self, address: int) -> str | None:
+        """The name of the node that Flower has under an id."""
+        return next((name for name, node in self.nodes.items() if node.address == address), None)
+
+    def register(self, address: int, version: int, letter: Letter) -> str:
+        """Takes in a node with its clients, new or back again; gives its name."""
+        name, secret = _word(letter.facts, "node"), _word(letter.facts, "secret")
+        proof = hashlib.sha256(secret.encode()).hexdigest()
+        known = self.nodes.get(name)
+        if known is not None and not hmac.compare_digest(known.secret, proof):
+            raise WireError(f"Node {name!r} is known under another secret: choose another name.")
+        clients = self._read(name, letter, "")
+        old = {one.name: one for one in self.members if one.node == name}
+        for one in clients:
+            if one.name in old:
+                one.accepted = old[one.name].accepted
+        self.nodes[name] = Node(proof, [one.name for one in clients], version, address)
+        self._replace(name, clients)
+        return name
+
+    def change(self, node: str, letter: Letter) -> None:
+        """Takes in what a node says has changed: who left, who came, whose data did."""
+        mine = self.nodes[node]
+        left = _places(letter.facts.get("left", []), len(mine.clients))
+        moved = self._read(node, letter, "changed/")
+        members = {one.name: one for one in self.members if one.node == node}
+        for place in left:
+            members.pop(mine.clients[place], None)
+        for one in moved:
+            if one.name in members:
+                one.accepted = members[one.name].accepted
+            members[one.name] = one
+        kept = [name for place, name in enumerate(mine.clients) if place not in left]
+        mine.clients = kept + [one.name for one in moved if one.name not in set(kept)]
+        mine.version += 1
+        self._replace(node, [members[name] for name in mine.clients])
+
+    def forget(self, node: str) -> None:
+        """Lets a node and its clients go for good."""
+        self._replace(node, [])
+        del self.nodes[node]
+
+    def _read(self, node: str, letter: Letter, prefix: str) -> list[Member]:
+        """The clients that a letter describes, checked."""
+        names = letter.facts.get("clients", [])
+        limit = self.limits
+        if not isinstance(names, list) or len(names) > limit.clients:
+            raise WireError(f"Node {node!r} names no list of at most {limit.clients} clients.")
+        if not all(isinstance(n, int | str) and not isinstance(n, bool) for n in names):
+            raise WireError(f"Node {node!r} names a client by something else than text or number.")
+        if len(set(names)) < len(names):
+            raise WireError(f"Node {node!r} names a client twice.")
+        if any(isinstance(n, str) and len(n) > 256 for n in names):
+            raise WireError(f"Node {node!r} names a client by more than 256 letters.")
+        for name in names:
+            if any((other, name) in self._numbers for other in self.nodes if other != node):
+                raise WireError(f"Client {name!r} of node {node!r} is hosted by another node.")
+        most = limit.examples
+        sums = ids_from_bytes(_get(letter, f"{prefix}examples"), most * len(names) + 1, len(names))
+        if len(sums) != len(names):
+            raise WireError(f"Node {node!r} does not say how many examples each client has.")
+        examples = torch.diff(sums, prepend=torch.zeros(1, dtype=torch.int64)).tolist()
+        if any(not 1 <= count <= most for count in examples):
+            raise WireError(
+                f"Node {node!r} has a client with less than 1 or more than {most} examples."
+            )
+        index: dict[str, list[Tensor]] = {}
+        for table in self.tables:
+            rows = self.schema.tables[table].rows
+            flat = ids_from_bytes(
+                _get(letter, f"{prefix}index/{table}"), rows * len(names), rows * len(names)
+            )
+            splits = torch.searchsorted(flat, torch.arange(len(names) + 1) * rows)
+            ids = flat - torch.repeat_interleave(torch.arange(len(names)) * rows, splits.diff())
+            index[table] = [part.clone() for part in ids.split(splits.diff().tolist())]
+        return [
+            Member(node, name, examples[i], {table: its[i] for table, its in index.items()})
+            for i, name in enumerate(names)
+        ]
+
+    def _replace(self, node: str, clients: list[Member]) -> None:
+        """Puts these clients in the place of those that the node had."""
+        before = [one for one in self.members if one.node == node]
+        now = {one.name: one for one in clients}
+        self._count(before, -1)
+        self._count(clients, 1)
+        old = {one.name for one in before}
+        self.members = [
+            now.get(x.name, x) if x.node == node else x
+            for x in self.members
+            if x.node != node or x.name in now
+        ]
+        self.members += [one for one in clients if one.name not in old]
+        self.version += 1
+        self._renumber()
+
+    def sort(self) -> None:
+        """Orders clients by name, as a simulation has them; only before the first round."""
+        self.members.sort(key=lambda one: (isinstance(one.name, str), one.name))
+        self._renumber()
+
+    def _weight(self, one: Member) -> float:
+        return float(one.examples) if self.weighting == "examples" else 1.0
+
+    def _count(self, members: list[Member], sign: int) -> None:
+        """Adds some clients to the heat, or takes them away."""
+        if not members:
+            return
+        weights = sign * torch.tensor([self._weight(one) for one in members], dtype=torch.float64)
+        for table, heat in self.heat.items():
+            index = _index([one.index[table] for one in members])
+            self.heat[table] = heat.changed(index.ids, index.spread(weights), float(weights.sum()))
+
+    def _renumber(self) -> None:
+        self._numbers = {(one.node, one.name): i for i, one in enumerate(self.members)}
+        weights = [self._weight(one) for one in self.members]
+        self.weights = torch.tensor(weights, dtype=torch.float64)
+
+    def accepted(self) -> Tensor:
+        """The tag of the last round that counted, of every client: (N,)."""
+        return torch.tensor([one.accepted for one in self.members], dtype=torch.int64)
+
+    def save(self, path: Path) -> None:
+        """Writes nodes and clients into one file, whole or not at all."""
+        names = [[one.node, one.name, one.examples] for one in self.members]
+        nodes = {name: vars(node) for name, node in self.nodes.items()}
+        facts = {"members": names, "nodes": nodes, "version": self.version}
+        tensors = {}
+        for table in self.tables:
+            index = _index([one.index[table] for one in self.members])
+            tensors[f"{table}/ids"], tensors[f"{table}/splits"] = index.ids, index.splits
+        with placing(path) as part:
+            part.write_bytes(safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
+
+    def load_(self, path: Path) -> None:
+        """Reads what `save` has written, in place of what is here."""
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                facts = json.loads((file.metadata() or {})["fedrows"])
+                parts = {
+                    table: file.get_tensor(f"{table}/ids").split(
+                        file.get_tensor(f"{table}/splits").diff().tolist()
+                    )
+                    for table in self.tables
+                }
+            self.nodes = {name: Node(**its) for name, its in facts["nodes"].items()}
+            self.members = [
+                Member(node, name, examples, {table: parts[table][i] for table in self.tables})
+                for i, (node, name, examples) in enumerate(facts["members"])
+            ]
+            self.version = facts["version"]
+        except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(
+                f"{path} is missing or damaged: start the run again with --overwrite."
+            ) from error
+        self.__post_init__()
+
+
+def describe(
+    names: Sequence[Name],
+    examples: Sequence[int],
+    index: Mapping[str, Index],
+    schema: Schema,
+    prefix: str = "",
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Some clients as facts and parts of a letter: what `Registry` reads."""
+    parts = {f"{prefix}examples": ids_to_bytes(torch.tensor(examples, dtype=torch.int64).cumsum(0))}
+    for table, its in index.items():
+        rows = schema.tables[table].rows
+        parts[f"{prefix}index/{table}"] = ids_to_bytes(its.ids + its.owner * rows)
+    return {"clients": list(names)}, parts
+
+
+def _index(sets: Sequence[Tensor]) -> Index:
+    lengths = torch.tensor([len(ids) for ids in sets], dtype=torch.int64)
+    splits = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return Index(torch.cat([empty(), *sets]), splits)
+
+
+def _word(facts: Mapping[str, Any], name: str) -> str:
+    value = facts.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= 256:
+        raise WireError(f"The letter has no {name} of 1 to 256 letters.")
+    return value
+
+
+def _places(value: Any, limit: int) -> set[int]:
+    if not isinstance(value, list) or not all(type(x) is int and 0 <= x < limit for x in value):
+        raise WireError("The letter names clients that the node does not have.")
+    return set(value)
+
+
+def _get(letter: Letter, name: str) -> bytes:
+    if name not in letter.parts:
+        raise WireError(f"The letter lacks the part {name!r}.")
+    return letter.parts[name]

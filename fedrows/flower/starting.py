@@ -1,0 +1,219 @@
+"""How a SuperLink and a SuperNode are started: their options, their executors, their logs."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+
+from fedrows.flower.control import Value, as_toml
+from fedrows.flower.processes import (
+    MARK,
+    PORT_IN_USE,
+    AskedToEnd,
+    Group,
+    LaunchError,
+    end_marked,
+    free_port,
+    hearing_sigterm,
+    module,
+    undisturbed,
+)
+from fedrows.flower.security import Security
+from fedrows.flower.superlink import CONTROL_FROM, THIS_MACHINE
+from fedrows.flower.supernode import LAST_ID
+
+HOST = "127.0.0.1"
+SUPERLINK, EXECUTOR = "superlink", "serverapp"
+START_SECONDS = 120.0  # a slow machine imports for long
+RUNS_ON = "Uvicorn running on"  # what a SuperLink that listens says
+ACTIVE = "SuperNode ID:"  # what a SuperNode that is admitted says
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """A node: its name, and what its app finds in `context.node_config`."""
+
+    name: str
+    config: Mapping[str, Value] = field(default_factory=dict)
+
+
+def begin_superlink(
+    group: Group,
+    home: Path,
+    listen: tuple[str, int],
+    database: Path,
+    security: Security | None,
+    *,
+    warm: bool = True,
+    control_from: str = THIS_MACHINE,
+) -> Group:
+    """Starts a SuperLink and the executor of its ServerApps; `group` with both, not yet ready."""
+    host, port = listen
+    seldom = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}  # a run is begun once
+    group.environment = {
+        **group.environment,
+        **seldom,
+        CONTROL_FROM: ",".join(filter(None, [control_from, _own_address(host)])),
+    }
+    words = ["--host", host, "--port", str(port), "--database", str(database)]
+    words.append("--disable-runtime-dependency-installation")
+    trust = ["--insecure"]
+    if security is not None:
+        trust = ["--root-certificates", str(security.ca.absolute())]
+        words += ["--ssl-ca-certfile", str(security.ca), "--ssl-certfile"]
+        words += [str(security.certificate), "--ssl-keyfile", str(security.key)]
+    words.append("--enable-supernode-auth" if security is not None else "--insecure")
+    secret = _secret(home)
+    if warm:
+        words += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    _fresh(group.log(SUPERLINK), group.log(EXECUTOR))
+    leader = group.start(SUPERLINK, module("fedrows.flower.superlink", *words))
+    if warm:
+        near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        where = f"[{near}]:{port}" if ":" in near else f"{near}:{port}"
+        words = ["--runtime-api-address", where, *trust, "--parent-pid", str(leader.pid)]
+        words += ["--superexec-auth-secret-file", str(secret)]
+        group.start(EXECUTOR, module("fedrows.flower.warm", *words))
+    return group
+
+
+def begin_node(
+    node: NodeSpec,
+    superlink: str,
+    group: Group,
+    home: Path,
+    *,
+    ca: Path | None,
+    key: Path | None,
+    warm: bool = True,
+    more: Sequence[str] = (),
+) -> Group:
+    """Starts a SuperNode and the executor of its apps; `group` with both, not yet ready.
+
+    ca: the authority that vouches for the SuperLink; None speaks without TLS.
+    key: the node's private key. more: further options of flower-supernode.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    config = home / "node-config.toml"
+    config.write_text(as_toml(node.config), "utf-8")
+    port, secret = free_port(HOST), _secret(home)
+    words = ["--superlink", superlink, "--host", HOST, "--port", str(port), *more]
+    words += ["--root-certificates", str(ca.absolute())] if ca else ["--insecure"]
+    words += ["--auth-supernode-private-key", str(key)] if key else []
+    words += ["--node-config", str(config)] if node.config else []
+    if warm:
+        words += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    app = f"{node.name}-app"
+    if known := re.findall(rf"{ACTIVE} (\d+)", _text(group.log(node.name))):
+        group.environment = {**group.environment, LAST_ID: known[-1]}
+    _fresh(group.log(node.name), group.log(app))
+    leader = group.start(node.name, module("fedrows.flower.supernode", *words))
+    if warm:
+        words = ["--runtime-api-address", f"{HOST}:{port}", "--insecure"]
+        words += ["--parent-pid", str(leader.pid), "--superexec-auth-secret-file", str(secret)]
+        group.start(app, module("fedrows.flower.warm", *words))
+    return group
+
+
+def wait_for(group: Group, wanted: Mapping[str, str], timeout: float = START_SECONDS) -> bool:
+    """Waits for words in logs; False if a port was lost, an error if a process ended."""
+    until = time.monotonic() + timeout
+    left = dict(wanted)
+    while left:
+        for name, words in list(left.items()):
+            if words in _text(group.log(name)):
+                del left[name]
+        if (ended := group.ended) is not None:
+            if any(p.poll() == PORT_IN_USE for p in group.processes.values()):
+                return False
+            raise LaunchError(_why(group, ended))
+        if time.monotonic() > until:
+            slow = next(iter(left))
+            raise LaunchError(
+                f"{slow} is not ready after {timeout:g} s: look into {group.log(slow)}."
+            )
+        time.sleep(0.05)
+    return True
+
+
+def _why(group: Group, name: str) -> str:
+    """Why a process has ended, in a sentence."""
+    text = _text(group.log(name))
+    if "Failed to activate SuperNode" in text:
+        return (
+            f"The SuperLink does not admit node {name}: list its public key there with `fedrows "
+            "deploy admit`, or, if a node with this key was there a minute ago, start again later."
+        )
+    if "must be registered via the CLI" in text:
+        return f"The SuperLink admits no node without a key: give node {name} one with --key."
+    if "certificate verify failed" in text.lower():
+        return f"The SuperLink's certificate is not one that {name} trusts: check its ca.pem."
+    said = f" ({group.tail(name)})" if group.tail(name) else ""
+    return f"{name} has ended{said}: look into {group.log(name)}."
+
+
+def supervise(
+    group: Group, begin: Callable[[], None], look: Callable[[], str | None] = lambda: None
+) -> int:
+    """Starts a group and stays with it; 0 when asked to end, an error when one of it ends.
+
+    look: a sentence as soon as there is a reason to give up, which is then the error.
+    """
+    try:
+        with hearing_sigterm():
+            begin()
+            while True:
+                if (sentence := look()) is not None:
+                    raise LaunchError(sentence)
+                if (ended := group.ended) is not None:
+                    raise LaunchError(_why(group, ended))
+                time.sleep(0.2)
+    except AskedToEnd:
+        return 0
+    finally:
+        with undisturbed():
+            group.stop()
+            end_marked(group.environment[MARK])
+
+
+def _own_address(host: str) -> str:
+    """The address that this machine's requests to `host` come from, if it is not a loopback one."""
+    try:
+        found = socket.getaddrinfo(host, None)[0][4][0]
+    except OSError:
+        return ""
+    return "" if ip_address(found).is_unspecified else str(found)
+
+
+def _text(log: Path) -> str:
+    """What a log says so far; nothing if it is not there."""
+    try:
+        return log.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _fresh(*logs: Path) -> None:
+    """Puts the logs of an earlier start aside, numbered: words of theirs are not ours."""
+    for log in logs:
+        if log.exists():
+            taken = len(list(log.parent.glob(f"{log.stem}.[0-9]*.log")))
+            log.rename(log.with_name(f"{log.stem}.{taken + 1}.log"))
+
+
+def _secret(home: Path) -> Path:
+    """A file that only we can read, by which an executor proves that it is ours."""
+    place = home / "executor.secret"
+    if not place.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(32))
+    return place

@@ -1,0 +1,149 @@
+"""What a node keeps on its disk: who it is, and what its clients remember between rounds.
+
+    node.json                         its name, and the secret that proves it is the same node
+    RUN/told/VERSION.safetensors      what the server has been told of its clients
+    RUN/cache/TAG.safetensors         the rows that it has of the model
+    RUN/clients/KEY/TAG.safetensors   control variates, error feedback, rows that never leave
+
+A tag names one try of one round. What a round leaves is written under the round's own tag, beside
+what was there; the server's next message says which tag counted, and only that one stays. So a
+client never moves on from a round that the server did not accept, whoever was killed when.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from fedrows.errors import FedrowsError
+from fedrows.folder import as_json, placing, reason, write_whole
+
+Name = int | str  # what a node calls a client
+NODE, REFUSED = "node.json", "refused.txt"
+
+
+class NodeState:
+    """A node's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise FedrowsError(
+                f"The state folder {folder} cannot be made ({reason(error)}): choose another."
+            ) from error
+
+    def identity(self, wanted: str | None = None) -> tuple[str, str]:
+        """The node's name and its secret, made up at its first start."""
+        place = self.folder / NODE
+        if not place.exists():
+            name = wanted or f"node-{secrets.token_hex(4)}"
+            place.touch(mode=0o600)
+            write_whole(place, as_json({"name": name, "secret": secrets.token_hex(32)}))
+            place.chmod(0o600)
+        try:
+            found = json.loads(place.read_bytes())
+            name, secret = found["name"], found["secret"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise FedrowsError(
+                f"{place} is damaged: delete {self.folder} to join as a new node."
+            ) from None
+        if wanted is not None and wanted != name:
+            raise FedrowsError(
+                f"The state in {self.folder} is that of node {name!r}, not of {wanted!r}: "
+                "give each node a folder of its own."
+            )
+        return name, secret
+
+    def of_run(self, run: object) -> NodeState:
+        """The part that belongs to one run of a server."""
+        if not isinstance(run, str) or not re.fullmatch("[0-9a-f]{16}", run):
+            raise FedrowsError("The server's letter does not say which run it belongs to.")
+        return NodeState(self.folder / run)
+
+    def refuse(self, why: str) -> None:
+        """Leaves a sentence for whoever started this node."""
+        write_whole(self.folder / REFUSED, why.encode() + b"\n")
+
+    def of(self, client: Name) -> Tagged:
+        """What one client remembers."""
+        name = hashlib.sha256(json.dumps(client).encode()).hexdigest()[:32]
+        return Tagged(self.folder / "clients" / name)
+
+    @property
+    def cache(self) -> Tagged:
+        """The rows that the node has of the model."""
+        return Tagged(self.folder / "cache")
+
+    @property
+    def told(self) -> Tagged:
+        """What the server has been told, by the version of it."""
+        return Tagged(self.folder / "told")
+
+
+class Tagged:
+    """Tensors under tags, a file each; one of them counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def settle(self, tag: int) -> dict[str, Tensor] | None:
+        """What was stored under the tag that counts; all else is dropped. None if it is lost."""
+        for other in self.folder.glob("*.safetensors"):
+            if other != self._place(tag):
+                with suppress(OSError):
+                    other.unlink()
+        return self.get(tag)
+
+    def get(self, tag: int) -> dict[str, Tensor] | None:
+        """What was stored under a tag; None if it is lost or damaged."""
+        try:
+            return safetensors.torch.load(self._place(tag).read_bytes())
+        except (OSError, safetensors.SafetensorError):
+            return None
+
+    def put(self, tag: int, tensors: Mapping[str, Tensor], **facts: Any) -> None:
+        """Stores tensors under a tag, whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        plain = {name: x.detach().contiguous() for name, x in tensors.items()}
+        said = {name: json.dumps(value) for name, value in facts.items()}
+        with placing(self._place(tag)) as part:
+            part.write_bytes(safetensors.torch.save(plain, said or None))
+
+    def facts(self, tag: int, name: str) -> Any:
+        """A fact that was stored beside the tensors of a tag; None if there is none."""
+        try:
+            with safetensors.safe_open(self._place(tag), framework="pt") as file:
+                return json.loads((file.metadata() or {})[name])
+        except (OSError, safetensors.SafetensorError, KeyError, ValueError):
+            return None
+
+    def _place(self, tag: int) -> Path:
+        return self.folder / f"{tag >> 31:08d}-{tag & (2**31 - 1):08x}.safetensors"
+
+
+def tag_of(round_: int) -> int:
+    """A new tag for a try of a round: nobody can guess it, and no other try has it."""
+    return (round_ << 31) | secrets.randbits(31) or 1
+
+
+def round_of(tag: int) -> int:
+    """The round that a tag is of."""
+    return tag >> 31
+
+
+def empty() -> Tensor:
+    """No ids."""
+    return torch.empty(0, dtype=torch.int64)

@@ -1,0 +1,348 @@
+"""What travels between a server and its devices: letters of small facts and compact numbers.
+
+    letter   FROW · version · lengths · kind · facts (JSON) · parts (a name and bytes each)
+    ids      sorted, so only the gaps travel: 7 bits a byte, one byte for a gap up to 128
+    numbers  float32 · float16 · int8 (a float32 scale per row); the last two round at random
+
+Rounding is unbiased, E[arrives(x)] = x, because FedSubAvg multiplies a cold row's error by N/n_m;
+and a scale belongs to one row, so that a hot row's large step does not blur a cold row's.
+Whoever sends may lie. Nothing is unpickled, and no size is believed before the bytes are there:
+reading takes memory in proportion to what arrived. Errors never repeat what a letter said.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrows.errors import FedrowsError
+from fedrows.seeds import bits, uniform
+
+VERSION = 1
+CODINGS = ("float32", "float16", "int8")  # and float64, where a test wants every bit
+
+_MAGIC = b"FROW"
+_HEADER = struct.Struct("<4sHBHI")  # magic, version, bytes of the kind, parts, bytes of the facts
+_PART = struct.Struct("<BI")  # bytes of the name, bytes of the part
+_MOST_FACTS = 2**20  # bytes
+_DEEPEST = 16  # lists within lists
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # an open one runs to the end
+
+_BYTES = {"float64": 8, "float32": 4, "float16": 2, "int8": 1}
+_FORMATS = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "int8": "i1"}
+_LARGEST = {name: float(np.finfo(name).max) for name in ("float64", "float32", "float16")}
+# A row of up to four numbers is no larger in float16 than in int8 with its scale, and closer.
+_NARROW = 4
+
+
+class WireError(FedrowsError, ValueError):
+    """A letter that cannot be read, or numbers that cannot be sent."""
+
+
+@dataclass
+class Letter:
+    """One message: what it is about, small facts, and named parts."""
+
+    kind: str
+    facts: dict[str, Any]
+    parts: dict[str, bytes]
+
+
+def pack(letter: Letter) -> bytes:
+    """A letter as bytes; whatever is packed can be unpacked."""
+    kind, facts = _name_to_bytes(letter.kind), _facts_to_bytes(letter.facts)
+    if len(letter.parts) >= 2**16:
+        raise WireError(
+            f"A letter has {len(letter.parts)} parts, but at most {2**16 - 1} fit: send several."
+        )
+    blocks = [_HEADER.pack(_MAGIC, VERSION, len(kind), len(letter.parts), len(facts)), kind, facts]
+    for name, part in letter.parts.items():
+        if len(part) >= 2**32:
+            raise WireError(
+                f"A part of a letter has {len(part)} bytes, but at most {2**32 - 1} fit: "
+                f"send it in pieces."
+            )
+        encoded = _name_to_bytes(name)
+        blocks += [_PART.pack(len(encoded), len(part)), encoded, part]
+    return b"".join(blocks)
+
+
+def unpack(data: bytes, most: int = 2**30) -> Letter:
+    """The letter behind some bytes, refused if they are more than `most` or anything but one."""
+    if not isinstance(data, bytes):
+        raise WireError("A letter came as something other than bytes: refuse its sender.")
+    if len(data) > most:
+        raise WireError(f"A letter has {len(data)} bytes, but at most {most} are taken here.")
+    if data[:4] != _MAGIC:
+        raise WireError("A message is no letter of fedrows: look at who is sending.")
+    version = int.from_bytes(data[4:6], "little")
+    if len(data) >= 6 and version != VERSION:
+        raise WireError(
+            f"A letter is of wire format {version}, but this side speaks {VERSION}: "
+            f"run the same version of fedrows on both sides."
+        )
+    reader = _Reader(data)
+    _, _, kind_size, count, facts_size = _HEADER.unpack(reader.take(_HEADER.size))
+    if facts_size > _MOST_FACTS:
+        raise WireError(f"A letter's facts have {facts_size} bytes; at most {_MOST_FACTS} may.")
+    kind, facts = reader.name(kind_size), _facts_from_bytes(reader.take(facts_size))
+    parts: dict[str, bytes] = {}
+    for _ in range(count):
+        name_size, size = _PART.unpack(reader.take(_PART.size))
+        name = reader.name(name_size)
+        if name in parts:
+            raise WireError("A letter has two parts of one name: refuse its sender.")
+        parts[name] = reader.take(size)
+    if reader.left:
+        raise WireError(f"A letter is followed by {reader.left} bytes that belong to nothing.")
+    return Letter(kind, facts, parts)
+
+
+def ids_to_bytes(ids: Tensor) -> bytes:
+    """Sorted, distinct ids as the gaps between them, each a LEB128 varint."""
+    x = ids.detach().cpu().numpy()
+    if x.ndim != 1 or x.dtype != np.int64:
+        raise WireError(
+            f"Ids are sent as one list of int64, not as {x.ndim}-dimensional {x.dtype}."
+        )
+    gaps = np.diff(x, prepend=-1) - 1  # (R,), never negative: no gap means ids in a row
+    if len(x) and (x[0] < 0 or (x[1:] <= x[:-1]).any()):
+        raise WireError("Ids are sent sorted, without duplicates and from 0 on: sort them first.")
+    sizes = np.ones(len(x), dtype=np.int64)
+    for k in range(1, 9):  # nine groups of 7 bits hold every id
+        sizes += gaps >= 1 << 7 * k
+    starts = np.cumsum(sizes) - sizes
+    out = np.empty(int(sizes.sum()), dtype=np.uint8)
+    for k in range(int(sizes.max(initial=0))):
+        some = sizes > k
+        more = (sizes[some] > k + 1).astype(np.int64)
+        out[starts[some] + k] = (gaps[some] >> 7 * k) & 127 | more << 7
+    return out.tobytes()
+
+
+def ids_from_bytes(data: bytes, rows: int, most: int) -> Tensor:
+    """The ids behind some bytes: at most `most`, below `rows`, and strictly increasing.
+
+    Increasing they are by construction, since a gap cannot be negative.
+    """
+    if len(data) > 9 * most:
+        raise WireError(f"{len(data)} bytes of ids are more than {most} ids can take.")
+    x = np.frombuffer(data, dtype=np.uint8)
+    last = x < 128  # the last byte of each id
+    if int(np.count_nonzero(last)) > most:
+        raise WireError(f"There are more ids than the {most} that are taken here.")
+    if len(x) and not last[-1]:
+        raise WireError("A list of ids is cut off inside an id.")
+    ends = np.flatnonzero(last)
+    sizes = np.diff(ends, prepend=-1)
+    if int(sizes.max(initial=0)) > 9 or bool(((x[ends] == 0) & (sizes > 1)).any()):
+        raise WireError("A list of ids has an id that is longer than it has to be.")
+    starts = ends - sizes + 1
+    gaps = np.zeros(len(ends), dtype=np.int64)
+    for k in range(int(sizes.max(initial=0))):
+        some = sizes > k
+        gaps[some] |= (x[starts[some] + k] & 127).astype(np.int64) << 7 * k
+    # In float64 first, because a forged sum may not fit into 64 bits.
+    if gaps.sum(dtype=np.float64) + len(gaps) < 2.0**62:
+        ids = np.cumsum(gaps + 1) - 1
+        if not len(ids) or ids[-1] < rows:
+            return torch.from_numpy(ids)
+    raise WireError(f"A list of ids goes beyond the table's {rows} rows.")
+
+
+def numbers_to_bytes(x: Tensor, coding: str, key: int = 0) -> bytes:
+    """Numbers as bytes; rows lie along the first dimension, and a scalar is one row of one.
+
+    `key` names the draws of the rounding, and so must differ by round, client and tensor.
+    """
+    rows, width, coding = _layout(x.shape, coding)
+    if not x.is_floating_point() or not bool(x.isfinite().all()):
+        raise WireError("Numbers to be sent are not all finite floats: the training diverged.")
+    values = x.detach().cpu().to(torch.float64 if x.dtype != torch.float32 else x.dtype)
+    array = values.numpy().reshape(rows, width)
+    if coding == "int8":
+        scale = _scales(array)
+        wide = scale.astype(np.float64)[:, None]  # (R, 1)
+        parts = np.divide(array, wide, out=np.zeros((rows, width)), where=wide > 0)
+        return scale.astype("<f4").tobytes() + _round(parts, key).astype(np.int8).tobytes()
+    if np.abs(array).max(initial=0) > _LARGEST[coding]:
+        _too_large(coding)
+    if coding == "float16":
+        # The step between neighbours: 11 bits of significand, and 2⁻²⁴ below the normal numbers.
+        _, exponents = np.frexp(array)
+        steps = np.ldexp(1.0, np.maximum(exponents, -13) - 11)
+        array = _round(array / steps, key) * steps
+    return array.astype(_FORMATS[coding]).tobytes()
+
+
+def numbers_from_bytes(
+    data: bytes, shape: tuple[int, ...], coding: str, dtype: torch.dtype
+) -> Tensor:
+    """The numbers behind some bytes, which must be exactly as many as the shape takes."""
+    size = numbers_size(shape, coding)
+    if len(data) != size:
+        raise WireError(
+            f"Numbers of shape {tuple(shape)} in {coding} take {size} bytes, but {len(data)} came."
+        )
+    rows, width, coding = _layout(shape, coding)
+    if coding == "int8":
+        scale = np.frombuffer(data, dtype="<f4", count=rows).astype(np.float64)
+        parts = np.frombuffer(data, dtype=np.int8, offset=4 * rows).reshape(rows, width)
+        if not bool(((scale >= 0) & (scale < np.inf)).all()) or parts.min(initial=0) == -128:
+            raise WireError("Numbers in int8 came with a scale or a value that nobody sends.")
+        array = parts * scale[:, None]
+    else:
+        array = np.frombuffer(data, dtype=_FORMATS[coding]).astype(coding)  # a copy of our own
+    numbers = torch.from_numpy(array).to(dtype).reshape(shape)
+    if not bool(numbers.isfinite().all()):
+        raise WireError("Numbers came that are not all finite.")
+    return numbers
+
+
+def numbers_size(shape: Sequence[int], coding: str) -> int:
+    """How many bytes numbers of a shape take."""
+    rows, width, coding = _layout(shape, coding)
+    return rows * width * _BYTES[coding] + (4 * rows if coding == "int8" else 0)
+
+
+def arrives(x: Tensor, coding: str, key: int = 0) -> Tensor:
+    """What the other side will read; x − arrives(x) is what error feedback keeps for next time."""
+    sent = numbers_to_bytes(x, coding, key)
+    return numbers_from_bytes(sent, tuple(x.shape), coding, x.dtype).to(x.device)
+
+
+class _Reader:
+    """Takes bytes off the front of a letter, never more than are there."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.left = data, len(data)
+
+    def take(self, size: int) -> bytes:
+        if size > self.left:
+            raise WireError("A letter ends before what it announces: it was cut off or forged.")
+        start = len(self.data) - self.left
+        self.left -= size
+        return self.data[start : start + size]
+
+    def name(self, size: int) -> str:
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError:
+            raise WireError("A letter has a name that is not text: refuse its sender.") from None
+
+
+def _name_to_bytes(name: str) -> bytes:
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError:
+        raise WireError("A letter's kind or a part's name has half a character.") from None
+    if len(encoded) > 255:
+        raise WireError(f"A letter's kind or a part's name has {len(encoded)} bytes of 255.")
+    return encoded
+
+
+def _facts_to_bytes(facts: dict[str, Any]) -> bytes:
+    try:
+        text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        data = text.encode()
+    except (TypeError, ValueError, RecursionError):
+        raise WireError("A letter's facts are not all plain JSON: send numbers and text.") from None
+    if len(data) > _MOST_FACTS:
+        raise WireError(f"A letter's facts have {len(data)} bytes; at most {_MOST_FACTS} may.")
+    _facts_from_bytes(data)
+    return data
+
+
+def _facts_from_bytes(data: bytes) -> dict[str, Any]:
+    """A JSON object of bounded depth, with finite numbers, whole characters and no name twice."""
+    signs = np.frombuffer(_STRING.sub(b"", data), dtype=np.uint8)
+    opened = (signs == ord("[")) | (signs == ord("{"))
+    closed = (signs == ord("]")) | (signs == ord("}"))
+    depth = np.cumsum(opened.astype(np.int32) - closed)
+    if int(depth.max(initial=0)) > _DEEPEST:
+        raise WireError(f"A letter's facts are nested more than {_DEEPEST} deep.")
+    try:
+        facts = json.loads(
+            data.decode(),
+            parse_int=_whole,
+            parse_float=_finite,
+            parse_constant=_finite,
+            object_pairs_hook=_distinct,
+        )
+        if b"\\u" in data:  # an escape may be half a character, which no log could write
+            json.dumps(facts, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise WireError("A letter's facts are not valid JSON: refuse its sender.") from None
+    if not isinstance(facts, dict):
+        raise WireError("A letter's facts are not a JSON object: refuse its sender.")
+    return facts
+
+
+def _whole(text: str) -> int:
+    value = int(text) if len(text) <= 20 else 2**64
+    if not -(2**63) <= value < 2**64:
+        raise ValueError("more than 64 bits")
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("not finite")
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise ValueError("a name twice")
+    return result
+
+
+def _layout(shape: Sequence[int], coding: str) -> tuple[int, int, str]:
+    """How numbers of a shape lie: how many rows, how wide, and in which coding such rows go."""
+    if coding not in _BYTES:
+        raise WireError(f"There is no such coding of numbers: choose one of {', '.join(CODINGS)}.")
+    # Zeros count as ones: whatever follows must be able to multiply the sizes.
+    if min(shape, default=0) < 0 or math.prod(max(size, 1) for size in shape) >= 2**48:
+        raise WireError("A tensor's shape is negative or beyond all memory.")
+    rows, width = (shape[0], math.prod(shape[1:])) if len(shape) else (1, 1)
+    return rows, width, "float16" if coding == "int8" and width <= _NARROW else coding
+
+
+def _scales(array: np.ndarray) -> np.ndarray:
+    """The least float32 of each row that takes its largest number to at most 127: (R,)."""
+    peak = np.abs(array).max(1).astype(np.float64) if array.size else np.zeros(len(array))
+    if (peak > _LARGEST["float32"]).any():
+        _too_large("int8")
+    scale = (peak / 127).astype(np.float32)
+    short = scale.astype(np.float64) * 127 < peak  # or the largest number would be cut: a bias
+    scale = np.where(short, np.nextafter(scale, np.float32(np.inf)), scale)
+    if (scale.astype(np.float64) * 127 > _LARGEST["float32"]).any():
+        _too_large("int8")
+    return scale
+
+
+def _round(x: np.ndarray, key: int) -> np.ndarray:
+    """Whole numbers whose expectation is x: up with the probability of the fraction."""
+    low = np.floor(x)
+    draws = uniform(bits(key % 2**64, torch.arange(x.size))).numpy().reshape(x.shape)
+    result: np.ndarray = low + (draws < x - low)
+    return result
+
+
+def _too_large(coding: str) -> NoReturn:
+    largest = _LARGEST["float16" if coding == "float16" else "float32"]
+    raise WireError(
+        f"Numbers to be sent go beyond {largest:g}, the end of {coding}: "
+        f"lower the learning rate, clip, or send float32."
+    )

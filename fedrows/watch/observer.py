@@ -1,0 +1,104 @@
+"""What there is to see of a run, and the one interface of those who look."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedrows.errors import FedrowsError
+from fedrows.summary import METRICS
+
+
+class WatchError(FedrowsError, OSError):
+    """A place that a run's measurements cannot be written to."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that begins, or goes on after round `at`."""
+
+    name: str  # a/b is run b of comparison a
+    config: Mapping[str, Any] = field(default_factory=dict)  # as config.json has it
+    rounds: int = 0
+    at: int = 0
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What happened in one round. Bytes are those of all its clients together."""
+
+    round: int
+    asked: int
+    answered: int
+    dropped: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)  # reason → uploads
+    bytes_down: float | None = None  # None: nothing travels
+    bytes_up: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)  # phase → seconds
+
+
+class Observer(Protocol):
+    """Someone who is told how runs go, one run after another."""
+
+    def begin(self, run: Run) -> None:
+        """A run begins, or goes on."""
+
+    def round(self, facts: Facts) -> None:
+        """A round is done."""
+
+    def measured(self, line: Mapping[str, Any]) -> None:
+        """A round was evaluated; the line is that of metrics.jsonl."""
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Something else happened, such as a checkpoint or a report that was written."""
+
+    def end(self, done: bool) -> None:
+        """The run is done, or was stopped."""
+
+    def close(self) -> None:
+        """There will be no more runs."""
+
+
+def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of an evaluated round by name; those that have no value are left out."""
+    found = {name: line.get(name) for name in (*METRICS, "bytes_down", "bytes_up", "seconds")}
+    for bucket in line.get("buckets") or ():
+        place = f"heat/{bucket['low']}-{bucket['high']}"
+        found |= {f"{place}/{name}": bucket.get(name) for name in ("loss", "auc")}
+    return {name: float(x) for name, x in found.items() if x is not None and math.isfinite(x)}
+
+
+def numbers_of(facts: Facts) -> dict[str, float]:
+    """The numbers of a round by name."""
+    found = {
+        "round/asked": facts.asked,
+        "round/answered": facts.answered,
+        "round/dropped": facts.dropped,
+        "round/rejected": sum(facts.rejected.values()),
+        "round/bytes_down": facts.bytes_down,
+        "round/bytes_up": facts.bytes_up,
+        **{f"round/rejected_by/{plain(why)}": count for why, count in facts.rejected.items()},
+        **{f"round/seconds/{plain(phase)}": x for phase, x in facts.seconds.items()},
+    }
+    return {name: float(x) for name, x in found.items() if x is not None}
+
+
+def settings_of(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """A config as a flat list of settings: {"plan": {"lr": 0.1}} has plan.lr."""
+    found: dict[str, Any] = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            found |= settings_of(value, f"{before}{name}.")
+        else:
+            found[before + name] = value
+    return found
+
+
+def plain(text: str) -> str:
+    """Text as part of a name: letters, digits, - and _ stay what they are."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", text)

@@ -1,0 +1,237 @@
+"""Real federations: one that leaves nothing behind, and one that lets only the right nodes in."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedrows.flower import security, starting
+from fedrows.flower.control import ControlError, check_reachable
+from fedrows.flower.launch import Federation, LaunchError, NodeSpec
+from fedrows.flower.processes import Group, end_marked, environment, marked
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:'click.utils:DeprecationWarning"),
+]
+
+PROJECT = {
+    "pyproject.toml": """
+[project]
+name = "echo"
+version = "1.0.0"
+dependencies = []
+
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[tool.flwr.app]
+publisher = "fedrows"
+
+[tool.flwr.app.components]
+serverapp = "echo.server_app:app"
+clientapp = "echo.client_app:app"
+
+[tool.flwr.app.config]
+nodes = 1
+rounds = 1
+out = ""
+""",
+    "echo/__init__.py": "",
+    "echo/client_app.py": """
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    said = {"name": context.node_config["name"], "node": str(context.node_id)}
+    return Message(RecordDict({"said": ConfigRecord(said)}), reply_to=message)
+""",
+    "echo/server_app.py": """
+import time
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    for number in range(config["rounds"]):
+        while len(nodes := list(grid.get_node_ids())) < config["nodes"]:
+            time.sleep(0.1)
+        messages = [
+            Message(RecordDict({"x": ConfigRecord({"n": number})}), node, "train", ttl=60.0)
+            for node in nodes
+        ]
+        left = set(grid.push_messages(messages))
+        while left:
+            for reply in grid.pull_messages(left):
+                left.discard(reply.metadata.reply_to_message_id)
+                with Path(config["out"]).open("a") as out:
+                    said = "error" if reply.has_error() else reply.content["said"]
+                    out.write(f"{number} {said['name']} {said['node']}\\n")
+            time.sleep(0.05)
+""",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    for name, text in PROJECT.items():
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    return folder
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    name = os.urandom(8).hex()
+    yield name
+    end_marked(name)
+
+
+def make_keys(folder: Path, *nodes: str) -> security.Security:
+    security.make_authority(folder)
+    security.make_server(folder, ["localhost"])
+    for node in nodes:
+        security.make_node_key(folder, node)
+    return security.open_security(folder, nodes)
+
+
+def said(out: Path) -> list[list[str]]:
+    return sorted(line.split() for line in out.read_text().splitlines())
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_an_exchange_and_nothing_left_running(tmp_path: Path, project: Path, warm: bool) -> None:
+    out = tmp_path / "out"
+    nodes = [NodeSpec(name, {"name": f'{name}\'s "own"'}) for name in ("a", "b")]
+    with Federation(tmp_path / "federation", nodes, warm=warm) as federation:
+        run = federation.submit(project, {"nodes": 2, "out": str(out)})
+        assert federation.wait(run, 120) == "finished:completed"
+        assert list(marked(federation.mark))
+    assert list(marked(federation.mark)) == []
+    assert [line[:3] for line in said(out)] == [["0", "a's", '"own"'], ["0", "b's", '"own"']]
+
+
+def test_an_error_takes_everything_down(tmp_path: Path) -> None:
+    federation = Federation(tmp_path, [NodeSpec("a")])
+    with pytest.raises(ZeroDivisionError), federation:
+        1 / 0  # noqa: B018
+    assert list(marked(federation.mark)) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_federation_ends_with_whoever_started_it(tmp_path: Path, mark: str, how: int) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from fedrows.flower import launch\n"
+        f"federation = launch.Federation(Path({str(tmp_path)!r}), [launch.NodeSpec('a')])\n"
+        f"federation.mark = {mark!r}\n"
+        "with federation:\n"
+        "    print('up', flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(tmp_path, ""),
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"up\n"
+        assert len(list(marked(mark))) == 4
+        process.send_signal(how)
+        process.wait()
+    until = time.monotonic() + 30
+    while list(marked(mark)):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_only_nodes_with_a_listed_key_and_the_right_authority_are_let_in(
+    tmp_path: Path, project: Path
+) -> None:
+    keys = make_keys(tmp_path / "keys", "a", "stranger")
+    others = make_keys(tmp_path / "others")
+    out = tmp_path / "out"
+    with Federation(tmp_path / "federation", [NodeSpec("a", {"name": "a"})], keys) as federation:
+        run = federation.submit(project, {"nodes": 1, "out": str(out)})
+        assert federation.wait(run, 120) == "finished:completed"
+
+        federation.kill_node(0)
+        federation.start_node(0)  # the same key, so the same node
+        run = federation.submit(project, {"nodes": 1, "out": str(out)})
+        assert federation.wait(run, 120) == "finished:completed"
+        assert len({node for _, _, node in said(out)}) == 1
+
+        def join(name: str, **with_: Path | None) -> None:
+            home = tmp_path / f"home-{name}"
+            group = Group(federation.logs, environment(home, federation.mark))
+            node = NodeSpec(name)
+            try:
+                starting.begin_node(node, federation.address, group, home, **with_)  # type: ignore[arg-type]
+                starting.wait_for(group, {name: starting.ACTIVE})
+            finally:
+                group.kill()
+
+        stranger = keys.node_keys["stranger"]
+        with pytest.raises(LaunchError, match="does not admit node unlisted"):
+            join("unlisted", ca=keys.ca, key=stranger)
+        with pytest.raises(LaunchError, match="no node without a key"):
+            join("keyless", ca=keys.ca, key=None)
+        with pytest.raises(LaunchError, match="not one that misled trusts"):
+            join("misled", ca=others.ca, key=keys.node_keys["a"])
+        with pytest.raises(ControlError, match="does not speak plain HTTP"):
+            check_reachable(federation.address, None)
+        with pytest.raises(ControlError, match="does not vouch for"):
+            check_reachable(federation.address, others.ca)
+        (only,) = federation.control.nodes()
+        assert str(only["node-id"]) == said(out)[0][2]
+    assert list(marked(federation.mark)) == []
+
+
+def test_a_superlink_and_a_serverapp_that_were_killed_are_back_at_work(
+    tmp_path: Path, project: Path
+) -> None:
+    out = tmp_path / "out"
+    with Federation(tmp_path / "federation", [NodeSpec("a", {"name": "a"})]) as federation:
+        run = federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
+        _until_said(out, 1)
+        assert federation.kill_serverapp()
+        assert federation.wait(run, 30) == "finished:failed"
+
+        federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
+        _until_said(out, len(said(out)) + 1)
+        federation.kill_superlink()
+        federation.start_superlink()
+        federation.freeze_node(0)
+        run = federation.submit(project, {"nodes": 1, "out": str(out)})
+        before = len(said(out))
+        time.sleep(2)
+        assert len(said(out)) == before  # the node is frozen
+        federation.thaw_node(0)
+        assert federation.wait(run, 120) == "finished:completed"
+        assert len({node for _, _, node in said(out)}) == 1  # it was one node all the time
+
+
+def _until_said(out: Path, lines: int) -> None:
+    until = time.monotonic() + 120
+    while not out.exists() or len(said(out)) < lines:
+        assert time.monotonic() < until
+        time.sleep(0.1)
