@@ -1,0 +1,1 @@
+"""Privacy: heat, index sets and updates without showing any one client's features."""

@@ -1,0 +1,167 @@
+"""Which rows a client asks for, answered with two stages of randomized response.
+
+The first stage is permanent: a client answers once for a raw value and remembers what it said, so
+that asking again teaches nothing. The second lies anew in every round, so that the answers of two
+rounds cannot be matched with each other.
+
+    b  ──permanent (p1, q1)──▶  b'  ──fresh (p2, q2), each round──▶  y
+
+    ε after R answers = max( ln P(all 1 | held)/P(all 1 | not), ln P(all 0 | not)/P(all 0 | held) )
+    P(all 1 | b) = P(b'=1 | b)·p2^R + P(b'=0 | b)·q2^R, and alike for 0
+
+These are the extremes, since the likelihood ratio grows with the number of ones. With R → ∞ it is
+the permanent stage's ε. A holder keeps a row with probability p1·p2 + (1−p1)·q2, by which the
+correction divides; for one client it is p2 or q2 for ever, so that only the mean over a row's
+holders is unbiased. A value that a client comes to hold later keeps its first answer.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from fedrows.errors import PlanError, RunFolderError
+from fedrows.folder import placing
+from fedrows.privacy.noise import Source
+from fedrows.privacy.response import Response, check_epsilon
+from fedrows.privacy.values import Values
+
+
+@dataclass(frozen=True)
+class TwoStage:
+    """A permanent response and a fresh one."""
+
+    permanent: Response
+    fresh: Response
+
+    @classmethod
+    def of(cls, once: float, for_ever: float) -> TwoStage:
+        """Symmetric stages such that one answer has ε `once`, and any number of them `for_ever`."""
+        check_epsilon(once, "The ε of one round")
+        check_epsilon(for_ever, "The ε for ever")
+        if once >= for_ever:
+            raise PlanError(
+                f"The ε of one round is {once}, but must be below the ε for ever, {for_ever}."
+            )
+        permanent = Response.symmetric(for_ever)
+        keep = 1 / (1 + math.exp(-once))
+        fresh = (keep - permanent.lie) / (permanent.keep - permanent.lie)
+        return cls(permanent, Response(fresh, 1 - fresh))
+
+    @property
+    def keep_probability(self) -> float:
+        """How likely a client that holds a row asks for it."""
+        return self._one(self.permanent.keep)
+
+    @property
+    def decoy_probability(self) -> float:
+        """How likely a client that does not hold a row asks for it."""
+        return self._one(self.permanent.lie)
+
+    @property
+    def epsilon_once(self) -> float:
+        """ε of one round's answer, for one raw value."""
+        return self.epsilon_after(1)
+
+    @property
+    def epsilon_for_ever(self) -> float:
+        """ε of all answers there will ever be, for one raw value."""
+        return self.permanent.epsilon
+
+    def epsilon_after(self, answers: int) -> float:
+        """ε of so many rounds' answers together, for one raw value."""
+        p, q = self.permanent.keep, self.permanent.lie
+        ones = (self.fresh.lie / self.fresh.keep) ** answers
+        zeros = ((1 - self.fresh.keep) / (1 - self.fresh.lie)) ** answers
+        return max(
+            math.log((p + (1 - p) * ones) / (q + (1 - q) * ones)),
+            math.log((1 - q + q * zeros) / (1 - p + p * zeros)),
+        )
+
+    def _one(self, permanent: float) -> float:
+        return permanent * self.fresh.keep + (1 - permanent) * self.fresh.lie
+
+
+@dataclass
+class Answers:
+    """What one client has permanently said about one table's values. It is as secret as its data.
+
+    Goes to disk with `save` before the first answer leaves the device, or a killed process would
+    answer a second time.
+    """
+
+    permanent: Response
+    values: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # sorted
+    said: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
+
+    def recall_(
+        self, values: np.ndarray, held: np.ndarray, source: Source = os.urandom
+    ) -> np.ndarray:
+        """The permanent answer to each value, given now if never before: (V,)."""
+        asked, back = np.unique(values, return_inverse=True)
+        new = asked[~np.isin(asked, self.values, assume_unique=True)]
+        first = self.permanent.answer(np.isin(new, held), source)
+        both, said = np.concatenate([self.values, new]), np.concatenate([self.said, first])
+        order = np.argsort(both, kind="stable")
+        self.values, self.said = both[order], said[order]
+        return self.said[np.searchsorted(self.values, asked)][back]
+
+    def answer_(
+        self,
+        rows: np.ndarray,
+        held: np.ndarray,
+        stages: TwoStage,
+        values: Values | None = None,
+        source: Source = os.urandom,
+    ) -> np.ndarray:
+        """Whether a client that holds some rows asks for each row of a union, in one round: (U,).
+
+        Rows of one raw value get one answer, and of them a client asks for the variants it has.
+        """
+        if stages.permanent != self.permanent:
+            raise PlanError(
+                f"The permanent answers were given at ε {self.permanent.epsilon:.4g}, not "
+                f"{stages.permanent.epsilon:.4g}: keep that ε, since answering anew spends anew."
+            )
+        of_value, variant = (values or Values()).of(np.asarray(rows, dtype=np.int64))
+        my_values, mine = (values or Values()).of(np.asarray(held, dtype=np.int64))
+        asked, back = np.unique(of_value, return_inverse=True)
+        fresh = stages.fresh.answer(self.recall_(asked, my_values, source), source)
+        return fresh[back] & ((variant == 0) | np.isin(variant, mine))
+
+    def save(self, path: Path) -> None:
+        """Writes the answers into a file of their own that only the user may read."""
+        with placing(path) as part, os.fdopen(_private(part), "wb") as file:
+            self.write(file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def write(self, file: BinaryIO) -> None:
+        """Writes the answers into an open file."""
+        stage = np.array([self.permanent.keep, self.permanent.lie])
+        np.savez(file, values=self.values, said=np.packbits(self.said), permanent=stage)
+
+    @classmethod
+    def open(cls, path: Path) -> Answers:
+        """The answers that `save` has written."""
+        try:
+            with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as file:
+                values, permanent = file["values"], file["permanent"].tolist()
+                said = np.unpackbits(file["said"], count=len(values)).astype(bool)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise RunFolderError(
+                f"The permanent answers in {path} cannot be read ({error}): restore the file, since"
+                " answering anew spends anew."
+            ) from error
+        return cls(Response(*permanent), values, said)
+
+
+def _private(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

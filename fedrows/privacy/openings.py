@@ -1,0 +1,299 @@
+"""Minimum contributors: a row of a secure sum is opened only if enough clients really hold it.
+
+Some clients of the cohort are openers, drawn by the digest of all advertised keys. Client i and
+opener c share a key. What goes into the secure sum, per client:
+
+    rows      x_i[r] + Σ_c PRF(k_ic, r)           x_i[r] = 0 where i does not hold r
+    extra     what is opened in any case, such as dense tensors
+    count c   [i holds r] + PRF'(k_ic, r)          for every opener c
+    tag c     Σ_r ρ_c[r]·[i holds r] + PRF''(k_ic)
+
+ρ_c is a secret of opener c that it has sealed to all clients, not to the server. Once the sum is
+opened, its rows are still padded. The server shows opener c its counts and tags. The opener takes
+off the pads of exactly those clients that all have signed to be in the sum, and checks the counts
+against the tags; then it lets go of Σ_i PRF(k_ic, r) for the rows with enough holders, and of no
+other. Without all openers no row can be opened. The server learns which rows have enough holders,
+not how many; the openers learn the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrows.errors import DataError, PlanError
+from fedrows.privacy import secure_sum
+from fedrows.privacy.keys import KEY, NodeKey, Words, add_stream_, derive, stream
+from fedrows.privacy.messages import check, pack, unpack
+from fedrows.privacy.protocol import ClientHalf, MessageError, ProtocolError, ServerHalf
+from fedrows.privacy.randomness import fresh
+from fedrows.privacy.session import Session
+from fedrows.privacy.terms import Terms
+
+Bits = NDArray[np.bool_]
+TAGS = 4  # independent tags per opener
+_ROWS, _PADS = "rows", "pads"  # what an opener signs
+
+
+@dataclass(frozen=True)
+class Openings:
+    """What is added up, and how many holders a row must have."""
+
+    name: str
+    cohort: tuple[int, ...]
+    rows: int  # of the union
+    width: int  # words in a row
+    minimum: int  # holders that a row must have
+    extra: int = 0  # words that are opened in any case
+    openers: int = 2
+    word: str = "uint32"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.minimum <= len(self.cohort):
+            raise PlanError(
+                f"A row of {self.name} needs {self.minimum} contributors, but must need at least 1 "
+                f"and at most the {len(self.cohort)} clients of the cohort."
+            )
+        if self.openers < 1:
+            raise PlanError(f"{self.name} has {self.openers} openers, but needs at least 1.")
+        if self.word not in ("uint32", "uint64"):
+            raise PlanError(f"A word of {self.name} is {self.word!r}: use uint32 or uint64.")
+        if len(self.cohort) >= 2**16:
+            raise PlanError(f"The cohort of {self.name} has more than {2**16 - 1} clients.")
+
+    def terms(self, threshold: int, **more: Any) -> Terms:
+        """The terms of the sum behind it."""
+        about = f"{self.name}, {self.rows} rows of {self.width} from {self.minimum} holders on"
+        return Terms(
+            about, self.cohort, threshold, self.length, self.word, openers=self.openers, **more
+        )
+
+    @property
+    def lane(self) -> np.dtype[np.unsignedinteger]:
+        """The type of a count; several share a word, and no sum of them can spill over."""
+        return np.dtype("<u1" if len(self.cohort) < 2**8 else "<u2")
+
+    @property
+    def forgery(self) -> float:
+        """The odds, at most, that wrong counts pass an opener's check.
+
+        A count off by δ shifts a tag by ρ·δ, which the server would have to guess modulo 2^bits; δ
+        is below the lane's size, so it costs at most the lane's bits but one.
+        """
+        bits, lost = 8 * np.dtype(self.word).itemsize, 8 * self.lane.itemsize - 1
+        return 2.0 ** (-TAGS * (bits - lost))
+
+    @property
+    def length(self) -> int:
+        """Words in a client's vector."""
+        return self.rows * self.width + self.extra + self.openers * self._claim
+
+    @property
+    def _counts(self) -> int:
+        """Words that the counts of all rows take."""
+        return -(-self.rows * self.lane.itemsize // np.dtype(self.word).itemsize)
+
+    @property
+    def _claim(self) -> int:
+        """Words for one opener: counts and tags."""
+        return self._counts + TAGS
+
+    def padded(self, vector: Words) -> Words:
+        """The part of a vector that holds the rows."""
+        return vector[: self.rows * self.width]
+
+    def open(self, vector: Words) -> Words:
+        """The part of a vector that is opened in any case."""
+        return vector[self.rows * self.width :][: self.extra]
+
+    def claim(self, vector: Words, number: int) -> Words:
+        """The part of a vector that is for an opener, by its place among them."""
+        start = self.rows * self.width + self.extra + number * self._claim
+        return vector[start : start + self._claim]
+
+    def tags(self, seed: bytes, counts: NDArray[Any]) -> Words:
+        """Σ_r ρ[r]·counts[r] for the ρ of a seed."""
+        factors = stream(derive(seed, b"tags"), TAGS * self.rows, self.word)
+        products = factors.reshape(TAGS, self.rows) * counts.astype(self.word)
+        tags: Words = products.sum(axis=1, dtype=self.word)
+        return tags
+
+    def pack_counts(self, counts: NDArray[Any]) -> Words:
+        """Counts side by side in words."""
+        lanes = np.zeros(self._counts * np.dtype(self.word).itemsize, dtype=np.uint8).view(
+            self.lane
+        )
+        lanes[: self.rows] = counts
+        return lanes.view(self.word)
+
+    def unpack_counts(self, words: Words) -> NDArray[np.unsignedinteger[Any]]:
+        """The counts in some words."""
+        return words.copy().view(self.lane)[: self.rows]
+
+
+@dataclass(frozen=True)
+class OpenedSum:
+    """What the server is left with."""
+
+    rows: Words  # (rows, width), 0 where a row was not opened
+    opened: Bits  # (rows,)
+    extra: Words
+    total: secure_sum.Sum
+
+
+def client(
+    plan: Openings,
+    terms: Terms,
+    me: int,
+    node: NodeKey,
+    registry: Mapping[int, bytes],
+    values: Words,
+    holds: Bits,
+    extra: Words | None = None,
+) -> ClientHalf[Bits]:
+    """The client half; it returns which rows were opened. The others are to be sent again."""
+    _check(plan, me, values, holds, extra)
+
+    def vector(session: Session) -> Words:
+        words: Words = np.zeros(plan.length, dtype=plan.word)
+        plan.padded(words)[:] = values.reshape(-1)
+        if extra is not None:
+            plan.open(words)[:] = extra
+        for number, opener in enumerate(session.circle.openers):
+            claim = plan.claim(words, number)
+            claim[:-TAGS] = plan.pack_counts(holds)
+            claim[-TAGS:] = plan.tags(_seed(session, opener), holds)
+            add_stream_(claim, session.key(opener, _about("claim", opener)))
+            add_stream_(plan.padded(words), session.key(opener, _about("rows", opener)))
+        return words
+
+    ending = yield from secure_sum.client(terms, me, node, registry, vector, note=fresh(KEY))
+    session, answer = ending.session, ending.answer
+    if me in session.circle.openers:
+        answer = yield _let_go(plan, session, answer)
+    return _told(plan, session, answer)
+
+
+def server(plan: Openings, terms: Terms, registry: Mapping[int, bytes]) -> ServerHalf[OpenedSum]:
+    """The server half. Should an opener fall silent, no row is opened."""
+    total = yield from secure_sum.server(terms, registry)
+    openers = total.circle.openers
+    replies = yield {
+        opener: plan.claim(total.values, number).tobytes()
+        for number, opener in enumerate(openers)
+        if opener in total.answering
+    }
+    table = plan.padded(total.values).reshape(plan.rows, plan.width).copy()
+    opened: Bits | None = None
+    signed: list[bytes] = []
+    for opener in openers:
+        try:
+            if opener not in replies:
+                raise ProtocolError(f"Opener {opener} did not answer: no row was opened.")
+            parts = _parts(opener, replies[opener], 2)
+            bits = _bits(plan, opener, check(registry, terms.context, _ROWS, opener, parts[0]))
+            if opened is not None and (bits != opened).any():
+                raise MessageError(opener, "opens other rows than another opener's")
+            pads = check(registry, terms.context, _PADS, opener, parts[1])
+            if len(pads) != bits.sum() * plan.width * table.itemsize:
+                raise MessageError(opener, "of phase 'pads' has the wrong length")
+        except ProtocolError as error:
+            total.left_out[opener] = str(error)
+            opened, signed = np.zeros(plan.rows, dtype=np.bool_), []
+            break
+        opened = bits
+        signed.append(parts[0])
+        table[bits] -= np.frombuffer(pads, dtype=plan.word).reshape(-1, plan.width)
+    assert opened is not None  # there is an opener
+    table[~opened] = 0
+    yield dict.fromkeys(total.answering, pack(*signed))
+    return OpenedSum(table, opened, plan.open(total.values).copy(), total)
+
+
+def _let_go(plan: Openings, session: Session, request: bytes) -> bytes:
+    """An opener's message: which rows have enough holders, and its pads of those alone."""
+    me, openers = session.me, session.circle.openers
+    claim = np.frombuffer(request, dtype=np.uint8).copy()
+    if len(claim) != plan.claim(np.zeros(plan.length, plan.word), openers.index(me)).nbytes:
+        raise ProtocolError(f"What opener {me} was shown has the wrong length: nothing is let go.")
+    words = claim.view(plan.word)
+    for one in session.survivors:
+        add_stream_(words, session.key(one, _about("claim", me)), minus=True)
+    counts = plan.unpack_counts(words[:-TAGS])
+    right = (plan.tags(_seed(session, me), counts) == words[-TAGS:]).all()
+    if not right or (plan.rows and counts.max() > len(session.survivors)):
+        raise ProtocolError(
+            f"The counts that opener {me} was shown in {session.terms.name} are not those of the "
+            "clients in the sum: nothing is let go."
+        )
+    opened = counts >= plan.minimum
+    pads: Words = np.zeros(plan.rows * plan.width, dtype=plan.word)
+    for one in session.survivors:
+        add_stream_(pads, session.key(one, _about("rows", me)))
+    chosen = pads.reshape(plan.rows, plan.width)[opened].tobytes()
+    bits = np.packbits(opened).tobytes()
+    return pack(session.sign(_ROWS, bits), session.sign(_PADS, chosen))
+
+
+def _told(plan: Openings, session: Session, answer: bytes) -> Bits:
+    """The rows that all openers say were opened; none if the server cannot show that."""
+    openers = session.circle.openers
+    if not answer:
+        return np.zeros(plan.rows, dtype=np.bool_)
+    parts = _parts(openers[0], answer, len(openers))
+    found = [
+        _bits(plan, opener, session.check(_ROWS, opener, part))
+        for opener, part in zip(openers, parts, strict=True)
+    ]
+    for opener, bits in zip(openers, found, strict=True):
+        if (bits != found[0]).any():
+            raise MessageError(opener, "opens other rows than another opener's")
+    return found[0]
+
+
+def _seed(session: Session, opener: int) -> bytes:
+    """The secret behind an opener's tags."""
+    if len(session.notes[opener]) != KEY:
+        raise MessageError(opener, "of phase 'shares' brings no secret for its tags")
+    return session.notes[opener]
+
+
+def _about(what: str, opener: int) -> str:
+    """The purpose of a pad's key; two openers share one pair of keys, so it names the opener."""
+    return f"{what} of opener {opener}"
+
+
+def _parts(sender: int, message: bytes, count: int) -> list[bytes]:
+    try:
+        return unpack(message, count)
+    except ValueError as error:
+        raise MessageError(sender, str(error)) from None
+
+
+def _bits(plan: Openings, sender: int, body: bytes) -> Bits:
+    if len(body) != -(-plan.rows // 8):
+        raise MessageError(sender, "of phase 'rows' has the wrong length")
+    return np.unpackbits(np.frombuffer(body, dtype=np.uint8), count=plan.rows).astype(np.bool_)
+
+
+def _check(plan: Openings, me: int, values: Words, holds: Bits, extra: Words | None) -> None:
+    """A DataError unless a client's part has the agreed shapes, and its decoys are 0."""
+    shapes = {
+        "values": (values, (plan.rows, plan.width), plan.word),
+        "holds": (holds, (plan.rows,), "bool"),
+        "extra": (np.zeros(0, plan.word) if extra is None else extra, (plan.extra,), plan.word),
+    }
+    for name, (array, shape, dtype) in shapes.items():
+        if array.shape != shape or array.dtype != np.dtype(dtype):
+            raise DataError(
+                f"Client {me}'s {name} are {array.dtype} of shape {array.shape}, but must be "
+                f"{dtype} of shape {shape}."
+            )
+    if values[~holds].any():
+        raise DataError(
+            f"Client {me} sends values for a row that it does not hold: they must be 0."
+        )

@@ -1,0 +1,75 @@
+"""A client half that lives through the end of its process: its seed and what it was sent.
+
+A client half is a function of its inputs, its randomness and the requests it gets. So it is enough
+to keep a seed and the requests: after a restart it is run again from the start, silently, and goes
+on where it was. The file is as secret as the masks, belongs to one sum, and goes when that ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from fedrows.folder import placing
+from fedrows.privacy.messages import pack, unpack
+from fedrows.privacy.protocol import ClientHalf, ProtocolError
+from fedrows.privacy.randomness import replaying
+
+C = TypeVar("C")
+SEED = 32
+
+
+@dataclass(frozen=True)
+class Done(Generic[C]):
+    """A client half has returned."""
+
+    result: C
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The file of one client's half in one sum."""
+
+    path: Path
+
+    def begin(self) -> None:
+        """A new half; one that was begun before is not begun again, for its masks would repeat."""
+        if self.path.exists():
+            raise ProtocolError(f"{self.path.name} was begun before: a sum is never begun twice.")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._write([os.urandom(SEED)])
+
+    def advance(self, make: Callable[[], ClientHalf[C]], request: bytes) -> bytes | Done[C]:
+        """The reply to the next request; the first request only wakes the half up."""
+        try:
+            seed, *before = unpack(self.path.read_bytes())
+        except (OSError, ValueError):
+            raise ProtocolError(f"What {self.path.name} was about is lost: it drops out.") from None
+        requests = [*before, request]
+        self._write([seed, *requests])
+        with replaying(seed):
+            half = make()
+            try:
+                reply = next(half)
+                for one in requests[1:]:
+                    reply = half.send(one)
+            except StopIteration as stop:
+                return Done(stop.value)
+        return reply
+
+    def end(self) -> None:
+        """Forgets the half; only that it was begun is remembered."""
+        with suppress(OSError):
+            self._write([])
+
+    def _write(self, parts: list[bytes]) -> None:
+        with placing(self.path) as part:
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(pack(*parts))
+                file.flush()
+                os.fsync(file.fileno())

@@ -1,0 +1,241 @@
+"""Secure sum (Bonawitz et al., CCS 2017; Bell et al., CCS 2020): the server sees the total alone.
+
+    y_i = x_i + PRG(b_i) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij)        mod 2^bits
+
+Masks s_ij cancel in the sum. Of those who sent y the self masks b_i are opened by shares, of those
+who dropped out before that the keys behind s_ij; nobody lets go of both for one client, so a vector
+that comes too late stays masked by its b_i. With fewer clients than the threshold in any phase
+nothing is opened. `session` is the client's side; this file is the server's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from fedrows.privacy.keys import KEY, AgreementKey, NodeKey, Words, add_stream_, derive
+from fedrows.privacy.messages import check, digest, pack, pack_ids, unpack
+from fedrows.privacy.protocol import ClientHalf, MessageError, ProtocolError, ServerHalf
+from fedrows.privacy.session import (
+    AGREED,
+    KEYS,
+    MASKED,
+    OPENED,
+    SHARES,
+    Advert,
+    Session,
+    commit,
+    mask_key,
+)
+from fedrows.privacy.shamir import SHARE, recover
+from fedrows.privacy.terms import Circle, Terms
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What the server is left with."""
+
+    values: Words  # (length,)
+    clients: list[int]  # whose vectors are in it
+    left_out: dict[int, str]  # who is not in it, or fell silent before the end, and why
+    liars: list[int]  # who sent wrong shares, where that could be told
+    circle: Circle
+    answering: list[int]  # who was there to the end
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Where a client stands after its last message, and the server's next request."""
+
+    session: Session
+    answer: bytes
+
+
+def client(
+    terms: Terms,
+    me: int,
+    node: NodeKey,
+    registry: Mapping[int, bytes],
+    vector: Words | Callable[[Session], Words],
+    note: bytes = b"",
+) -> ClientHalf[Ending]:
+    """The client half. A vector may be made late, when the peers' sealed notes have been read."""
+    session = Session(terms, me, node, registry, note)
+    answer = yield session.advertise()
+    answer = yield session.share(answer)
+    answer = yield session.mask(answer, vector)
+    answer = yield session.agree(answer)
+    answer = yield session.open(answer)
+    return Ending(session, answer)
+
+
+def server(terms: Terms, registry: Mapping[int, bytes]) -> ServerHalf[Sum]:
+    """The server half: five requests, then the sum, or a ProtocolError and nothing opened."""
+    desk = _Desk(terms, registry)
+
+    replies = yield dict.fromkeys(terms.cohort, b"")
+    adverts = desk.accept(KEYS, terms.cohort, replies, desk.advert)
+    digests = b"".join(digest(adverts[one].body) for one in adverts)
+    head = pack(pack_ids(adverts), digests)
+    circle = terms.circle(list(adverts), digest(pack_ids(adverts), digests))
+    peers = {one: circle.peers(one) for one in adverts}
+
+    keys = replies
+    replies = yield {one: head + pack(*(keys[p] for p in peers[one])) for one in adverts}
+
+    def boxes_of(sender: int, body: bytes) -> dict[int, bytes]:
+        return dict(zip(peers[sender], unpack(body, len(peers[sender])), strict=True))
+
+    boxes = desk.accept(SHARES, adverts, replies, boxes_of)
+    desk.check_openers(circle, boxes)
+    inbox = {one: [p for p in peers[one] if p in boxes] for one in boxes}
+
+    replies = yield {
+        one: pack(pack_ids(inbox[one]), *(boxes[p][one] for p in inbox[one])) for one in boxes
+    }
+    masked = desk.accept(MASKED, boxes, replies, desk.words)
+    total: Words = np.zeros(terms.length, dtype=terms.dtype)
+    for words in masked.values():
+        total += words
+    survivors = list(masked)
+
+    replies = yield dict.fromkeys(survivors, pack_ids(survivors))
+    wanted = digest(pack_ids(survivors))
+    agreed = desk.accept(AGREED, survivors, replies, lambda sender, body: body)
+    agreed = {one: body for one, body in agreed.items() if desk.same(one, body, wanted)}
+    desk.enough(AGREED, agreed)
+
+    near = {one: [p for p in circle.neighbours(one) if p in boxes] for one in boxes}
+    quorum = terms.shares_needed - 1  # beside a client's own signature
+    signers = {one: [p for p in near[one] if p in agreed][:quorum] for one in agreed}
+    signatures = replies
+    replies = yield {
+        one: pack(pack_ids(signers[one]), *(signatures[p] for p in signers[one])) for one in agreed
+    }
+
+    def shares_of(sender: int, body: bytes) -> dict[int, int]:
+        about = sorted([*near[sender], sender])
+        if len(body) != SHARE * len(about):
+            raise ValueError("has the wrong length")
+        cuts = range(0, len(body), SHARE)
+        numbers = [int.from_bytes(body[i : i + SHARE], "little") for i in cuts]
+        return dict(zip(about, numbers, strict=True))
+
+    shares = desk.accept(OPENED, agreed, replies, shares_of)
+    for one in boxes:
+        of_one = {holder: held[one] for holder, held in shares.items() if one in held}
+        if one in masked:
+            add_stream_(total, desk.self_mask(one, adverts[one], of_one), minus=True)
+            continue
+        key = desk.masking_key(one, adverts[one], of_one)
+        for other in near[one]:
+            if other in masked:  # it added the mask if it is the smaller of the two
+                its = mask_key(key, adverts[other].masking, terms.context)
+                add_stream_(total, its, minus=other < one)
+    return Sum(total, survivors, desk.left_out, sorted(desk.liars), circle, list(shares))
+
+
+class _Desk:
+    """Where the server checks what comes in, and keeps the names of those who failed."""
+
+    def __init__(self, terms: Terms, registry: Mapping[int, bytes]) -> None:
+        self.terms, self.registry = terms, registry
+        self.left_out: dict[int, str] = {}
+        self.liars: set[int] = set()
+        self._probe = AgreementKey()
+
+    def accept(
+        self,
+        phase: str,
+        asked: Iterable[int],
+        replies: Mapping[int, bytes],
+        read: Callable[[int, bytes], T],
+    ) -> dict[int, T]:
+        """What each client that was asked replied; who did not, or wrongly, is left out."""
+        found: dict[int, T] = {}
+        for one in asked:
+            if one not in replies:
+                self.left_out[one] = f"Client {one} did not answer in phase {phase!r}."
+                continue
+            try:
+                body = check(self.registry, self.terms.context, phase, one, replies[one])
+                found[one] = read(one, body)
+            except ProtocolError as error:
+                self.left_out[one] = str(error)
+            except ValueError as error:
+                self.left_out[one] = str(MessageError(one, f"of phase {phase!r} {error}"))
+        self.enough(phase, found)
+        return found
+
+    def enough(self, phase: str, found: Mapping[int, object]) -> None:
+        """A ProtocolError if fewer clients are left than the threshold."""
+        if len(found) < self.terms.threshold:
+            raise ProtocolError(
+                f"{len(found)} of {len(self.terms.cohort)} clients came through phase {phase!r} of "
+                f"{self.terms.name}, but {self.terms.threshold} are needed: nothing was opened."
+            )
+
+    def check_openers(self, circle: Circle, left: Mapping[int, object]) -> None:
+        """A ProtocolError if an opener has dropped out: without it no row could be opened."""
+        for one in circle.openers:
+            if one not in left:
+                raise ProtocolError(
+                    f"Opener {one} of {self.terms.name} dropped out before the vectors were sent: "
+                    "nothing was opened."
+                )
+
+    def advert(self, sender: int, body: bytes) -> Advert:
+        """A client's keys; those with which every secret would be the same are no keys."""
+        found = Advert.read(sender, body)
+        try:
+            for public in (found.sealing, found.masking):
+                self._probe.agree(public, b"probe")
+        except ValueError:
+            raise ValueError("has a key that hides nothing") from None
+        return found
+
+    def words(self, sender: int, body: bytes) -> Words:
+        """A masked vector."""
+        wanted = self.terms.length * self.terms.dtype.itemsize
+        if len(body) != wanted:
+            raise ValueError(f"has {len(body)} bytes instead of {wanted}")
+        return np.frombuffer(body, dtype=self.terms.dtype)
+
+    def same(self, sender: int, body: bytes, wanted: bytes) -> bool:
+        """Whether a client signed the list of survivors; it is left out if not."""
+        if body != wanted:
+            error = MessageError(sender, f"of phase {AGREED!r} signs another list of survivors")
+            self.left_out[sender] = str(error)
+        return body == wanted
+
+    def self_mask(self, one: int, advert: Advert, shares: Mapping[int, int]) -> bytes:
+        """The key of the self mask of a client that is in the sum."""
+        seed = self._secret(one, shares, lambda found: commit(found) == advert.commitment)
+        return derive(seed, b"self" + self.terms.context)
+
+    def masking_key(self, one: int, advert: Advert, shares: Mapping[int, int]) -> AgreementKey:
+        """The masking key of a client that dropped out."""
+        return AgreementKey(
+            self._secret(one, shares, lambda found: AgreementKey(found).public == advert.masking)
+        )
+
+    def _secret(self, one: int, shares: Mapping[int, int], right: Callable[[bytes], bool]) -> bytes:
+        """A client's secret from its shares, once it has been checked against the advert."""
+
+        def fits(number: int) -> bool:
+            return number < 2 ** (8 * KEY) and right(number.to_bytes(KEY, "little"))
+
+        needed = self.terms.shares_needed
+        found = recover(shares, needed, fits) if len(shares) >= needed else None
+        if found is None:
+            raise ProtocolError(
+                f"The {len(shares)} shares that came back do not open client {one}'s mask in "
+                f"{self.terms.name}, for which {needed} right ones are needed: nothing was opened."
+            )
+        self.liars.update(found[1])
+        return found[0].to_bytes(KEY, "little")

@@ -1,0 +1,92 @@
+"""What `privacy explain` says is what the mechanisms do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fedrows.errors import PlanError
+from fedrows.privacy.counting import Counting
+from fedrows.privacy.explain import LIAR, MODES, Setting, Speed, explain, text
+from fedrows.privacy.ledger import Ledger
+
+SPEED = Speed(coins=1e6, mask_bytes=1e8)
+SETTING = Setting(
+    "full",
+    clients=1000,
+    cohort=50,
+    rows={"item": 8000},
+    widths={"item": 4},
+    dense=100,
+    set_size=60,
+    rows_per_value=3,
+    rounds=20,
+    counting=Counting("secure"),
+)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_tells_of_every_part(mode):
+    lines = explain(replace(SETTING, privacy=mode), SPEED)
+    assert {line.part for line in lines} >= {"heat", "index", "updates", "model"}
+    said = text(replace(SETTING, privacy=mode), SPEED)
+    assert said.startswith(f"privacy {mode}: 1,000 clients, 50 a round")
+    assert (LIAR in said) == (mode in ("index", "full"))
+
+
+def test_what_the_clear_shows():
+    heat, index, updates, model = explain(replace(SETTING, privacy="clear"), SPEED)
+    assert "index set of every client" in heat.learns
+    assert heat.bytes_up == 4 * 60
+    assert index.bytes_down == 4 * (60 * 4 + 100)
+    assert updates.bytes_up == 4 * (60 * 4 + 100)
+    assert {line.epsilon[:4] for line in (heat, index, updates, model)} == {"none"}
+
+
+def test_numbers_of_the_private_parts():
+    heat, union, others, index, updates, model = explain(SETTING, SPEED)
+    assert heat.bytes_up == 4 * 8000 + 300 * 999
+    assert union.bytes_up == 4 * 8000 + 300 * 49
+    assert others.bytes_down == 4 * 3000  # 50 clients of 60 rows
+    assert index.bytes_up == 3000 / 8
+    assert "1 in one round" in index.epsilon
+    assert "4 for ever" in index.epsilon
+    assert updates.bytes_up == 8 * (3000 * 6 + 100) + 300 * 49
+    ledger = Ledger(1e-6)
+    ledger.add_(*(SETTING.central.entry(n, 50, 1000) for n in range(20)))
+    assert model.epsilon.startswith(f"{ledger.spent('model/user-replaced'):.3g} at δ 1e-06")
+
+
+@pytest.mark.parametrize(
+    ("how", "epsilon", "bytes_up"),
+    [
+        (Counting("randomized-response", 2.0), "6 for one value", 8000 / 8),
+        (Counting("randomized-response", 2.0, heat_coins="value"), "2 for one value", 8000 / 24),
+        (Counting("hashed", 1.0), "3 for one value", 2**15 + 4),
+    ],
+)
+def test_numbers_of_noisy_heat(how, epsilon, bytes_up):
+    heat = explain(replace(SETTING, privacy="heat", counting=how), SPEED)[0]
+    assert heat.epsilon.startswith(epsilon)
+    assert heat.bytes_up == pytest.approx(bytes_up)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"privacy": "some"}, "one of clear, heat, index, full"),
+        ({"cohort": 1001}, "cohort of 1001 cannot be drawn from 1000"),
+        ({"minimum": 51}, "needs 51 contributors, but a cohort has 50"),
+        ({"counting": Counting()}, "heat is 'exact', which shows every index set"),
+    ],
+)
+def test_bad_input(changes, words):
+    with pytest.raises(PlanError, match=words):
+        replace(SETTING, **changes)
+
+
+def test_speed_is_measured():
+    speed = Speed.here()
+    assert speed.coins > 0
+    assert speed.mask_bytes > 0

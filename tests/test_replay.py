@@ -1,0 +1,104 @@
+"""A client half whose process ends after every message gives what one that lives on would give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+from fedrows.privacy import openings, secure_sum
+from fedrows.privacy.keys import NodeKey
+from fedrows.privacy.openings import Openings
+from fedrows.privacy.protocol import ClientHalf, ProtocolError
+from fedrows.privacy.randomness import below, replaying
+from fedrows.privacy.replay import Done, Kept
+from fedrows.privacy.terms import Terms
+
+
+def carry(server, answer) -> object:  # type: ignore[no-untyped-def]
+    requests = next(server)
+    while True:
+        replies = {one: answer(one, request) for one, request in requests.items()}
+        replies = {one: reply for one, reply in replies.items() if isinstance(reply, bytes)}
+        try:
+            requests = server.send(replies)
+        except StopIteration as stop:
+            return stop.value
+
+
+def test_a_sum_of_forgetful_clients_is_exact(tmp_path: Path) -> None:
+    cohort = tuple(range(5))
+    terms = Terms("test", cohort, 3, 100)
+    nodes = {i: NodeKey() for i in cohort}
+    registry = {i: node.public for i, node in nodes.items()}
+    vectors = {i: np.arange(100, dtype=np.uint32) * (i + 1) for i in cohort}
+    for i in cohort:
+        Kept(tmp_path / f"{i}").begin()
+
+    def answer(one: int, request: bytes) -> bytes | Done[secure_sum.Ending]:
+        return Kept(tmp_path / f"{one}").advance(
+            lambda: secure_sum.client(terms, one, nodes[one], registry, vectors[one]), request
+        )
+
+    total = carry(secure_sum.server(terms, registry), answer)
+    assert isinstance(total, secure_sum.Sum)
+    assert (total.values == sum(vectors.values())).all()
+
+
+def test_rows_are_opened_by_forgetful_clients(tmp_path: Path) -> None:
+    cohort = tuple(range(4))
+    plan = Openings("test", cohort, rows=6, width=2, minimum=2, openers=2)
+    terms = plan.terms(3)
+    nodes = {i: NodeKey() for i in cohort}
+    registry = {i: node.public for i, node in nodes.items()}
+    holds = np.array(
+        [[1, 1, 0, 0, 0, 1], [1, 0, 1, 0, 0, 1], [1, 0, 0, 0, 0, 1], [0, 0, 0, 1, 0, 1]], dtype=bool
+    )
+    values = [np.where(h[:, None], np.uint32(i + 1), 0).repeat(2, 1).astype(np.uint32)
+              for i, h in enumerate(holds)]  # fmt: skip
+    seen: dict[int, np.ndarray] = {}
+    for i in cohort:
+        Kept(tmp_path / f"{i}").begin()
+
+    def half(one: int) -> ClientHalf[np.ndarray]:
+        return openings.client(plan, terms, one, nodes[one], registry, values[one], holds[one])
+
+    def answer(one: int, request: bytes) -> bytes | None:
+        found = Kept(tmp_path / f"{one}").advance(lambda: half(one), request)
+        if isinstance(found, Done):
+            seen[one] = found.result
+            return None
+        return found
+
+    opened = carry(openings.server(plan, terms, registry), answer)
+    assert isinstance(opened, openings.OpenedSum)
+    enough = holds.sum(0) >= 2
+    assert (opened.opened == enough).all()
+    assert (opened.rows[enough] == sum(values)[enough]).all()
+    assert all((mask == enough).all() for mask in seen.values())
+
+
+def test_a_sum_is_never_begun_twice(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "a")
+    kept.begin()
+    kept.end()
+    with pytest.raises(ProtocolError, match="begun before"):
+        kept.begin()
+
+
+def test_what_is_kept_is_for_its_owner_alone(tmp_path: Path) -> None:
+    Kept(tmp_path / "a").begin()
+    assert (tmp_path / "a").stat().st_mode & 0o077 == 0
+
+
+def test_below_is_uniform_and_repeats_with_its_seed() -> None:
+    with replaying(bytes(32)):
+        drawn = np.bincount([below(5) for _ in range(5_000)], minlength=5)
+    with replaying(bytes(32)):
+        again = np.bincount([below(5) for _ in range(5_000)], minlength=5)
+    assert (drawn == again).all()
+    assert ((drawn - 1_000) ** 2 / 1_000).sum() < 20  # χ² with 4 degrees of freedom: 1 in 2,000
+    assert {below(1) for _ in range(10)} == {0}
