@@ -35,6 +35,7 @@ from fedrows.schema import Schema
 from fedrows.seeds import mix
 
 POLL = 0.1  # seconds between two looks for answers
+PAUSE = 10.0  # seconds at most before a round is tried again
 HELLO = 60.0  # seconds that a new node has to say who it is
 
 
@@ -243,6 +244,7 @@ class FlowerFleet:
                 f"Round {told.round} is tried again: {told.answered} of {told.asked} answered, and "
                 f"{self.least} are needed."
             )
+            time.sleep(min(PAUSE, POLL * 2**tries))  # whatever is wrong gets time to pass
         self._apply_changes()
         return upload
 
