@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import federate, write_project
 from fedrows.flower.deployment import ROUNDS
+from fedrows.flower.launch import Federation
+from fedrows.flower.security import make_authority, make_node_key, make_server, open_security
 from fedrows.report.exchange import read_rounds
 
 
@@ -52,58 +55,89 @@ class Relay:
             end.close()
 
 
-def run(task: str, words: dict[str, Any], terms: dict[str, Any], nodes: int, folder: Path) -> Any:
-    """One deployed run; its rounds, its data and settings, and the relay if there is one."""
-    settings = choose(catalogue.task(task), ["fedsubavg"], {"device": "cpu", "cap": "100", **words})
-    its = settings["fedsubavg"]
-    data = its.task.load(its.options)
-    out = folder / "run"
-    with federate(folder, data, nodes) as federation:
-        terms = {"min_nodes": nodes, "timeout": 600.0, **terms}
-        project = write_project(folder / "project", its, terms, out, folder / "data")
+class Measured(Federation):
+    """A federation whose nodes reach the SuperLink through a relay that counts."""
+
+    relay: Relay | None = None
+
+    def _begin_node(self, index: int) -> None:
+        own = self.port
+        if self.relay is None:
+            self.relay = Relay(own)
+        self.port = self.relay.port
+        try:
+            super()._begin_node(index)
+        finally:
+            self.port = own
+
+    @property
+    def passed(self) -> tuple[int, int]:
+        """Bytes to the nodes and from them, so far."""
+        assert self.relay is not None
+        return self.relay.down, self.relay.up
+
+
+def run(task: str, words: dict[str, str], nodes: int, folder: Path, secure: bool = False) -> Any:
+    """One deployed run: its rounds, what passed on the wire after each, data and settings."""
+    typed = {"device": "cpu", "cap": "100", **words}
+    settings = choose(catalogue.task(task), ["fedsubavg"], typed)["fedsubavg"]
+    data = settings.task.load(settings.options)
+    plain = federate(folder, data, nodes)
+    keys = None
+    if secure:
+        make_authority(folder / "keys")
+        make_server(folder / "keys", ["127.0.0.1", "localhost"])
+        for node in plain.nodes:
+            make_node_key(folder / "keys", node.name)
+        keys = open_security(folder / "keys", [node.name for node in plain.nodes])
+    out, passed = folder / "run", dict[int, tuple[int, int]]()
+    terms = {"min_nodes": nodes, "timeout": 600.0}
+    project = write_project(folder / "project", settings, terms, out, folder / "data")
+    with Measured(folder, plain.nodes, keys) as federation:
         number = federation.submit(project, {})
-        status = federation.wait(number, 3000)
+        while not (status := federation.status(number)).startswith("finished"):
+            for line in read_rounds(out / ROUNDS):
+                passed.setdefault(line["round"], federation.passed)
+            time.sleep(0.1)
         assert status == "finished:completed", status
-        facts = federation.control.facts(number)
-    return read_rounds(out / ROUNDS), data, its, facts
-
-
-def ideal(data: Any, settings: Any, lines: list[dict[str, Any]], steps: int) -> tuple[float, float]:
-    """Bytes of one client's values, ids at 2 bytes and dense tensors, down and up, as the mean."""
-    model = catalogue.model(settings.task.model)(data, 0)
-    dense = 4 * model.schema.dense_size
-    rows = sum(
-        (4 * model.schema.tables[t].width + 2) * len(its.ids) / its.clients
-        for t, its in data.index.items()
-    )
-    return rows + dense, rows + dense
+        time.sleep(1)
+        lines = read_rounds(out / ROUNDS)
+        passed[lines[-1]["round"]] = federation.passed
+    return lines, passed, data, settings
 
 
 def measure_bytes() -> list[dict[str, Any]]:
+    """Payload and wire of steady rounds, a client, beside values + 2 bytes an id + dense."""
     found = []
-    for task, nodes in (("movielens", 4), ("amazon", 4)):
+    for task in ("movielens", "amazon"):
         with tempfile.TemporaryDirectory() as place:
-            words = {"rounds": "5", "evaluate_every": "5"}
-            lines, data, settings, facts = run(task, words, {}, nodes, Path(place))
+            words = {"rounds": "6", "evaluate_every": "6"}
+            lines, passed, data, settings = run(task, words, 4, Path(place), secure=True)
         model = catalogue.model(settings.task.model)(data, 0)
-        asked = sum(line["asked"] for line in lines[1:])
-        down = sum(line["bytes_down"] for line in lines[1:]) / asked
-        up = sum(line["bytes_up"] for line in lines[1:]) / asked
-        goal, _ = ideal(data, settings, lines, settings.plan.local_steps)
-        full = 4 * model.schema.size
-        found.append(
-            {
-                "task": task,
-                "payload_down": down,
-                "payload_up": up,
-                "values_ids_dense": goal,
-                "down_ratio": down / goal,
-                "up_ratio": up / goal,
-                "share_of_full_model_down": down / full,
-                "share_of_full_model_up": up / full,
-                "flower": {k: v for k, v in facts.items() if "bytes" in k},
-            }
+        steady = [line for line in lines if line["round"] > 1]
+        asked = sum(line["asked"] for line in steady)
+        dense = 4 * model.schema.dense_size
+        rows = sum(
+            (4 * model.schema.tables[table].width + 2) * len(its.ids) / its.clients
+            for table, its in data.index.items()
         )
+        first, last = passed[1], passed[lines[-1]["round"]]
+        full = 4 * model.schema.size
+        for way, key, at in (("down", "bytes_down", 0), ("up", "bytes_up", 1)):
+            payload = sum(line[key] for line in steady) / asked
+            wire = (last[at] - first[at]) / asked
+            found.append(
+                {
+                    "task": task,
+                    "way": way,
+                    "values_ids_dense": rows + dense,
+                    "payload": payload,
+                    "payload_ratio": payload / (rows + dense),
+                    "wire": wire,
+                    "wire_ratio": wire / (rows + dense),
+                    "share_of_full_model": payload / full,
+                }
+            )
     return found
 
 
@@ -111,7 +145,7 @@ def measure_scale() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         words = {"rounds": "50", "evaluate_every": "50", "clients": "2000"}
         words["clients_per_round"] = "100"
-        lines, data, _, _ = run("synthetic", words, {}, 4, Path(place))
+        lines, _, data, _ = run("synthetic", words, 4, Path(place))
     own = [sum(v for k, v in line["seconds"].items() if k != "wait") for line in lines]
     return {
         "clients": data.clients,

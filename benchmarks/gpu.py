@@ -1,92 +1,195 @@
-"""The GPU against the CPU: the same rounds, and how fast each one is.
+"""One GPU: every fast path against the slow one, and rounds/s against what one would do instead.
 
-    FEDROWS_DATA=… python benchmarks/gpu.py
+    FEDROWS_DATA=… python benchmarks/gpu.py [--blocks 5] [--only lr,lstm,din,own] [--tf32 both]
+        [--out gpu.json]
 
-Runs every algorithm for some rounds on both, in float64, and prints the largest difference; then
-FedSubAvg's rounds/s in float32. Needs torch and numpy only.
+equal    a round with the layers' kernels in a CUDA graph, the same round in plain operations, one
+         launch after another, and that in float64: ‖difference‖, TF32 off (bar: 1e-4)
+         then every algorithm for three rounds on GPU and CPU in float64, the largest difference
+speed    FedSubAvg's rounds/s, whole rounds as `fedrows run` does them without evaluation, next to
+         plain PyTorch on as many samples (`fedrows/bench/baselines.py`); medians of alternating
+         blocks, the same TF32 mode on all sides
+
+Needs torch and numpy only; logistic regression runs on MovieLens if its file is there.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedrows import catalogue
-from fedrows.data import FederatedData
-from fedrows.lifted import Lifted
-from fedrows.model import Model
+from fedrows.algorithms.fedsubavg import FedSubAvg
+from fedrows.bench import baselines, models, shapes
+from fedrows.bench.blocks import Rounds, medians, seconds_per_round
+from fedrows.bench.lr import Plain, movielens_or_alike
 from fedrows.models.logistic import Logistic
+from fedrows.nn import fused
 from fedrows.plan import Plan
+from fedrows.recorded import rounds
 from fedrows.simulation import Simulation
 
-
-class Factors(nn.Module):
-    """A small deep model, to send the lifted path through as well."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__()
-        self.weight = nn.Embedding(rows, 8)
-        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return self.mlp(self.weight(features).sum(1))[:, 0]
+BARS = {  # what is asked for on one H200: rounds/s, and times a baseline
+    "lr": {"rounds/s": 1500},
+    "lstm": {"rounds/s": 75, "centralised": 2},
+    "din": {"rounds/s": 250, "centralised": 5, "captured": 1},
+    "own": {"one by one": 20},
+}
 
 
-def difference(data: FederatedData, model: Model, name: str, plan: Plan) -> float:
-    """The largest difference between the two devices' models after the plan's rounds."""
+def shape_of(name: str, device: str = "cuda") -> shapes.Shape:
+    """The data, model and plan that a name stands for."""
+    if name == "lr":
+        data = movielens_or_alike()
+        return shapes.Shape(data, lambda: Logistic(data), Plan(rounds=10**9, device=device))
+    return models.SHAPES[name](device)
+
+
+def plain_module(name: str, shape: shapes.Shape) -> torch.nn.Module:
+    """The model in plain PyTorch, its embeddings with dense gradients, as CUDA graphs need them."""
+    if name == "lr":
+        return Plain(next(iter(shape.data.tables.values())), bag=False, sparse=False)
+    return models.plain_module(name, shape, sparse=False)
+
+
+def simulated(shape: shapes.Shape, count: int | None = None, fast: bool = True) -> Simulation:
+    """A run of FedSubAvg."""
+    plan = shape.plan if count is None else replace(shape.plan, rounds=count)
+    found = Simulation(shape.data, shape.model(), FedSubAvg(), plan)
+    if not fast:
+        found.fleet.plain()
+    return found
+
+
+def after_a_round(shape: shapes.Shape, fast: bool, dtype: str = "float32") -> torch.Tensor:
+    """All numbers of the model after a round, one after another."""
+    fused.enabled = fast
+    run = simulated(replace(shape, plan=replace(shape.plan, dtype=dtype)), count=1, fast=fast)
+    for _ in rounds(run.fleet, run.plan, run.progress):
+        pass
+    for note in run.fleet.notes:
+        print(note)
+    fused.enabled = True
+    here = run.progress.params
+    return torch.cat([x.double().flatten() for x in (*here.tables.values(), *here.dense.values())])
+
+
+def differences(shape: shapes.Shape) -> dict[str, float]:
+    """The fast path against the plain one, over the model and over how far the round moved it."""
+    fast, plain = after_a_round(shape, True), after_a_round(shape, False)
+    exact = after_a_round(shape, False, "float64")
+    start = shape.model().start().map(lambda x: x.cuda().double())
+    numbers = (*start.tables.values(), *start.dense.values())
+    moved = float((exact - torch.cat([x.flatten() for x in numbers])).norm())
+    return {
+        "of the model": float((fast - plain).norm() / plain.norm()),
+        "of its update": float((fast - plain).norm()) / moved,
+        "of its update, fast and float64": float((fast - exact).norm()) / moved,
+        "of its update, plain and float64": float((plain - exact).norm()) / moved,
+    }
+
+
+def across_devices(shape: shapes.Shape, name: str, batches: str) -> float:
+    """The largest difference between the GPU's and the CPU's model after three rounds, float64."""
     ends = []
-    for device in ("cpu", "cuda"):
-        algorithm = catalogue.algorithm(name)()
-        simulation = Simulation(data, model, algorithm, replace(plan, device=device))
-        for _ in simulation:
+    for device in ("cuda", "cpu"):
+        plan = replace(
+            shape.plan, rounds=3, device=device, dtype="float64", batches=batches, clip=5.0,
+            batch_size=16, lr_decay=0.9,
+        )  # fmt: skip
+        run = Simulation(shape.data, shape.model(), catalogue.algorithm(name)(), plan)
+        for _ in rounds(run.fleet, run._running, run.progress):
             pass
-        params = simulation.progress.whole()
+        for note in run.fleet.notes:
+            print(note)
+        params = run.progress.whole()
         ends.append([x.cpu() for x in (*params.tables.values(), *params.dense.values())])
     return max(float((a - b).abs().max()) for a, b in zip(*ends, strict=True))
 
 
-def speed(data: FederatedData, model: Model, plan: Plan) -> float:
-    """FedSubAvg's rounds/s, the first rounds left out."""
-    simulation = Simulation(data, model, catalogue.algorithm("fedsubavg")(), plan)
-    for progress in simulation:
-        if progress.round == 20:
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-    torch.cuda.synchronize()
-    return (plan.rounds - 20) / (time.perf_counter() - start)
+def running(run: Simulation) -> Rounds:
+    """Whole rounds of a simulation."""
+    loop = rounds(run.fleet, run.plan, run.progress)
+
+    def some(count: int) -> None:
+        for _ in itertools.islice(loop, count):
+            pass
+        torch.cuda.synchronize()
+
+    return some
+
+
+def contenders(name: str, shape: shapes.Shape) -> dict[str, tuple[Rounds, int]]:
+    """Who is timed, and how many rounds a block of each has."""
+    batches = baselines.pooled_batches(shape.data, shape.plan)
+    lr = shape.plan.lr
+    count = {"lr": 500, "lstm": 30, "din": 60, "own": 100}[name]
+
+    def make() -> torch.nn.Module:
+        return plain_module(name, shape).cuda()
+
+    found = {
+        "fedrows": (running(simulated(shape)), count),
+        "centralised": (baselines.centralised(make(), batches, lr), 10),
+        "one by one": (baselines.one_by_one(make(), shape.data, shape.plan), 1),
+    }
+    if name != "lstm":  # cuDNN's own kernels are few and large: it has little to gain
+        found["captured"] = (baselines.captured(make(), batches, lr), 30)
+    return found
 
 
 def main() -> None:
-    """Prints the differences and the speeds."""
-    torch.backends.cuda.matmul.allow_tf32 = False
-    task = catalogue.task("movielens")
-    data = task.load(task.options())
-    torch.manual_seed(0)
-    deep = Lifted(Factors(data.tables["weight"]), data)
-    print(torch.__version__, torch.cuda.get_device_name())
+    """Prints the differences and the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--only", default="lr,lstm,din,own")
+    parser.add_argument("--tf32", choices=("off", "on", "both"), default="both")
+    parser.add_argument("--out", default=None)
+    given = parser.parse_args()
+    names = given.only.split(",")
+    found: dict[str, Any] = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
+    set_tf32(False)
+    for name in names:
+        found[f"{name}, differences"] = apart = differences(shape_of(name))
+        said = ", ".join(f"{value:.1e} {what}" for what, value in apart.items())
+        print(f"{name:5} fast and plain differ by {said} (bar: 1e-4 of the model)", flush=True)
     for batches in ("draw", "epoch"):
-        plan = Plan(rounds=20, clients_per_round=50, batches=batches, clip=5.0, dtype="float64")
         for name in catalogue.names("algorithm"):
-            print(
-                f"{batches:6} {name:15} logistic {difference(data, Logistic(data), name, plan):.1e}"
+            apart = {what: across_devices(shape_of(what), name, batches) for what in ("lr", "own")}
+            found[f"{name}, {batches}, GPU and CPU"] = apart
+            said = ", ".join(f"{what} {value:.1e}" for what, value in apart.items())
+            print(f"{batches:5} {name:14} GPU and CPU in float64 differ by {said}", flush=True)
+    for tf32 in {"off": [False], "on": [True], "both": [False, True]}[given.tf32]:
+        set_tf32(tf32)
+        for name in names:
+            time = medians(seconds_per_round(contenders(name, shape_of(name)), given.blocks))
+            speed = {who: 1 / seconds for who, seconds in time.items()}
+            found[f"{name}, TF32 {'on' if tf32 else 'off'}"] = speed
+            said = ", ".join(f"{who} {value:.1f}" for who, value in speed.items())
+            times = ", ".join(
+                f"{speed['fedrows'] / value:.2f} × {who}"
+                for who, value in speed.items()
+                if who != "fedrows"
             )
-    plan = Plan(rounds=10, clients_per_round=50, dtype="float64")
-    for name in catalogue.names("algorithm"):
-        print(f"draw   {name:15} lifted   {difference(data, deep, name, plan):.1e}")
-    plan = Plan(rounds=320, device="cuda")
-    print(f"logistic, cuda: {speed(data, Logistic(data), plan):.0f} rounds/s")
-    print(
-        f"logistic, cpu:  {speed(data, Logistic(data), replace(plan, device='cpu')):.0f} rounds/s"
-    )
-    print(f"lifted, cuda:   {speed(data, deep, plan):.0f} rounds/s")
-    print(f"lifted, cpu:    {speed(data, deep, replace(plan, device='cpu')):.0f} rounds/s")
+            mode = "on " if tf32 else "off"
+            print(f"{name:5} TF32 {mode} rounds/s: {said}; {times}; bars {BARS[name]}", flush=True)
+    if given.out:
+        Path(given.out).write_text(json.dumps(found, indent=1))
+
+
+def set_tf32(on: bool) -> None:
+    """The same mode for products and for cuDNN."""
+    torch.backends.cuda.matmul.allow_tf32 = on
+    torch.backends.cudnn.allow_tf32 = on
 
 
 if __name__ == "__main__":

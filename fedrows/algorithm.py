@@ -50,6 +50,7 @@ class Algorithm(ABC):
     keeps: ClassVar[bool] = (
         False  # clients keep something shaped like their submodel, zero at first
     )
+    summable: ClassVar[bool] = False  # the sum of the updates is all that `step_` needs
     returns: ClassVar[tuple[str, ...]] = ()  # what `finish` sends beside the update, by name
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedrows.chunks import Chunks
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.folder import placing, reason
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fedrows.simulation import Simulation
 
 FORMAT = 1
+PRIVATE = "private/"  # what goes before the names of tensors whose shapes a run decides as it goes
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,26 @@ class Standing:
     bytes_down: float
     bytes_up: float
     format: int = FORMAT
+    private: dict[str, Any] | None = None  # the accounts of a private run
+    chunks: tuple[int, int] | None = None  # how its cohorts are cut, once that was measured
 
 
 def save(path: Path, simulation: Simulation) -> None:
     """Writes where the simulation stands, or raises an OSError and leaves an older file alone."""
     safetensors = _safetensors()
     progress = simulation.progress
-    standing = Standing(progress.round, simulation.seconds, progress.bytes_down, progress.bytes_up)
+    private = getattr(simulation, "private", None)
+    standing = Standing(
+        progress.round,
+        simulation.seconds,
+        progress.bytes_down,
+        progress.bytes_up,
+        private=None if private is None else private.state(),
+        chunks=_chunks(simulation),
+    )
     tensors = {name: x.detach().contiguous() for name, x in simulation.tensors().items()}
+    if private is not None:
+        tensors |= {f"{PRIVATE}{name}": x.contiguous() for name, x in private.tensors().items()}
     with placing(path) as part:
         try:
             safetensors.torch.save_file(tensors, part, {"fedrows": json.dumps(asdict(standing))})
@@ -74,8 +88,28 @@ def restore_(simulation: Simulation, path: Path) -> None:
                     f"not {_kind(mine)}."
                 )
             tensors[name] = found
+        loose = {
+            name.removeprefix(PRIVATE): file.get_tensor(name)
+            for name in file.keys()  # noqa: SIM118 - not a dict
+            if name.startswith(PRIVATE)
+        }
+    private = getattr(simulation, "private", None)
+    if (private is None) != (at.private is None):
+        raise RunFolderError(f"{path} does not belong to this run: its privacy is another.")
     simulation.restore_(tensors, at.round, at.seconds)
+    if private is not None and at.private is not None:
+        private.restore_(loose, at.private, at.round)
     simulation.progress.bytes_down, simulation.progress.bytes_up = at.bytes_down, at.bytes_up
+    if at.chunks is not None:
+        simulation.simulated.chunks = Chunks(*at.chunks)
+
+
+def _chunks(simulation: Simulation) -> tuple[int, int] | None:
+    """How a run cuts its cohorts: another way would change last bits."""
+    fleet = getattr(simulation, "simulated", None)
+    if fleet is None or fleet.chunks is None:
+        return None
+    return fleet.chunks.clients, fleet.chunks.at_a_time
 
 
 def _opened(path: Path) -> Any:

@@ -5,13 +5,14 @@ The same function trains one client on a device (K = 1) and a simulated cohort o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round
-from fedrows.batches import LocalData, batches, step_keys
+from fedrows.batches import Batch, LocalData, batches, steps_of
 from fedrows.model import Model
 from fedrows.params import Submodels
 from fedrows.plan import Plan
@@ -23,9 +24,10 @@ class Upload:
 
     clients: Tensor  # (K,), the numbers of the clients that answered
     update: Submodels  # Δ_k = where the client ended − where it started
-    steps: Tensor  # (K,), the local steps taken
+    steps: Tensor  # (K,), the local steps taken, on the CPU
     extra: dict[str, Submodels]
     kept: Submodels | None
+    weights: Tensor | None = None  # of what was sent; None: those of the clients
 
 
 def train(
@@ -39,25 +41,52 @@ def train(
     round_: Round,
 ) -> Upload:
     """Trains K clients side by side, each on its own examples and its own copy of its rows."""
+    stream = batches(local, start.index, plan, round_.number, model.random)
     with torch.inference_mode(model.closed_form):  # less to do for every operation
         here = start.map(torch.clone)
-        own_start, shared = start.without(local.local), here.without(local.local)
-        steps: Tensor | int = 0
-        for step, batch in enumerate(batches(local, start.index, plan, round_.number)):
-            if model.random:
-                batch = replace(batch, key=step_keys(local, plan, round_.number, step))
-            gradient = model.gradient(here, batch)
-            if plan.clip is not None:
-                # Before the algorithm's own terms: a clipped drift would no longer be known.
-                gradient.scale_((plan.clip / gradient.norms().clamp(min=1e-12)).clamp(max=1))
-            algorithm.adjust_(gradient.without(local.local), shared, own_start, sent, kept)
-            if batch.active is None:
-                steps += 1
-            else:
-                gradient.scale_(batch.active)  # the whole step, the algorithm's own terms included
-                steps += batch.active
-            here.add_(gradient, -round_.lr)
+        step_(model, algorithm, here, start, sent, kept, local.local, plan.clip, round_.lr, stream)
         here.add_(start, -1)
-        taken = torch.zeros_like(local.clients, dtype=torch.float64) + steps
-        extra, kept = algorithm.finish(shared, sent, kept, round_.lr, taken)
-        return Upload(local.clients.cpu(), here, taken, extra, kept)
+        return upload(algorithm, local, here, sent, kept, plan, round_)
+
+
+def step_(
+    model: Model,
+    algorithm: Algorithm,
+    here: Submodels,
+    start: Submodels,
+    sent: Submodels | None,
+    kept: Submodels | None,
+    private: Collection[str],
+    clip: float | None,
+    lr: float | Tensor,
+    stream: Iterable[Batch],
+) -> None:
+    """Takes a local step on every batch, from where the clients are; `private` tables stay theirs.
+
+    Nothing in here waits for a GPU or looks at a number on it, so that it can be recorded.
+    """
+    own_start, shared, down = start.without(private), here.without(private), -lr
+    for batch in stream:
+        gradient = model.gradient(here, batch)
+        if clip is not None:
+            # Before the algorithm's own terms: a clipped drift would no longer be known.
+            gradient.scale_((clip / gradient.norms().clamp(min=1e-12)).clamp(max=1))
+        algorithm.adjust_(gradient.without(private), shared, own_start, sent, kept)
+        if batch.active is not None:
+            gradient.scale_(batch.active)  # the whole step, the algorithm's own terms included
+        here.add_(gradient, down)
+
+
+def upload(
+    algorithm: Algorithm,
+    local: LocalData,
+    update: Submodels,
+    sent: Submodels | None,
+    kept: Submodels | None,
+    plan: Plan,
+    round_: Round,
+) -> Upload:
+    """What goes back after the last step."""
+    steps = steps_of(local, plan).to(torch.float64)
+    extra, kept = algorithm.finish(update.without(local.local), sent, kept, round_.lr, steps)
+    return Upload(local.clients, update, steps, extra, kept)

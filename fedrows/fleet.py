@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round
-from fedrows.batches import local_data
+from fedrows.batches import LocalData, local_data
+from fedrows.chunks import Chunks, fastest
 from fedrows.client import Upload, train
 from fedrows.data import FederatedData
+from fedrows.graphed import Graphed
 from fedrows.heat import Heat
 from fedrows.index import Index
 from fedrows.model import Model
+from fedrows.nn import fused, kernels
+from fedrows.nn.kernels.select import select
 from fedrows.params import Submodels, join
 from fedrows.plan import Plan
 
@@ -62,7 +67,16 @@ class SimulatedFleet:
         self.data = data.to(self.device, plan.torch_dtype)
         self.weights = data.weights(plan.weighting)
         self.kept = self._nothing_kept()
+        self.notes: list[str] = []  # what turned out while training, each said once
+        self.chunks: Chunks | None = (
+            None  # chosen in the first round, or given back to a resumed run
+        )
+        self._threads: ThreadPoolExecutor | None = None
         self._heat = self.data.heat(plan.weighting)
+        self._graphed: Graphed | None = None  # the fast path of a GPU, `client.train` recorded
+        if self.device.type == "cuda" and not getattr(model, "one_by_one", False):
+            self._graphed = Graphed(model, algorithm, plan)
+            self.notes += fused.notes()
 
     @property
     def clients(self) -> int:
@@ -71,29 +85,30 @@ class SimulatedFleet:
     def gather(self) -> None:
         """Nobody comes or goes."""
 
+    @property
+    def fast(self) -> bool:
+        """Whether training is recorded and replayed, on a GPU."""
+        return self._graphed is not None
+
+    def plain(self) -> None:
+        """Leaves the fast paths out: `client.train` as it stands, to hold them against."""
+        self._graphed = None
+
     def heat(self) -> Mapping[str, Heat]:
         return self._heat
 
     def index_sets(self, cohort: Tensor) -> Mapping[str, Index]:
-        return {table: index.select(cohort) for table, index in self.data.index.items()}
+        found = {}
+        for table, index in self.data.index.items():
+            fast = self._graphed is not None and index.place is not None and not kernels.missing()
+            found[table] = select(index, cohort) if fast else index.select(cohort)
+        return found
 
     def train(
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
     ) -> Upload:
-        chunk = self.plan.chunk or len(cohort)
         kept = self._recall(cohort, start.index)
-        parts = []
-        for low in range(0, len(cohort), chunk):
-            high = min(low + chunk, len(cohort))
-            whole = (low, high) == (0, len(cohort))
-            own, its_sent, its_kept = (
-                x if x is None or whole else x.slice(low, high) for x in (start, sent, kept)
-            )
-            assert own is not None
-            local = local_data(self.data, cohort[low:high])
-            parts.append(
-                train(self.model, self.algorithm, local, own, its_sent, its_kept, self.plan, round_)
-            )
+        parts = self._parts(cohort, start, sent, kept, round_)
         upload = Upload(
             cohort,
             join(start.index, [part.update for part in parts]),
@@ -107,6 +122,82 @@ class SimulatedFleet:
         if kept is not None:
             self._remember(cohort, join(start.index, [p.kept for p in parts if p.kept is not None]))
         return upload
+
+    def _parts(
+        self,
+        cohort: Tensor,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        round_: Round,
+    ) -> list[Upload]:
+        """What the chunks of a cohort upload, in order."""
+
+        def cut(way: Chunks) -> list[Upload]:
+            lows = range(0, len(cohort), way.clients)
+            if way.at_a_time == 1:
+                return [part(low, way) for low in lows]
+            return list(self._pool(way.at_a_time).map(part, lows, [way] * len(lows)))
+
+        def part(low: int, way: Chunks) -> Upload:
+            high = min(low + way.clients, len(cohort))
+            whole = (low, high) == (0, len(cohort))
+            own, its_sent, its_kept = (
+                x if x is None or whole else x.slice(low, high) for x in (start, sent, kept)
+            )
+            assert own is not None
+            local = local_data(self.data, cohort[low:high])
+            return self._train(local, own, its_sent, its_kept, round_)
+
+        while True:
+            try:
+                if self.chunks is None and self.device.type == "cpu" and self.plan.chunk is None:
+                    self.chunks = fastest(cut, len(cohort), torch.get_num_threads())
+                elif self.chunks is None:
+                    self.chunks = Chunks(self.plan.chunk or len(cohort))
+                return cut(self.chunks)
+            except torch.OutOfMemoryError:
+                if self.chunks is not None and self.chunks.clients == 1:
+                    raise
+                self._train_fewer(len(cohort))
+
+    def _train_fewer(self, cohort: int) -> None:
+        """Halves the chunks, after a cohort has not fitted into the memory of the GPU."""
+        if self._graphed is not None:
+            self._graphed.forget()
+        before = cohort if self.chunks is None else min(self.chunks.clients, cohort)
+        self.chunks = Chunks(-(-before // 2))
+        said = f"A cohort of {cohort} does not fit into the GPU's memory: it trains in chunks of "
+        self.notes = [note for note in self.notes if not note.startswith(said)]
+        self.notes.append(f"{said}{self.chunks.clients}.")
+
+    def _pool(self, threads: int) -> ThreadPoolExecutor:
+        """Threads that compute on one core each."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(
+                threads, initializer=torch.set_num_threads, initargs=(1,)
+            )
+        return self._threads
+
+    def _train(
+        self,
+        local: LocalData,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        round_: Round,
+    ) -> Upload:
+        """One chunk, by the fastest way there is."""
+        if self._graphed is not None:
+            try:
+                return self._graphed.train(local, start, sent, kept, round_)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                self._graphed = None
+                said = str(error).strip().splitlines()[0]
+                self.notes.append(f"Trained without a CUDA graph, which is slower: {said}")
+        return train(self.model, self.algorithm, local, start, sent, kept, self.plan, round_)
 
     def _nothing_kept(self) -> Submodels | None:
         """What all N clients keep before they ever trained; None if the algorithm keeps nothing."""

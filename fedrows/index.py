@@ -46,27 +46,35 @@ class Index:
     @cached_property
     def owner(self) -> Tensor:
         """Which client each entry belongs to: (R,)."""
-        lengths = self.lengths.to(self.ids.device)
+        lengths = self.lengths.to(self.ids.device, non_blocking=True)
         return torch.repeat_interleave(lengths, output_size=len(self.ids))
 
     def spread(self, values: Tensor) -> Tensor:
         """One value per client, repeated over its entries: (K,) → (R,)."""
-        return values.to(self.ids.device).index_select(0, self.owner)
+        return values.to(self.ids.device, non_blocking=True).index_select(0, self.owner)
 
     def select(self, clients: Tensor) -> Index:
         """The index sets of some of the clients, in the order given."""
-        starts, lengths = self.splits[clients], self.lengths[clients]
-        splits = torch.zeros(len(clients) + 1, dtype=torch.int64)
-        torch.cumsum(lengths, 0, out=splits[1:])
-        device, size = self.ids.device, int(splits[-1])
-        owner = torch.repeat_interleave(lengths.to(device), output_size=size)
-        source = (starts - splits[:-1]).to(device).index_select(0, owner)
+        # NumPy: so few numbers that what counts is what a call costs.
+        which, whole = clients.numpy(), self.splits.numpy()
+        starts = whole[which]
+        lengths = whole[which + 1] - starts
+        ends = np.cumsum(lengths)
+        splits = torch.from_numpy(np.concatenate([[0], ends]))
+        device, size = self.ids.device, int(ends[-1]) if len(ends) else 0
+        shift = np.stack([lengths, starts - ends + lengths])
+        both = torch.from_numpy(shift).to(device, non_blocking=True)
+        owner = torch.repeat_interleave(both[0], output_size=size)
+        source = both[1].index_select(0, owner)
         source += torch.arange(size, device=device)
         if self.place is None or self.held is None:
-            return Index(self.ids.index_select(0, source), splits, source=source)
-        place = self.place.index_select(0, source)
-        ids = self.held.index_select(0, place)  # the same ids, from far less memory
-        return Index(ids, splits, place, self.held, source)
+            found = Index(self.ids.index_select(0, source), splits, source=source)
+        else:
+            place = self.place.index_select(0, source)
+            ids = self.held.index_select(0, place)  # the same ids, from far less memory
+            found = Index(ids, splits, place, self.held, source)
+        found.__dict__["owner"] = owner  # which is known already
+        return found
 
     def slice(self, start: int, stop: int) -> Index:
         """The index sets of the clients start … stop−1, as views."""

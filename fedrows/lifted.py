@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -30,13 +32,17 @@ from fedrows.liftable import (
     slow_operations,
     with_place,
 )
-from fedrows.model import LOSSES, Loss, Model
+from fedrows.model import LOSSES, Loss, Model, logistic_loss, square_loss
 from fedrows.nn import context
 from fedrows.params import Params, Submodels, join
 from fedrows.schema import Schema, Table
 from fedrows.stand_ins import StandIns
 
 _MEASURED = 2_000  # examples whose moments are taken together
+_SLOPES: dict[Loss, Loss] = {  # the derivative by the score, where it is known
+    logistic_loss: lambda scores, label: torch.sigmoid(scores).sub_(label),
+    square_loss: torch.sub,
+}
 
 
 class Lifted(Model):
@@ -70,6 +76,7 @@ class Lifted(Model):
         self.module = module
         self.loss = loss or LOSSES[data.labels]
         self.one_by_one = one_by_one
+        self._copies: dict[int, nn.Module] = {}  # by thread
         self.note: str | None = None
         self._padded = data.padded
         self._tables_of = dict(data.fields)
@@ -149,11 +156,14 @@ class Lifted(Model):
         rows = {table: x.detach().requires_grad_() for table, x in block.rows.items()}
         dense = {name: x.detach().requires_grad_() for name, x in block.dense.items()}
         like = next(iter(rows.values()))
-        weight = like.new_ones(batch.label.shape) if batch.weight is None else batch.weight
+        weight = batch.weight
+        if weight is None:
+            weight = like.new_ones(()).expand(batch.label.shape)
         whole, fields = self._with_nothing(rows, batch)
-        losses = self._losses(whole, dense, fields, batch.label, weight, batch.key)  # (K,)
+        scores = self._scores(whole, dense, fields, weight, batch.key)  # (K, B) or (K, B, C)
+        slope = self._slope(scores.detach(), batch.label, batch.weight)
         leaves = [*rows.values(), *dense.values()]
-        found = torch.autograd.grad(losses.sum(), leaves, materialize_grads=True)
+        found = torch.autograd.grad(scores, leaves, slope, materialize_grads=True)
         split = len(rows)
         return Submodels(
             block.index,
@@ -161,39 +171,54 @@ class Lifted(Model):
             dict(zip(dense, found[split:], strict=True)),
         )
 
-    def _losses(
+    def _scores(
         self,
         rows: Mapping[str, Tensor],
         dense: Mapping[str, Tensor],
         fields: Mapping[str, Tensor],
-        label: Tensor,
         weight: Tensor,
         key: Tensor | None,
     ) -> Tensor:
-        """Each client's mean loss: (K,)."""
+        """The scores of every client's examples: (K, B) or (K, B, C)."""
         if self.one_by_one:
             own = ({n: x[0] for n, x in dense.items()}, {n: x[0] for n, x in fields.items()})
             only = None if key is None else key[0]
-            return self._client_loss(rows, *own, label[0], weight[0], only)[None]
-        over = (None, 0, 0, 0, 0, None if key is None else 0)
-        return vmap(self._client_loss, in_dims=over)(rows, dense, fields, label, weight, key)
+            return self._client_scores(rows, *own, weight[0], only)[None]
+        over = (None, 0, 0, 0, None if key is None else 0)
+        return vmap(self._client_scores, in_dims=over)(rows, dense, fields, weight, key)
 
-    def _client_loss(
+    def _client_scores(
         self,
         rows: Mapping[str, Tensor],
         dense: Mapping[str, Tensor],
         fields: Mapping[str, Tensor],
-        label: Tensor,
         weight: Tensor,
         key: Tensor | None,
     ) -> Tensor:
-        """One client's mean loss; its ids address the block, so `rows` is the whole block."""
-        with context.step(weight, key) as step, self._stand_ins or nullcontext():
-            scores = self._call(rows, dense, fields)
+        """One client's scores; its ids address the block, so `rows` is the whole block."""
+        on_gpu = next(iter(rows.values())).is_cuda
+        stand_ins = self._stand_ins or (StandIns() if on_gpu else nullcontext())
+        with context.step(weight, key) as step, stand_ins:
+            scores: Tensor = self._call(rows, dense, fields)
         self.random = self.random or step.calls > 0  # known from the trial on
-        losses = self.loss(scores, label)
-        whole = weight.sum()
-        return (losses * weight).sum() / torch.where(whole > 0, whole, 1)
+        return scores
+
+    def _slope(self, scores: Tensor, label: Tensor, weight: Tensor | None) -> Tensor:
+        """The gradient of each client's mean loss by its scores."""
+        share = scores.new_full((), 1 / label.shape[1]).expand(label.shape)  # (K, B)
+        if weight is not None:
+            whole = weight.sum(1, keepdim=True)
+            share = weight / torch.where(whole > 0, whole, 1)
+        if self.loss in _SLOPES:
+            return _SLOPES[self.loss](scores, label).mul_(share)
+        with torch.enable_grad():
+            free = scores.requires_grad_()
+            losses = (
+                self.loss(free[0], label[0])[None]
+                if self.one_by_one
+                else vmap(self.loss)(free, label)
+            )
+            return torch.autograd.grad(losses, free, share)[0]
 
     def _with_nothing(
         self, rows: Mapping[str, Tensor], batch: Batch
@@ -224,7 +249,21 @@ class Lifted(Model):
         self, rows: Mapping[str, Tensor], dense: Mapping[str, Tensor], fields: Mapping[str, Tensor]
     ) -> Any:
         numbers = self._numbers(rows, dense)
-        return functional_call(self.module, numbers, args=(), kwargs=dict(fields))
+        return functional_call(self._own_module(), numbers, args=(), kwargs=dict(fields))
+
+    def _own_module(self) -> nn.Module:
+        """The module, or a copy for a thread that computes beside the main one.
+
+        A call puts its numbers into the module for as long as it runs, so threads cannot share one.
+        The copy has the same tensors.
+        """
+        if threading.current_thread() is threading.main_thread():
+            return self.module
+        thread = threading.get_ident()
+        if thread not in self._copies:
+            tensors = (*self.module.parameters(), *self.module.buffers())
+            self._copies[thread] = copy.deepcopy(self.module, {id(x): x for x in tensors})
+        return self._copies[thread]
 
     def _numbers(
         self, rows: Mapping[str, Tensor], dense: Mapping[str, Tensor]

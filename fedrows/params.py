@@ -9,6 +9,7 @@ All of it costs what it touches: O(rows of the cohort), never O(table).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -68,15 +69,24 @@ class Submodels:
         index = {t: its for t, its in self.index.items() if t not in tables}
         return Submodels(index, {t: self.rows[t] for t in index}, self.dense)
 
-    def add_(self, other: Submodels, scale: float = 1.0) -> None:
+    def add_(self, other: Submodels, scale: float | Tensor = 1.0) -> None:
         """Adds scale · other to every number."""
-        for table, rows in self.rows.items():
-            rows.add_(other.rows[table], alpha=scale)
-        for name, dense in self.dense.items():
-            dense.add_(other.dense[name], alpha=scale)
+        mine = [*self.rows.values(), *self.dense.values()]
+        theirs = [*(other.rows[t] for t in self.rows), *(other.dense[d] for d in self.dense)]
+        if isinstance(scale, Tensor):  # on the GPU, not known to the host
+            theirs, scale = list(torch._foreach_mul(theirs, scale)), 1.0
+        # One kernel for all that lie alike in memory; a single stranger would undo that.
+        alike = [x.stride() == y.stride() for x, y in zip(mine, theirs, strict=True)]
+        for x, y in itertools.compress(zip(mine, theirs, strict=True), [not a for a in alike]):
+            x.add_(y, alpha=scale)
+        if any(alike):
+            here, there = (list(itertools.compress(xs, alike)) for xs in (mine, theirs))
+            torch._foreach_add_(here, there, alpha=scale)
 
     def scale_(self, by_client: Tensor) -> None:
         """Multiplies each client's numbers by its own factor (K,)."""
+        some = next(iter((*self.rows.values(), *self.dense.values())))
+        by_client = by_client.to(some.device, non_blocking=True)
         for table, rows in self.rows.items():
             rows.mul_(by_client[self.index[table].owner, None])
         for dense in self.dense.values():
@@ -192,16 +202,23 @@ def total(updates: Submodels, weights: Tensor, steps: Tensor) -> Total:
     """
     weight = float(weights.sum())
     share = weights / weight  # (K,)
+    some = next(iter((*updates.rows.values(), *updates.dense.values())))
+    own = share.to(some.device, some.dtype, non_blocking=True)  # to where the numbers are, once
+    return Total(*mean(updates, own), share, weight, steps)
+
+
+def mean(updates: Submodels, share: Tensor) -> tuple[dict[str, RowTotal], dict[str, Tensor]]:
+    """Σ_k share_k · Δ_k of the rows and of the dense tensors, the shares being where they are."""
     rows = {}
     for table, values in updates.rows.items():
         index = updates.index[table]
-        per_entry = index.spread(share.to(values.dtype))  # (R,)
+        per_entry = index.spread(share)  # (R,)
         rows[table] = RowTotal(index, values * per_entry[:, None], per_entry)
     dense = {
-        name: (share.to(x) @ x.reshape(len(x), -1)).view(x.shape[1:])  # (K,), (K, …) → (…)
+        name: torch.mv(x.reshape(len(x), -1).t(), share).view(x.shape[1:])  # (K, …), (K,) → (…)
         for name, x in updates.dense.items()
     }
-    return Total(rows, dense, share, weight, steps)
+    return rows, dense
 
 
 def index_select(table: Tensor, ids: Tensor) -> Tensor:

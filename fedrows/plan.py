@@ -43,7 +43,9 @@ class Plan:
         10_000, "Size of the fixed sample of training examples for the train loss.", least=1
     )
     chunk: int | None = option(
-        None, "Clients that train in one batched step; all of the cohort if not given.", least=1
+        None,
+        "Clients that train in one batched step; measured in the first round if not given.",
+        least=1,
     )
     threads: int | None = option(None, "CPU threads; as PyTorch chooses if not given.", least=1)
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.")

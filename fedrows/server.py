@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -72,7 +73,7 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
             weights = fleet.weights
             weight = float(weights.sum())
         counter = number + attempt * _ATTEMPT
-        cohort = choose(plan.seed, COHORT, counter, fleet.clients, plan.clients_per_round)
+        cohort = _draw(fleet, plan, counter)
         facts = Round(number, plan.lr_at(number), fleet.clients, weight, cohort)
         heat, index = fleet.heat(), fleet.index_sets(cohort)
         asked = {table: its for table, its in index.items() if table not in local}
@@ -89,7 +90,8 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
             ids = upload.update.index[table].ids
             index_add_(params.tables[table], ids, upload.update.rows[table])
         if len(upload.clients):  # or nobody answered, and the model stays where it is
-            answered = weights[upload.clients].to(upload.steps)
+            answered = weights[upload.clients] if upload.weights is None else upload.weights
+            answered = answered.to(upload.steps)
             sums = total(update, answered, upload.steps)
             for name, extra in upload.extra.items():
                 sums.extra[name] = total(extra, answered, upload.steps)
@@ -98,10 +100,24 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
         progress.bytes_down = _bytes(start.without(local), sent) / len(cohort)
         progress.bytes_up = (
             _bytes(update, *upload.extra.values())
-            + sum(len(rows.ids) * _id_bytes(params.tables[t]) for t, rows in asked.items())
+            + sum(len(rows.ids) * id_bytes(params.tables[t]) for t, rows in asked.items())
         ) / len(cohort)
         number, attempt = number + 1, 0
         yield progress
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """A fleet that draws its cohorts itself, such as one whose privacy needs them to be secret."""
+
+    def draw(self, counter: int, count: int) -> Tensor:
+        """So many different clients, ascending."""
+
+
+def _draw(fleet: Fleet, plan: Plan, counter: int) -> Tensor:
+    if isinstance(fleet, Draws):
+        return fleet.draw(counter, plan.clients_per_round)
+    return choose(plan.seed, COHORT, counter, fleet.clients, plan.clients_per_round)
 
 
 def _check_clients(plan: Plan, fleet: Fleet) -> None:
@@ -112,7 +128,7 @@ def _check_clients(plan: Plan, fleet: Fleet) -> None:
         )
 
 
-def _id_bytes(table: Tensor) -> int:
+def id_bytes(table: Tensor) -> int:
     """What an id weighs when an index set goes up."""
     return 4 if len(table) <= 2**32 else 8
 

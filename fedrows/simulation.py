@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,13 +28,25 @@ from fedrows.lifted import Lifted
 from fedrows.model import Loss, Model
 from fedrows.params import Params
 from fedrows.plan import Plan
-from fedrows.server import Progress, begin, rounds
+from fedrows.private.options import Privacy
+from fedrows.recorded import rounds
+from fedrows.server import Progress, begin
+
+if TYPE_CHECKING:
+    from fedrows.private.fleet import PrivateFleet
 
 
 class Simulation:
     """One run of one algorithm: iterate over it to run its rounds."""
 
-    def __init__(self, data: FederatedData, model: Model, algorithm: Algorithm, plan: Plan) -> None:
+    def __init__(
+        self,
+        data: FederatedData,
+        model: Model,
+        algorithm: Algorithm,
+        plan: Plan,
+        privacy: Privacy | None = None,
+    ) -> None:
         self.model, self.algorithm, self.plan = model, algorithm, plan
         self.evaluator = Evaluator(model, data, plan)
         if algorithm.pooled:
@@ -46,16 +58,42 @@ class Simulation:
                 batches="draw",
             )
         self._running = plan  # what the rounds see; the same as the plan unless pooled
-        self.fleet = SimulatedFleet(model, algorithm, data, plan)
+        self.fleet: SimulatedFleet | PrivateFleet = SimulatedFleet(model, algorithm, data, plan)
+        self.private: PrivateFleet | None = None
+        if privacy is not None and privacy.private:
+            self.fleet = self.private = _behind(self.fleet, privacy)
+        self.stopped = ""  # why a run ended before its last round, if it did
         self.progress = begin(model, algorithm, plan, data.local)
         self.seconds = 0.0  # spent on rounds, evaluations not counted
 
     def __iter__(self) -> Iterator[Progress]:
-        since = time.perf_counter()
-        for progress in rounds(self.fleet, self._running, self.progress):
-            self.seconds += time.perf_counter() - since
-            yield progress
+        running = rounds(self.fleet, self._running, self.progress)
+        while self._may_go_on():
             since = time.perf_counter()
+            progress = next(running, None)
+            self.seconds += time.perf_counter() - since
+            if progress is None:
+                return
+            if self.private is not None and self.private.told.bytes_up is not None:
+                progress.bytes_up = self.private.told.bytes_up
+                progress.bytes_down += self.private.told.bytes_down
+            yield progress
+
+    def prepare(self) -> None:
+        """Does what a private run must do before its first round: count heat, check its sums."""
+        if self.private is not None:
+            self.private.prepare()
+
+    def _may_go_on(self) -> bool:
+        """Whether another round would spend no more privacy than there is."""
+        if self.private is not None and self.progress.round < self.plan.rounds:
+            self.stopped = self.private.exceeds()
+        return not self.stopped
+
+    @property
+    def simulated(self) -> SimulatedFleet:
+        """The fleet that trains, whatever stands before it."""
+        return self.fleet if isinstance(self.fleet, SimulatedFleet) else self.fleet.inner
 
     @property
     def due(self) -> bool:
@@ -74,6 +112,7 @@ class Simulation:
             "bytes_down": None if self.algorithm.pooled else self.progress.bytes_down,
             "bytes_up": None if self.algorithm.pooled else self.progress.bytes_up,
             "seconds": self.seconds,
+            **({} if self.private is None else self.private.line()),
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -93,6 +132,13 @@ class Simulation:
             mine.copy_(tensors[name])
         self.progress.round = round_
         self.seconds = seconds
+
+
+def _behind(fleet: SimulatedFleet, privacy: Privacy) -> PrivateFleet:
+    """The fleet behind a mode of privacy, whose protocols need more packages than a clear run."""
+    from fedrows.private.fleet import PrivateFleet
+
+    return PrivateFleet(fleet, privacy)
 
 
 @dataclass
@@ -121,13 +167,15 @@ def simulate(
     one_by_one: bool = False,
     loss: Loss | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
+    privacy: Privacy | None = None,
     **plan: Any,
 ) -> Result:
     """Trains a module on a federation and gives the trained numbers and the history.
 
     module: any `nn.Module` for one client (embeddings, dense, one_by_one and loss are what `Lifted`
     takes), or a `Model`. algorithm: a name, or an algorithm with options of its own. report is
-    called with every evaluated round's metrics. Everything else is the plan's: rounds, lr, seed, …
+    called with every evaluated round's metrics. privacy: a mode, as `Privacy.of("index")`.
+    Everything else is the plan's: rounds, lr, seed, …
     """
     if isinstance(algorithm, str):
         algorithm = catalogue.algorithm(algorithm)
@@ -139,7 +187,7 @@ def simulate(
         else Lifted(module, data, embeddings, loss, dense=dense, one_by_one=one_by_one)
     )
     settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
-    simulation = Simulation(data, model, algorithm, settings)
+    simulation = Simulation(data, model, algorithm, settings, privacy)
     history = []
     with threads(settings.threads):
         for _ in simulation:
@@ -148,6 +196,7 @@ def simulate(
                 if report is not None:
                     report(history[-1])
     notes = data.notes if model.note is None else (*data.notes, model.note)
+    notes = (*notes, *simulation.simulated.notes)
     return Result(simulation.progress.whole(), history, model, notes)
 
 

@@ -3,6 +3,7 @@
     dropout, rand_like, …           torch's global generator → draws by counters
     embedding_bag                   no batching rule → embedding, then a masked sum, mean or maximum
     scaled_dot_product_attention    both → the product written out
+    embedding, linear, on a GPU     slow gradients → those of `fused`
 
 A draw is a function of (the client's key in this step, the call's number in the step, position), so
 a client has the same masks alone on a device as in a cohort of thousands. A position is one number
@@ -22,7 +23,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedrows.errors import ModelError
-from fedrows.nn import context
+from fedrows.nn import context, fused
 from fedrows.seeds import bits, key, mix, normal, uniform
 
 
@@ -64,6 +65,26 @@ def draw(shape: Sequence[int], device: torch.device) -> Tensor:
         along = torch.arange(size, device=device) * (key(axis, 0) - 2**63)
         position = position + along.view(-1, *[1] * (len(shape) - axis - 1))
     return bits(stream, position)
+
+
+def embedding(
+    input: Tensor, weight: Tensor, padding_idx: int | None = None, *options: Any, **more: Any
+) -> Tensor:
+    """`F.embedding` on a GPU, of rows that all clients have in one block."""
+    if torch._C._functorch.is_batchedtensor(weight) or not fused.usable(weight):
+        return NotImplemented
+    found = fused.RowsStep.apply(weight, input.reshape(-1), padding_idx)
+    return found.view(*input.shape, -1)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear` on a GPU, of clients that each have weights of their own."""
+    batched = torch._C._functorch.is_batchedtensor(weight)
+    if bias is None or not batched or not fused.usable(weight):
+        return NotImplemented
+    flat = input.reshape(1, -1, input.shape[-1])
+    found = fused.LinearStep.apply(flat, weight.unsqueeze(0), bias.unsqueeze(0))
+    return found.view(*input.shape[:-1], -1)
 
 
 def embedding_bag(
@@ -200,6 +221,8 @@ def _random(make: Callable[[Tensor], Tensor], like: bool) -> Callable[..., Tenso
 
 
 _STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.embedding: embedding,
+    F.linear: linear,
     F.embedding_bag: embedding_bag,
     F.scaled_dot_product_attention: scaled_dot_product_attention,
     torch.dropout: _dropout(),

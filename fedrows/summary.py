@@ -93,6 +93,8 @@ def summarise(
                 "rounds_per_second": spread(rates),
             }
         )
+        if any("epsilon" in end for end in ends):
+            algorithms[-1]["epsilon"] = _largest_epsilon(ends)
     return {
         "target": asdict(target)
         | {
@@ -217,6 +219,22 @@ def show_bytes(size: float | None, share: float | None = None) -> str:
         size, unit = size / 1000, unit + 1
     text = f"{show_number(size) if unit else round(size)} {('B', 'kB', 'MB', 'GB', 'TB')[unit]}"
     return text if share is None else f"{text} ({show_number(100 * share)} %)"
+
+
+def show_epsilon(epsilon: float | str | None) -> str:
+    """An ε of a metrics line: '1.25', or ∞ where nothing bounds it."""
+    known = number(epsilon)
+    return "∞" if known is None else show_number(known)
+
+
+def _largest_epsilon(ends: Sequence[Line]) -> dict[str, float | str]:
+    """The ε of each kind at the end of the run that spent most of it."""
+    found: dict[str, float | str] = {}
+    for kind in dict.fromkeys(kind for end in ends for kind in end.get("epsilon") or {}):
+        known = [number((end.get("epsilon") or {}).get(kind)) for end in ends]
+        finite = [x for x in known if x is not None]
+        found[kind] = max(finite) if len(finite) == len(known) else "inf"
+    return found
 
 
 def _best(curve: Sequence[Line], metric: str) -> float | None:

@@ -11,7 +11,10 @@ from fedrows.data import FederatedData
 from fedrows.flower.fleet import FlowerFleet
 from fedrows.flower.job import Job, contract
 from fedrows.flower.node import ClientNode
+from fedrows.flower.private import PrivateFleet
+from fedrows.flower.private_node import PrivateNode
 from fedrows.flower.registry import Limits, Registry
+from fedrows.flower.signing import own_key, write_peers
 from fedrows.flower.state import NodeState
 
 
@@ -54,12 +57,18 @@ def federation(
     for place, (name, shard) in enumerate(shards.items(), start=1):
         post.here[place] = fresh(job, config, shard, folder / name, name)
     registry = Registry(
-        model.schema, terms.plan.weighting, Limits(10_000, 10**6), frozenset(data.local)
+        model.schema,
+        terms.plan.weighting,
+        Limits(10_000, 10**6),
+        frozenset(data.local),
+        told=not terms.secret,
     )
-    fleet = FlowerFleet(
-        terms, model.schema, registry, post, terms.fingerprint(model, data), "0" * 16, _quiet
-    )
-    return fleet, post
+    fingerprint = terms.fingerprint(model, data)
+    parts = (terms, model.schema, registry, post, fingerprint, "0" * 16, _quiet)
+    if not terms.secret:
+        return FlowerFleet(*parts), post
+    write_peers(folder / "peers.json", {name: own_key(folder / name).public for name in shards})
+    return PrivateFleet(*parts, peers=folder / "peers.json"), post
 
 
 def fresh(
@@ -68,7 +77,10 @@ def fresh(
     """A node that is made anew for every letter, as Flower does."""
 
     def answer(letter: bytes) -> bytes:
-        return ClientNode(contract(job, config), shard, NodeState(folder), name).answer(letter)
+        parts = (contract(job, config), shard, NodeState(folder), name)
+        if not parts[0].secret:
+            return ClientNode(*parts).answer(letter)
+        return PrivateNode(*parts, peers=folder.parent / "peers.json").answer(letter)
 
     return answer
 

@@ -275,7 +275,7 @@ def test_a_run_leaves_its_folder(capsys: Capture) -> None:
     assert config["task"]["seed"] == 7
     assert config["algorithm"] == {"name": "fedsubavg", "cap": 9.0, "alpha": 1.0}
     plan = config["plan"]
-    assert (plan["seed"], plan["device"], plan["chunk"], plan["threads"]) == (3, "cpu", 5, 1)
+    assert (plan["seed"], plan["device"], plan["chunk"], plan["threads"]) == (3, "cpu", None, 1)
     lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [5, 10, 12]
     assert all(line.keys() == KEYS for line in lines)

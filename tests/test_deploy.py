@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedrows.flower.deployment import ROUNDS
 from fedrows.flower.launch import Federation
 from fedrows.flower.persist import persist
 from fedrows.folder import CHECKPOINT, read_lines
+from fedrows.privacy.messages import unpack
 from fedrows.report.exchange import read_rounds
 
 
@@ -213,3 +215,74 @@ def test_chaos(tmp_path: Path, algorithm: str) -> None:
         losses.append(simulation.evaluate()["train_loss"])
     spread = max(losses) - min(losses)
     assert min(losses) - spread <= line["train_loss"] <= max(losses) + spread
+
+
+PRIVATE = {"privacy": "index", "index_epsilon": "", "index_epsilon_for_ever": ""}
+
+
+@pytest.mark.slow
+def test_a_private_federation_equals_the_simulation(tmp_path: Path) -> None:
+    """Heat, union and updates through secure sums, each message in a process of its own."""
+    settings = settings_of(
+        "synthetic", "fedsubavg", clients=40, rounds=2, clients_per_round=12, cap=100
+    )
+    data = settings.task.load(settings.options)
+    out = tmp_path / "run"
+    terms = {**PRIVATE, "min_contributors": 1, "min_nodes": 3, "timeout": 60.0}
+    with federate(tmp_path, data, nodes=3) as federation:
+        project = write_project(tmp_path / "project", settings, terms, out, tmp_path / "data")
+        assert federation.wait(federation.submit(project, {}), 240) == "finished:completed"
+    assert [line["answered"] for line in read_rounds(out / ROUNDS)] == [12, 12]
+    assert difference(out, settings, data) <= 1e-5
+
+
+def sums_of(state: Path) -> Iterator[tuple[str, str, int]]:
+    """A node's sums: their names, what they are for, and how many requests each has had."""
+    for half in state.glob("*/sums/*/half"):
+        with suppress(OSError, ValueError):
+            use = json.loads((half.parent / "facts.json").read_text())["use"]
+            yield half.parent.name, use, len(unpack(half.read_bytes())) - 1
+
+
+def killed_in(federation: Federation, node: int, use: str, phase: int, known: set[str]) -> None:
+    """Kills a node as soon as it has got a phase's request in a sum that is not known yet."""
+    state = Path(str(federation.nodes[node].config["state"]))
+    until = time.monotonic() + 300
+    while time.monotonic() < until:
+        for name, its, requests in sums_of(state):
+            if name not in known and its == use and requests == phase:
+                federation.kill_node(node)
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"phase {phase} of {use} never came")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["heat", "union", "update"])
+def test_a_node_killed_in_any_phase_of_a_sum(tmp_path: Path, use: str) -> None:
+    """Each kill costs the node its part in that sum, and nobody else anything."""
+    count = 1 if use == "heat" else 6  # heat is counted at the start of a run only
+    settings = settings_of("synthetic", "fedsubavg", clients=40, rounds=count, clients_per_round=12)
+    data = settings.task.load(settings.options)
+    terms = {**PRIVATE, "min_contributors": 1, "min_nodes": 4, "timeout": 12.0, "min_answers": 1}
+    victim, runs, out = 3, list[int](), tmp_path / "none"
+    with federate(tmp_path, data, nodes=4) as federation:
+        state = tmp_path / "state" / f"node-{victim}"
+        for phase in range(1, 6):
+            known = {name for name, _, _ in sums_of(state)}
+            if not runs or use == "heat":
+                out, project = tmp_path / f"run-{phase}", tmp_path / f"project-{phase}"
+                write_project(project, settings, terms, out, tmp_path / "data")
+                runs.append(federation.submit(project, {}))
+            before = len(read_rounds(out / ROUNDS))
+            killed_in(federation, victim, use, phase, known)
+            federation.start_node(victim)
+            until = time.monotonic() + 300
+            while len(read_rounds(out / ROUNDS)) <= before and time.monotonic() < until:
+                time.sleep(0.3)
+            assert len(read_rounds(out / ROUNDS)) > before, (use, phase)
+            if use == "heat":
+                assert federation.wait(runs[-1], 120) == "finished:completed"
+        assert federation.wait(runs[-1], 300) == "finished:completed"
+    lines = read_rounds(out / ROUNDS)
+    assert [line["round"] for line in lines] == list(range(1, count + 1))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from fedrows.params import Params, Total
 @dataclass(frozen=True)
 class FedAdam(Algorithm):
     """Adam at the server."""
+
+    summable: ClassVar[bool] = True
 
     server_lr: float = option(1.0, "Learning rate of the server.", above=0)
     beta1: float = option(0.9, "Decay of the first moment.", least=0, most=1)

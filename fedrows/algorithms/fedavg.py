@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from fedrows.algorithm import Algorithm, Round, State
 from fedrows.heat import Heat
@@ -18,6 +18,8 @@ from fedrows.params import Params, Total
 @dataclass(frozen=True)
 class FedAvg(Algorithm):
     """The mean of the updates."""
+
+    summable: ClassVar[bool] = True
 
     def step_(
         self, params: Params, state: State, total: Total, heat: Mapping[str, Heat], round_: Round

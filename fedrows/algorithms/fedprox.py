@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from fedrows.algorithm import Algorithm, Round, State
 from fedrows.heat import Heat
@@ -19,6 +19,8 @@ from fedrows.params import Params, Submodels, Total
 @dataclass(frozen=True)
 class FedProx(Algorithm):
     """The mean of the updates, made with a proximal term."""
+
+    summable: ClassVar[bool] = True
 
     mu: float = option(0.01, "Strength of the proximal term.", least=0)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from fedrows.params import Params, Total
 @dataclass(frozen=True)
 class FedSubAvg(Algorithm):
     """The mean of the updates, each row times the inverse of its heat."""
+
+    summable: ClassVar[bool] = True
 
     cap: float | None = option(None, "Largest correction that a row may get.", least=1)
     alpha: float = option(1.0, "The correction is (N / n_m)^alpha; 0 is FedAvg.", least=0, most=1)

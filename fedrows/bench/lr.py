@@ -85,17 +85,17 @@ def simulated(data: FederatedData, plan: Plan) -> Rounds:
 class Plain(nn.Module):
     """Logistic regression as one writes it in PyTorch."""
 
-    def __init__(self, rows: int, bag: bool) -> None:
+    def __init__(self, rows: int, bag: bool, sparse: bool = True) -> None:
         super().__init__()
         self.weight = (
-            nn.EmbeddingBag(rows, 1, mode="sum", sparse=True)
+            nn.EmbeddingBag(rows, 1, mode="sum", sparse=sparse)
             if bag
-            else nn.Embedding(rows, 1, sparse=True)
+            else nn.Embedding(rows, 1, sparse=sparse)
         )
         self.bias = nn.Parameter(torch.zeros(1))
 
-    def forward(self, ids: Tensor) -> Tensor:
-        found = self.weight(ids)  # (B, 1) from a bag, else (B, L, 1)
+    def forward(self, features: Tensor) -> Tensor:
+        found = self.weight(features)  # (B, 1) from a bag, else (B, L, 1)
         total = found if found.dim() == 2 else found.sum(1)
         return total[:, 0] + self.bias
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "compare": "Train several algorithms on a task, over several seeds, and compare them.",
     "heat": "Show how many clients hold each feature of a task.",
     "data": "List the data sets, say where they lie, fetch them.",
+    "privacy": "Say who learns what in a private run, and compare ways to count heat.",
     "init": "Write a small project to be changed into your own.",
     "export": "Write the trained model of a run for use without fedrows.",
     "deploy": "Train over a real network: nodes, a server, keys, a demo on this machine.",

@@ -22,6 +22,8 @@ from fedrows.simulation import Simulation
 from fedrows.task import Task
 from fedrows.watch import Facts, Observer, Run
 
+TOLD = 5  # notes of a private run
+
 
 class Stop:
     """Ctrl-C and SIGTERM ask a run to stop after its round; a second Ctrl-C stops at once."""
@@ -110,7 +112,7 @@ def begin(folder: RunFolder, simulation: Simulation) -> None:
 def go_back(folder: RunFolder, settings: Settings, data: FederatedData) -> Simulation:
     """The run as its checkpoint has it; metrics that lie past the checkpoint are dropped."""
     plan, every = settings.plan, settings.plan.evaluate_every
-    simulation = settings.simulation(data)
+    simulation = settings.simulation(data, folder.path)
     checkpoint.restore_(simulation, folder.path / CHECKPOINT)
     at = simulation.progress.round
     if plan.rounds < at:
@@ -132,9 +134,13 @@ def go_back(folder: RunFolder, settings: Settings, data: FederatedData) -> Simul
     try:
         if kept != lines:
             folder.keep_lines(kept)
-        if folder.config["plan"].get("rounds") != plan.rounds:
-            folder.config["plan"]["rounds"] = plan.rounds
-            folder.write_json(CONFIG, folder.config)
+        config = folder.config
+        now = {**config, "plan": {**config["plan"], "rounds": plan.rounds}}
+        if settings.privacy.private:
+            now["privacy"] = settings.privacy.config()
+        if now != config:
+            config |= now
+            folder.write_json(CONFIG, config)
     except OSError as error:
         raise RunFolderError(f"{folder.path} cannot be written ({reason(error)}).") from error
     return simulation
@@ -158,6 +164,17 @@ def facts_of(simulation: Simulation, seconds: Mapping[str, float]) -> Facts:
         bytes_up=None if pooled else progress.bytes_up * asked,
         seconds=seconds,
     )
+
+
+def tell(simulation: Simulation) -> None:
+    """Says what turned out while a run went, and why it ended early if it did."""
+    notes = simulation.simulated.notes
+    for note in notes[:TOLD]:
+        say(f"Note: {note}")
+    if len(notes) > TOLD:
+        say(f"Note: and {len(notes) - TOLD} more like these.")
+    if simulation.stopped:
+        say(f"Ended after round {simulation.progress.round}: {simulation.stopped}.")
 
 
 def conclude(observer: Observer, folder: RunFolder, done: bool) -> None:
@@ -221,7 +238,12 @@ def carry_out(
             observer.round(facts_of(simulation, clock.taken()))
             if stop.asked:
                 break
-        return simulation.progress.round == rounds
+        at = simulation.progress.round
+        if simulation.stopped:
+            if all(line["round"] != at for line in folder.lines()):
+                measure()
+            save()
+        return at == rounds or bool(simulation.stopped)
     except BrokenPipeError:
         save()
         raise

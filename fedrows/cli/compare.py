@@ -20,12 +20,14 @@ from fedrows.cli.carry_out import (
     go_back,
     load,
     run_of,
+    tell,
 )
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
 from fedrows.cli.settings import (
     Settings,
+    add_privacy,
     choose,
     extended,
     from_config,
@@ -208,13 +210,15 @@ def _run(
             )
         simulation = go_back(folder, settings, data)
     else:
-        simulation = settings.simulation(data)
+        simulation = settings.simulation(data, path)
+        simulation.prepare()
         folder = RunFolder.create(path, "run", settings.config(), overwrite=True)
         begin(folder, simulation)
     name = f"{path.resolve().parents[1].name}/{path.name}"  # the comparison's folder, and its own
     with folder.locked():
         observer.begin(run_of(name, folder, simulation))
         done = carry_out(simulation, folder, live, observer, stop, title, again, seconds)
+    tell(simulation)
     observer.end(done)
     return done
 
@@ -251,6 +255,7 @@ def _config(
         "plan": shared,
         "seeds": seeds,
         "target": asdict(target),
+        **({"privacy": its.privacy.config()} if its.privacy.private else {}),
         "torch": torch.__version__,
     }
 
@@ -311,5 +316,6 @@ def _parser() -> Parser:
         metavar="NAME",
         help=f"One of {', '.join(METRICS)} (default: train_loss).",
     )
+    add_privacy(parser)
     add("--target-value", metavar="X", help="A target of your own instead of CentralSGD's best.")
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import secrets
@@ -22,6 +23,7 @@ ACTIONS = {
     "superlink": "start a SuperLink",
     "admit": "list a node's public key at a SuperLink",
     "node": "join a SuperLink with a shard of data",
+    "peer": "show the public signing key of a node, for private runs",
     "run": "submit a Flower project to a SuperLink, and wait for it",
 }
 
@@ -48,6 +50,7 @@ def main(words: Sequence[str]) -> int:
         "superlink": _superlink,
         "admit": _admit,
         "node": _node,
+        "peer": _peer,
         "run": _run,
     }
     return does[action](rest)
@@ -143,6 +146,7 @@ def _node(words: Sequence[str]) -> int:
     parser.add_argument("--poll", metavar="X", default="1", help="Seconds between looks (1).")
     parser.add_argument("--apps", metavar="HASHES", help="The only apps that may run, by SHA-256.")
     parser.add_argument("--trusted-entities", metavar="FILE", help="Whose signed apps may run.")
+    parser.add_argument("--peers", metavar="FILE", help="The nodes' signing keys (private runs).")
     parser.add_argument("--insecure", action="store_true", help="Without TLS and a key.")
     if (typed := _parsed(parser, words)) is None:
         return 0
@@ -151,6 +155,7 @@ def _node(words: Sequence[str]) -> int:
     from fedrows.flower.pinned import APPS, hashes
     from fedrows.flower.processes import Group, environment
     from fedrows.flower.security import check_file, check_node_key, read_certificate
+    from fedrows.flower.signing import read_peers
     from fedrows.flower.supernode import POLL
     from fedrows.flower.warm import READY
 
@@ -181,7 +186,11 @@ def _node(words: Sequence[str]) -> int:
     home = state / "home"
     told = {POLL: str(poll), APPS: ",".join(apps)}
     group = Group(state / "logs", environment(home, secrets.token_hex(8), **told))
-    spec = starting.NodeSpec(name, {"shard": str(shard), "state": str(state), "name": name})
+    config = {"shard": str(shard), "state": str(state), "name": name}
+    if typed["peers"]:
+        read_peers(Path(typed["peers"]))  # it must be right before anything starts
+        config["peers"] = str(Path(typed["peers"]).absolute())
+    spec = starting.NodeSpec(name, config)
     trusted = typed["trusted_entities"]
     more = ["--trusted-entities", str(Path(trusted).absolute())] if trusted else []
 
@@ -199,6 +208,20 @@ def _node(words: Sequence[str]) -> int:
         return refused.read_text("utf-8").strip() if refused.is_file() else None
 
     return starting.supervise(group, begin, look)
+
+
+def _peer(words: Sequence[str]) -> int:
+    parser = Parser("deploy peer", "Shows a node's public signing key, made if there is none yet.")
+    parser.add_argument("--state", metavar="DIR", help="The node's state folder.")
+    parser.add_argument("--name", metavar="NAME", help="The node's name (that of its folder).")
+    if (typed := _parsed(parser, words)) is None:
+        return 0
+    from fedrows.flower.signing import own_key
+
+    folder = Path(_needed(typed, "state", "Name the node's state folder with --state"))
+    state = _writable(folder, "--state")
+    say(json.dumps({typed["name"] or state.name: own_key(state).public.hex()}))
+    return 0
 
 
 def _admit(words: Sequence[str]) -> int:

@@ -17,11 +17,12 @@ from fedrows.cli.carry_out import (
     go_back,
     load,
     run_of,
+    tell,
 )
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
-from fedrows.cli.settings import Settings, choose, extended, from_config
+from fedrows.cli.settings import Settings, add_privacy, choose, extended, from_config
 from fedrows.cli.show import say, show
 from fedrows.folder import RunFolder, check_free
 from fedrows.simulation import Simulation, threads
@@ -61,7 +62,8 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     check_free(path, overwrite=overwrite)
     with threads(settings.plan.threads):
         data = load(settings.task, settings.options, [settings.plan])
-        simulation = settings.simulation(data)
+        simulation = settings.simulation(data, path)
+        simulation.prepare()
         config = {**settings.config(), "command": command}
         folder = RunFolder.create(path, "run", config, overwrite=overwrite)
         with folder.locked():
@@ -114,6 +116,7 @@ def _go(
     observer.begin(run_of(folder.path.resolve().name, folder, simulation))
     with Stop() as stop:
         done = carry_out(simulation, folder, show(), observer, stop, name, again, seconds)
+    tell(simulation)
     code = close(folder, done, f"after round {simulation.progress.round}", again)
     conclude(observer, folder, done)
     return code
@@ -134,4 +137,5 @@ def _parser() -> Parser:
     )
     known = ", ".join(catalogue.names("algorithm"))
     parser.add_argument("--algorithm", metavar="NAME", help=f"One of {known} (default: {DEFAULT}).")
+    add_privacy(parser)
     return parser

@@ -1,4 +1,4 @@
-"""What a run is: a task with its options, an algorithm with its own, and a plan.
+"""What a run is: a task with its options, an algorithm with its own, a plan, and a privacy.
 
 Four voices, each louder than the one before: the dataclasses' defaults, the task's presets, the
 task's presets for the algorithm, and what the user typed.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from fedrows.errors import PlanError, RunFolderError
 from fedrows.evaluation import Evaluator
 from fedrows.options import options
 from fedrows.plan import Plan
+from fedrows.private.options import Privacy
+from fedrows.private.options import from_config as privacy_from
 from fedrows.simulation import Simulation
 from fedrows.task import Task, presets
 
@@ -34,11 +36,15 @@ class Settings:
     options: Any  # of the task
     algorithm: Algorithm
     plan: Plan
+    privacy: Privacy = field(default_factory=Privacy)
 
-    def simulation(self, data: FederatedData) -> Simulation:
-        """The run, before its first round."""
+    def simulation(self, data: FederatedData, folder: Path | None = None) -> Simulation:
+        """The run, before its first round; in a folder, which holds what its clients remember."""
         model = catalogue.model(self.task.model)(data, self.plan.seed)
-        return Simulation(data, model, self.algorithm, self.plan)
+        privacy = self.privacy
+        if privacy.private and privacy.answers is None and folder is not None:
+            privacy = replace(privacy, answers=str(folder / ANSWERS)) if privacy.stages else privacy
+        return Simulation(data, model, self.algorithm, self.plan, privacy)
 
     def facts(self, data: FederatedData) -> dict[str, Any]:
         """What data.json says of the data."""
@@ -54,13 +60,18 @@ class Settings:
             "task": {"name": self.task.name, **asdict(self.options)},
             "algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)},
             "plan": asdict(self.plan),
+            **({"privacy": self.privacy.config()} if self.privacy.private else {}),
             "torch": torch.__version__,
         }
 
 
+ANSWERS = "answers"  # in the folder of a run: what its clients have permanently said
+
+
 def names_of_prefixed(task: Task) -> set[str]:
     """The options of a task that are called like another's, and get `data-` in front."""
-    owners: list[type] = [Plan, *map(catalogue.algorithm, catalogue.names("algorithm"))]
+    owners: list[type] = [Plan, Privacy]
+    owners += map(catalogue.algorithm, catalogue.names("algorithm"))
     taken = {item.name for owner in owners for item in options(owner)}
     return {item.name for item in options(task.options)} & taken
 
@@ -100,6 +111,8 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
     prefixed = names_of_prefixed(task)
     theirs, left = _mine(task.options, typed, prefixed)
     plan, left = _mine(Plan, left)
+    dials, left = _mine(Privacy, left)
+    privacy = Privacy.of(**dials)
     made: dict[str, Settings] = {}
     unused = dict(left)
     for name in algorithms:
@@ -112,11 +125,18 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
             task.options(**theirs),
             of(**{**own_presets, **own}),
             Plan(**{**plan_presets, **plan}),
+            privacy,
         )
+        privacy.check(made[name].algorithm, made[name].plan.clients_per_round)
     for name in unused:
         whose = " or ".join([task.name, *algorithms])
         raise UsageError(f"--{name.replace('_', '-')} is not an option of {whose}: leave it out.")
     return made
+
+
+def add_privacy(parser: Parser) -> None:
+    """The flags of private runs."""
+    add_options(parser, "privacy", [Privacy], {})
 
 
 def shared_plan(task: Task, typed: Mapping[str, Any]) -> Plan:
@@ -125,13 +145,13 @@ def shared_plan(task: Task, typed: Mapping[str, Any]) -> Plan:
 
 
 def resolve(plan: Plan) -> Plan:
-    """The same plan, with what the machine decides decided: device, threads and chunk."""
+    """The same plan, with what the machine decides decided: device and threads."""
     cohort = plan.clients_per_round
     return replace(
         plan,
         device=str(plan.torch_device),
         threads=plan.threads or torch.get_num_threads(),
-        chunk=min(plan.chunk or cohort, cohort),
+        chunk=None if plan.chunk is None else min(plan.chunk, cohort),
     )
 
 
@@ -156,14 +176,14 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
     try:
         task = dict(config["task"])
         found = catalogue.task(task.pop("name"))
-        made = {}
+        made, privacy = {}, privacy_from(config.get("privacy"))
         for entry in config.get("algorithms") or [config["algorithm"]]:
             name = entry["name"]
             of = catalogue.algorithm(name)
             own = {item.name: entry[item.name] for item in options(of)}
             rest = {key: entry[key] for key in entry.keys() - own.keys() - {"name"}}
             plan = Plan(**{**config["plan"], **rest})
-            made[name] = Settings(found, found.options(**task), of(**own), plan)
+            made[name] = Settings(found, found.options(**task), of(**own), plan, privacy)
         return made
     except (KeyError, TypeError, ValueError, LookupError) as error:
         raise RunFolderError(
@@ -175,8 +195,10 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
 def extended(
     stored: Mapping[str, Settings], typed: Mapping[str, Any], path: Path
 ) -> dict[str, Settings]:
-    """Stored settings with the rounds that the user now wants; no other change is let through."""
+    """Stored settings with the rounds, or the ε, that the user now wants; no other change goes."""
     task = next(iter(stored.values())).task
+    dials, typed = _mine(Privacy, typed)
+    privacy = _extended(next(iter(stored.values())).privacy, dials, path)
     wanted = choose(task, list(stored), typed)
     found = {}
     for name, old in stored.items():
@@ -194,8 +216,16 @@ def extended(
                 if flag.replace("-", "_") in typed and not same:
                     raise refuse_change(f"--{flag}", is_now, was, path)
         rounds = new.plan.rounds if "rounds" in typed else old.plan.rounds
-        found[name] = replace(old, plan=replace(old.plan, rounds=rounds))
+        found[name] = replace(old, plan=replace(old.plan, rounds=rounds), privacy=privacy)
     return found
+
+
+def _extended(old: Privacy, dials: Values, path: Path) -> Privacy:
+    """Stored dials with the ε that may be spent now."""
+    for name, wanted in dials.items():
+        if name != "max_epsilon" and wanted != getattr(old, name):
+            raise refuse_change(f"--{flag_of(name)}", wanted, getattr(old, name), path)
+    return replace(old, **dials) if dials else old
 
 
 def refuse_change(flag: str, wanted: Any, was: Any, path: Path) -> UsageError:

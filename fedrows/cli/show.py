@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fedrows.summary import METRICS
+from fedrows.summary import METRICS, show_epsilon
 
 SHOWN_EVERY = 0.1  # seconds; a fast run has thousands of rounds in one
 
@@ -89,7 +89,8 @@ class Live:
             self._bar.update(self._task, completed=at, rate=f"{self._rate(at):.3g} rounds/s")
 
     def measured(self, line: dict[str, Any]) -> None:
-        self._bar.update(self._task, loss=f"loss {line['train_loss']:.4f}")
+        words = [f"loss {line['train_loss']:.4f}", epsilon_of(line)]
+        self._bar.update(self._task, loss="  ".join(filter(None, words)))
 
     def end(self) -> None:
         if self._bar is not None:
@@ -114,11 +115,18 @@ def say(text: str) -> None:
 
 def metrics_of(line: dict[str, Any]) -> list[str]:
     """The metrics of a line that have a value, as text."""
-    return [
+    found = [
         f"{title} {line[name]:.{digits}f}"
         for name, (title, _, digits) in METRICS.items()
         if line.get(name) is not None and line[name] == line[name]
     ]
+    return [*found, spent] if (spent := epsilon_of(line)) else found
+
+
+def epsilon_of(line: dict[str, Any]) -> str:
+    """The ε that a private run has spent so far, by kind; nothing of a run in the clear."""
+    spent = line.get("epsilon") or {}
+    return "ε " + ", ".join(f"{k} {show_epsilon(x)}" for k, x in spent.items()) if spent else ""
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -27,6 +27,7 @@ from fedrows.flower.deployment import Deployment, Journal, carry_out
 from fedrows.flower.job import Job, contract
 from fedrows.flower.node import ClientNode
 from fedrows.flower.patience import shorten_pulls
+from fedrows.flower.private_node import PrivateNode
 from fedrows.flower.state import NodeState
 from fedrows.options import options
 
@@ -43,13 +44,9 @@ def client_app(job: Job) -> ClientApp:
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
         state = NodeState(_folder(context.node_config, "state"))
         try:
-            node = ClientNode(
-                contract(job, context.run_config),
-                job.shard(context.node_config),
-                state,
-                _text(context.node_config.get("name")),
+            answer = node_of(job, context.run_config, context.node_config, state).answer(
+                _letter(message)
             )
-            answer = node.answer(_letter(message))
         except FedrowsError as error:
             state.refuse(str(error))
             raise
@@ -57,6 +54,18 @@ def client_app(job: Job) -> ClientApp:
         return Message(content, reply_to=message)
 
     return app
+
+
+def node_of(
+    job: Job, run: Mapping[str, Any], config: Mapping[str, Any], state: NodeState
+) -> ClientNode:
+    """The node that answers a run's letters; one of a private run knows its peers' keys."""
+    agreed = contract(job, run)
+    parts = (agreed, job.shard(config), state, _text(config.get("name")))
+    if not agreed.secret:
+        return ClientNode(*parts)
+    least = int(config.get("min-nodes-in-sum", 2))
+    return PrivateNode(*parts, peers=_file(config, "peers"), least=least)
 
 
 def server_app(job: Job) -> ServerApp:
@@ -126,9 +135,13 @@ def _letter(message: Message) -> bytes:
 
 
 def _folder(config: Mapping[str, Any], name: str) -> Path:
+    return _file(config, name, "folder")
+
+
+def _file(config: Mapping[str, Any], name: str, kind: str = "file") -> Path:
     text = _text(config.get(name))
     if text is None:
-        raise PlanError(f"The configuration does not name the folder {name!r}: add it.")
+        raise PlanError(f"The configuration does not name the {kind} {name!r}: add it.")
     path = Path(text).expanduser()
     if not path.is_absolute():
         raise PlanError(f"{name} is {text}, but apps have no folder of their own: give all of it.")

@@ -28,6 +28,7 @@ from fedrows.flower.control import FINISHED, as_toml
 from fedrows.flower.deployment import ROUNDS
 from fedrows.flower.job import CAP, Job, Terms
 from fedrows.flower.launch import Federation, NodeSpec
+from fedrows.flower.signing import own_key, write_peers
 from fedrows.folder import CHECKPOINT, REPORT, check_free
 from fedrows.model import Model
 from fedrows.options import options
@@ -35,7 +36,7 @@ from fedrows.report.exchange import read_rounds
 from fedrows.watch import Watching
 
 ALLOWED = 1e-5  # between deployed and simulated parameters
-APP = "fedrows_demo"
+APP, PEERS = "fedrows_demo", "peers.json"
 
 
 def _model(data: FederatedData, seed: int) -> Model:
@@ -115,14 +116,20 @@ def _demo(
 
 
 def federate(work: Path, data: FederatedData, nodes: int) -> Federation:
-    """A federation that is not started yet, its nodes with a shard each of some data."""
+    """A federation that is not started yet, its nodes with a shard each of some data.
+
+    The nodes know each other's signing keys, as private runs need it.
+    """
     data.save(work / "data")
-    specs = []
+    specs, peers = [], work / PEERS
     for i in range(nodes):
         name, shard = f"node-{i}", work / "shards" / f"node-{i}"
         data.select(torch.arange(i, data.clients, nodes)).save(shard)
         state = work / "state" / name
-        specs.append(NodeSpec(name, {"shard": str(shard), "state": str(state), "name": name}))
+        config = {"shard": str(shard), "state": str(state), "peers": str(peers), "name": name}
+        specs.append(NodeSpec(name, config))
+    keys = {one.name: own_key(Path(str(one.config["state"]))).public for one in specs}
+    write_peers(peers, keys)
     return Federation(work, specs)
 
 
@@ -134,7 +141,7 @@ def write_project(
     for owner in (settings.algorithm, settings.plan):
         config |= {k.replace("_", "-"): v for k, v in asdict(owner).items() if v is not None}
     config |= {k.replace("_", "-"): v for k, v in terms.items() if v is not None}
-    config |= {"out": str(out), "demo-data": str(data)}
+    config |= {"out": str(out), "demo-data": str(data), "peers": str(data.with_name(PEERS))}
     package = folder / APP
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")

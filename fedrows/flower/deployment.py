@@ -25,17 +25,19 @@ import torch
 from torch import Tensor
 
 from fedrows import checkpoint, report
-from fedrows.errors import FedrowsError, RunFolderError
+from fedrows.errors import FedrowsError, PlanError, RunFolderError
 from fedrows.evaluation import Evaluator
-from fedrows.flower.fleet import Exchange, FlowerFleet, Post
+from fedrows.flower.door import Post
+from fedrows.flower.fleet import Exchange, FlowerFleet
 from fedrows.flower.job import Contract, digest
+from fedrows.flower.private import PrivateFleet
 from fedrows.flower.registry import Limits, Registry
 from fedrows.folder import CHECKPOINT, CONFIG, DATA, RunFolder, as_json, write_whole
 from fedrows.report.exchange import read_rounds
 from fedrows.server import begin, rounds
 from fedrows.watch import Facts, Observer, Run
 
-ROUNDS = "rounds.jsonl"
+ROUNDS, HEAT = "rounds.jsonl", "heat.safetensors"
 LOCK_SECONDS = 60.0  # for a predecessor that is being killed
 
 
@@ -56,11 +58,11 @@ class Deployment:
             self.plan.weighting,
             Limits(terms.max_clients, terms.max_examples),
             frozenset(data.local),
+            told=not contract.secret,
         )
         self.fingerprint = contract.fingerprint(self.model, data)
-        self.fleet = FlowerFleet(
-            contract, self.model.schema, self.registry, post, self.fingerprint, "", tell
-        )
+        parts = (contract, self.model.schema, self.registry, post, self.fingerprint, "", tell)
+        self.fleet = _private(parts, config) if contract.secret else FlowerFleet(*parts)
         self.progress = begin(self.model, self.algorithm, self.plan, frozenset(data.local))
         self.seconds = 0.0
 
@@ -103,6 +105,8 @@ class Deployment:
             found |= {f"{part}/dense/{name}": x for name, x in params.dense.items()}
         found["fleet/accepted"] = self.registry.accepted()
         found["fleet/registry"] = torch.tensor([self.registry.version])
+        held = [its.held for _, its in sorted(self.registry.nodes.items())]
+        found["fleet/held"] = torch.tensor(held, dtype=torch.int64)
         return found
 
     def restore_(self, tensors: Mapping[str, Tensor], round_: int, seconds: float) -> None:
@@ -112,6 +116,9 @@ class Deployment:
                 mine.copy_(tensors[name])
         for one, tag in zip(self.registry.members, tensors["fleet/accepted"].tolist(), strict=True):
             one.accepted = tag
+        nodes = [its for _, its in sorted(self.registry.nodes.items())]
+        for its, tag in zip(nodes, tensors["fleet/held"].tolist(), strict=True):
+            its.held = tag
         self.progress.round = round_
         self.seconds = seconds
 
@@ -125,6 +132,8 @@ class Journal:
     @classmethod
     def opened(cls, path: Path, deployment: Deployment) -> Journal:
         """A new run's folder, or that of one that goes on."""
+        if isinstance(deployment.fleet, PrivateFleet):
+            deployment.fleet.keep_in(path / HEAT)
         if (path / CONFIG).exists():
             folder = RunFolder.open(path, "run")
             journal = cls(folder, deployment)
@@ -240,6 +249,16 @@ def carry_out(deployment: Deployment, journal: Journal, observer: Observer) -> N
     with suppress(ImportError):
         observer.event("report", {"path": str(report.write(folder.path))})
     observer.end(done=True)
+
+
+def _private(parts: Any, config: Mapping[str, Any]) -> PrivateFleet:
+    """The fleet of a private run, which must know the nodes' keys beforehand."""
+    if not config.get("peers"):
+        raise PlanError(
+            "A private run needs the nodes' public keys: name the file of them as `peers` in the "
+            "run's configuration."
+        )
+    return PrivateFleet(*parts, peers=Path(str(config["peers"])))
 
 
 def _registry_version(path: Path) -> int:

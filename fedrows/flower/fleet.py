@@ -7,12 +7,11 @@ later one.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,8 @@ from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.flower import parcel
 from fedrows.flower.checks import Refused, finite, read_upload, too_long
+from fedrows.flower.door import Door, Post
+from fedrows.flower.had import Had, Marks
 from fedrows.flower.job import Contract, digest
 from fedrows.flower.parcel import Form
 from fedrows.flower.registry import Registry
@@ -32,24 +33,9 @@ from fedrows.index import Index
 from fedrows.params import Submodels
 from fedrows.robust import clip_norms_, trim
 from fedrows.schema import Schema
-from fedrows.seeds import mix
 
 POLL = 0.1  # seconds between two looks for answers
 PAUSE = 10.0  # seconds at most before a round is tried again
-HELLO = 60.0  # seconds that a new node has to say who it is
-
-
-class Post(Protocol):
-    """Who carries letters: Flower's Grid, see `apps`."""
-
-    def nodes(self) -> list[int]:
-        """The nodes that are there, by Flower's ids."""
-
-    def send(self, letters: Mapping[int, bytes], seconds: float, round_: int) -> dict[str, int]:
-        """Sends a letter to each node; gives the node that each message went to."""
-
-    def receive(self, messages: Iterable[str]) -> dict[str, bytes | str]:
-        """The answers to some messages that have come: bytes, or why there will be none."""
 
 
 @dataclass
@@ -71,15 +57,6 @@ class Exchange:
     resident: int | None = None  # bytes of memory that the server has after it
 
 
-@dataclass(frozen=True)
-class _Hello:
-    """A greeting that is not answered yet."""
-
-    node: int
-    version: int  # of what the node will tell
-    until: float  # when it is given up
-
-
 class FlowerFleet:
     """The clients of all nodes that have registered."""
 
@@ -98,10 +75,8 @@ class FlowerFleet:
         self.last: Exchange | None = None  # the newest round's
         self.rejected: Counter[str] = Counter()  # uploads, over the whole run
         self._fingerprint, self._tell = fingerprint, tell
-        self._hellos: dict[str, _Hello] = {}  # by message
-        self._unwanted: set[int] = set()  # nodes that do not fit
-        self._have: dict[str, dict[str, tuple[Tensor, Tensor]]] = {}  # node → table → ids, marks
-        self._base: dict[str, int] = {}  # node → the tag of what it has
+        self._door = Door(post, registry, fingerprint, self.rejected, lambda x: self._tell(x))
+        self._had = Had()
         self._changes: list[tuple[str, Letter]] = []  # told in this round's answers
 
     @property
@@ -132,7 +107,8 @@ class FlowerFleet:
         terms, plan = self.contract.terms, self.contract.plan
         told = time.monotonic()
         while True:
-            self._greet()
+            for name in self._door.greet(self.run):
+                self._had.forget(name)
             clients, nodes = self.clients, len(self.registry.nodes)
             here = set(self.post.nodes())
             near = [node for node in self.registry.nodes.values() if node.address in here]
@@ -151,51 +127,6 @@ class FlowerFleet:
                     f"Waiting for nodes: {len(near)} are here, and {clients} clients are known."
                 )
             time.sleep(POLL)
-
-    def _greet(self) -> None:
-        """Says hello to nodes that it does not know, and reads what they answer."""
-        here = self.post.nodes()
-        waiting = {hello.node for hello in self._hellos.values()}
-        known = {node.address for node in self.registry.nodes.values()}
-        new = [x for x in here if x not in known | waiting | self._unwanted]
-        if new:
-            version = secrets.randbits(30) + 1
-            facts = {"job": self._fingerprint, "run": self.run, "version": version}
-            sent = self.post.send(dict.fromkeys(new, pack(Letter("hello", facts, {}))), HELLO, 0)
-            until = time.monotonic() + HELLO
-            self._hellos |= {message: _Hello(n, version, until) for message, n in sent.items()}
-        if not self._hellos:
-            return
-        for message, answer in self.post.receive(self._hellos).items():
-            self._welcome(self._hellos.pop(message), answer)
-        now = time.monotonic()
-        self._hellos = {m: hello for m, hello in self._hellos.items() if hello.until > now}
-
-    def _welcome(self, hello: _Hello, answer: bytes | str) -> None:
-        node = hello.node
-        if isinstance(answer, str):
-            self._tell(f"Node {node} did not say who it is: {answer}")
-            return
-        try:
-            letter = unpack(answer)
-            if letter.kind == "refused":
-                raise WireError(str(letter.facts.get("why", "it does not fit"))[:500])
-            if letter.kind != "here":
-                raise WireError("It answers hello with something else.")
-            name = self.registry.register(node, hello.version, letter)
-        except WireError as error:
-            self._unwanted.add(node)
-            self.rejected["registration"] += 1
-            self._tell(f"Node {node} is not let in: {error}")
-            return
-        self._forget(name)
-        count = len(self.registry.nodes[name].clients)
-        self._tell(f"Node {name!r} is here with {count} clients.")
-
-    def _forget(self, name: str) -> None:
-        """Counts on nothing that a node might still have of the model."""
-        self._have.pop(name, None)
-        self._base.pop(name, None)
 
     def train(
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
@@ -277,7 +208,7 @@ class FlowerFleet:
         sent: Submodels | None,
         tag: int,
         told: Exchange,
-    ) -> tuple[Letter, dict[str, tuple[Tensor, Tensor]]]:
+    ) -> tuple[Letter, Marks]:
         """What a node is asked for, and which rows it will then have."""
         node = self.registry.nodes[name]
         order = {client: i for i, client in enumerate(node.clients)}
@@ -292,18 +223,12 @@ class FlowerFleet:
         }
         exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
         model = _union(start, places)
-        marks = {}
+        marks: Marks = {}
         if self.contract.terms.row_cache:
-            facts["base"] = self._base.get(name, 0)
-            have = self._have.get(name, {})
-            for table, rows in model.rows.items():
-                ids, mark = model.index[table].ids, _marks(rows)
-                same = _same(ids, mark, have.get(table))
-                same = same[rows[same].ne(0).any(1)]  # rows of zeros are not sent anyway
-                told.rows_spared += len(same)
-                parts[f"same/{table}"] = ids_to_bytes(same)
-                rows[same] = 0
-                marks[table] = _merged(have.get(table), ids, mark)
+            facts["base"] = self._had.base(name)
+            same, marks, spared = self._had.spare_(name, model)
+            parts |= same
+            told.rows_spared += spared
         parts |= parcel.write("model", model, exact)
         if sent is not None:
             parts |= parcel.write("sent", _union(sent, places), exact)
@@ -333,7 +258,7 @@ class FlowerFleet:
         places: list[int],
         answer: bytes,
         tag: int,
-        marks: dict[str, tuple[Tensor, Tensor]],
+        marks: Marks,
         told: Exchange,
         taken: dict[int, tuple[dict[str, Submodels], int]],
         steps: dict[int, float],
@@ -342,7 +267,7 @@ class FlowerFleet:
         """Takes from a node's answer what can be trusted."""
         plan = self.contract.plan
         if self._is(answer, "lost"):
-            self._forget(name)
+            self._had.forget(name)
             self.registry.nodes[name].address = 0  # it is greeted again
             self._dropped(told, cohort, places, "its node has lost its state")
             return
@@ -356,8 +281,7 @@ class FlowerFleet:
         except Refused as error:
             self._refuse(told, error.reason, f"node {name!r}", str(error))
             return
-        if marks:
-            self._have[name], self._base[name] = marks, tag
+        self._had.answered(name, marks, tag)
         good = finite(found)
         reported = np.frombuffer(letter.parts.get("losses", b"")[: 4 * len(places)], dtype="<f4")
         for i, place in enumerate(places):
@@ -467,32 +391,6 @@ def _union(found: Submodels, places: list[int]) -> Submodels:
         index[table] = Index(ids, torch.tensor([0, len(ids)]))
         rows[table] = found.rows[table].index_select(0, first)
     return Submodels(index, rows, {name: x[places[:1]] for name, x in found.dense.items()})
-
-
-def _marks(rows: Tensor) -> Tensor:
-    """A 64-bit mark of each row's numbers: (R,)."""
-    words = rows.contiguous().view(torch.int32).to(torch.int64)
-    place = torch.arange(words.shape[1])
-    return mix(words * 0x10001 + place * 0x9E3779B1 + 1).sum(1)
-
-
-def _same(ids: Tensor, marks: Tensor, had: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Which of some rows a node has as they are."""
-    if had is None or not len(had[0]):
-        return ids[:0]
-    place = torch.searchsorted(had[0], ids).clamp_(max=len(had[0]) - 1)
-    return ((had[0][place] == ids) & (had[1][place] == marks)).nonzero().view(-1)
-
-
-def _merged(had: tuple[Tensor, Tensor] | None, ids: Tensor, marks: Tensor) -> tuple[Tensor, Tensor]:
-    """What a node has after it got some rows."""
-    if had is None:
-        return ids, marks
-    every = torch.unique(torch.cat([had[0], ids]))
-    now = torch.zeros_like(every)
-    now[torch.searchsorted(every, had[0])] = had[1]
-    now[torch.searchsorted(every, ids)] = marks
-    return every, now
 
 
 def _eight(numbers: list[int]) -> bytes:

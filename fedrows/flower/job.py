@@ -25,8 +25,10 @@ from fedrows.lifted import Lifted
 from fedrows.model import Model
 from fedrows.options import check, option, options
 from fedrows.plan import Plan
+from fedrows.private.options import Privacy
 from fedrows.watch import Watching
 
+CLEAR = Privacy()
 CAP = 100.0  # of a correction, unless the user says otherwise: heat is what clients claim
 
 
@@ -94,6 +96,12 @@ class Contract:
     plan: Plan
     algorithm: Algorithm
     terms: Terms
+    privacy: Privacy = CLEAR
+
+    @property
+    def secret(self) -> bool:
+        """Whether index sets stay on the nodes, and updates leave in secure sums alone."""
+        return self.privacy.secret_sums
 
     def model(self, data: FederatedData) -> Model:
         """The job's model, over some data."""
@@ -121,6 +129,7 @@ class Contract:
             "local": sorted(data.local),
             "algorithm": repr(self.algorithm),
             "plan": repr(self.plan),
+            "privacy": repr(self.privacy),
         }
         return "\n".join(f"{k}={json.dumps(v, sort_keys=True)}" for k, v in facts.items())
 
@@ -142,7 +151,7 @@ def difference(mine: str, theirs: str) -> str:
 def contract(job: Job, config: Mapping[str, Any]) -> Contract:
     """The contract that a run's configuration spells out, by the names of the command line."""
     left = {name.replace("-", "_"): value for name, value in config.items()}
-    known = {"out", *(item.name for item in options(Watching))}
+    known = {"out", "peers", *(item.name for item in options(Watching))}
     name = str(left.pop("algorithm", "fedsubavg"))
     of = catalogue.algorithm(name)
     if of.pooled:
@@ -151,12 +160,45 @@ def contract(job: Job, config: Mapping[str, Any]) -> Contract:
     if name == "fedsubavg":
         own.setdefault("cap", CAP)
     plan, terms = _mine(Plan, left), _mine(Terms, left)
+    privacy = Privacy.of(**_mine(Privacy, left))
     if strange := sorted(x for x in left.keys() - known if not x.startswith(f"{job.name}_")):
         raise PlanError(
             f"{strange[0].replace('_', '-')} in the run's configuration is no option of the plan, "
             f"of {name} or of the deployment: leave it out."
         )
-    return Contract(job, Plan(**{"device": "cpu", **plan}), of(**own), Terms(**terms))
+    made = Contract(job, Plan(**{"device": "cpu", **plan}), of(**own), Terms(**terms), privacy)
+    _check_privacy(made)
+    return made
+
+
+def _check_privacy(made: Contract) -> None:
+    """Raises a PlanError if a deployment cannot be as private as it is asked to be."""
+    privacy, terms = made.privacy, made.terms
+    if privacy.privacy in ("heat", "full"):
+        raise PlanError(
+            f"privacy is {privacy.privacy!r}, but deployments know clear and index: with heat "
+            "alone index sets would be told at registration, and noise is for simulations."
+        )
+    if not made.secret:
+        return
+    if privacy.heat != "secure":
+        raise PlanError(
+            f"heat is {privacy.heat!r}, but over a network it is counted by secure sum."
+        )
+    if terms.robust != "none" or terms.max_norm is not None:
+        name = "robust" if terms.robust != "none" else "max-norm"
+        raise PlanError(
+            f"{name} needs to see single updates, which secure sums hide: leave it out, or choose "
+            "privacy clear."
+        )
+    if terms.coding != "float32" or terms.row_cache:
+        name = "coding" if terms.coding != "float32" else "row-cache"
+        raise PlanError(f"{name} is for runs in the clear: leave it out, or choose privacy clear.")
+    if not made.algorithm.summable:
+        raise PlanError(
+            f"algorithm is {made.algorithm.name}, which needs more than the sum of the updates: "
+            "choose fedavg, fedprox, fedsubavg or fedadam with secure sums."
+        )
 
 
 def _mine(of: type, left: dict[str, Any]) -> dict[str, Any]:

@@ -62,9 +62,13 @@ class ClientNode:
         if theirs != digest(self._fingerprint):
             return pack(Letter("lost", {"node": self.name}, {}))
         try:
-            return self._train(letter)
+            return self.reply(letter)
         except Lost:
             return pack(Letter("lost", {"node": self.name}, {}))
+
+    def reply(self, letter: Letter) -> bytes:
+        """The answer to a letter that is not the first."""
+        return self._train(letter)
 
     def _refused(self, why: str) -> bytes:
         sentence = (
@@ -77,7 +81,8 @@ class ClientNode:
     def _here(self, letter: Letter) -> bytes:
         now = self._now
         self._tell(now, letter.facts["version"])
-        facts, parts = describe(now.names, now.examples, now.index, self.model.schema)
+        told = {} if self.contract.secret else now.index
+        facts, parts = describe(now.names, now.examples, told, self.model.schema)
         facts |= {"node": self.name, "secret": self._secret}
         return pack(Letter("here", facts, parts))
 

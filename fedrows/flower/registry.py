@@ -48,6 +48,7 @@ class Node:
     clients: list[Name]  # in the order that messages count them by
     version: int = 1  # of that list and of its index sets
     address: int = 0  # Flower's id of it, 0 while that is not known
+    held: int = 0  # the tag of the last secure sum that it was in
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Registry:
     nodes: dict[str, Node] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
     version: int = 0  # grows with every change
+    told: bool = True  # whether nodes tell their clients' index sets
 
     def __post_init__(self) -> None:
         self._numbers: dict[tuple[str, Name], int] = {}
@@ -107,7 +109,8 @@ class Registry:
         for one in clients:
             if one.name in old:
                 one.accepted = old[one.name].accepted
-        self.nodes[name] = Node(proof, [one.name for one in clients], version, address)
+        held = known.held if known else 0
+        self.nodes[name] = Node(proof, [one.name for one in clients], version, address, held)
         self._replace(name, clients)
         return name
 
@@ -158,7 +161,9 @@ class Registry:
                 f"Node {node!r} has a client with less than 1 or more than {most} examples."
             )
         index: dict[str, list[Tensor]] = {}
-        for table in self.tables:
+        if not self.told:
+            index = {table: [empty()] * len(names) for table in self.tables}
+        for table in self.tables if self.told else ():
             rows = self.schema.tables[table].rows
             flat = ids_from_bytes(
                 _get(letter, f"{prefix}index/{table}"), rows * len(names), rows * len(names)

@@ -79,8 +79,11 @@ class NodeState:
 
     def of(self, client: Name) -> Tagged:
         """What one client remembers."""
-        name = hashlib.sha256(json.dumps(client).encode()).hexdigest()[:32]
-        return Tagged(self.folder / "clients" / name)
+        return Tagged(self.folder / "clients" / _key(client))
+
+    def answers(self, client: Name, table: str) -> Path:
+        """Where a client's permanent answers lie; they outlive every run."""
+        return self.folder / "answers" / _key(client) / f"{_key(table)}.npz"
 
     @property
     def cache(self) -> Tagged:
@@ -132,6 +135,10 @@ class Tagged:
 
     def _place(self, tag: int) -> Path:
         return self.folder / f"{tag >> 31:08d}-{tag & (2**31 - 1):08x}.safetensors"
+
+
+def _key(name: Name) -> str:
+    return hashlib.sha256(json.dumps(name).encode()).hexdigest()[:32]
 
 
 def tag_of(round_: int) -> int:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from fedrows.data import FederatedData
 from fedrows.errors import ModelError
 from fedrows.lifted import Lifted
-from fedrows.nn import AttentionPooling, Dice
+from fedrows.nn import AttentionPooling, Dice, fused
+from fedrows.nn.kernels import attention
 from fedrows.nn.start import start_
 
 WIDTH = 18
@@ -42,6 +43,7 @@ class AttentionUnit(nn.Module):
         self.first = nn.Linear(4 * width, 80)
         self.second = nn.Linear(80, 40)
         self.third = nn.Linear(40, 1)
+        self.pool = AttentionPooling()
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         # q (B, w), k (B, L, w) → (B, L)
@@ -52,6 +54,16 @@ class AttentionUnit(nn.Module):
         # Two dimensions: a product of three is one per example when clients' weights differ.
         hidden = torch.sigmoid(self.second(hidden.flatten(0, 1)))  # (B·L, 40)
         return self.third(hidden).view(k.shape[:2])
+
+    def attend(self, q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean of a list, weighted by a softmax of the scores, and its sum: (B, w) each."""
+        if fused.usable(k) and attention.fits(k.shape[1], k.shape[2], 80, 40):
+            # Without the last bias, which adds the same to all scores of a list.
+            layers = (x for part in (self.first, self.second) for x in (part.weight, part.bias))
+            own = (q, k, mask, *layers, self.third.weight[0])
+            found = fused.AttentionStep.apply(*(x.unsqueeze(0) for x in own))
+            return found[0][0], found[1][0]
+        return self.pool(self(q, k), mask, k), torch.where(mask.unsqueeze(-1), k, 0).sum(1)
 
 
 class DIN(nn.Module):
@@ -69,7 +81,6 @@ class DIN(nn.Module):
         self.user = nn.Embedding(users, WIDTH, padding_idx=0 if padded_users else None)
         self.item = nn.Embedding(items, WIDTH, padding_idx=0)
         self.unit = AttentionUnit(WIDTH)
-        self.pool = AttentionPooling()
         self.first, self.first_dice = nn.Linear(5 * WIDTH, 200), Dice(200)
         self.second, self.second_dice = nn.Linear(200, 80), Dice(80)
         self.third = nn.Linear(80, 1)
@@ -77,10 +88,8 @@ class DIN(nn.Module):
     def forward(self, **fields: Tensor) -> Tensor:
         user, item, history = (fields[name] for name in self.names)  # (B,), (B,), (B, L)
         q, k = self.item(item), self.item(history)  # (B, w), (B, L, w)
-        mask = history != 0
-        attention = self.pool(self.unit(q, k), mask, k)
-        total = torch.where(mask.unsqueeze(-1), k, 0).sum(1)
-        x = torch.cat([self.user(user), q, total, q * total, attention], 1)  # (B, 5w)
+        pooled, total = self.unit.attend(q, k, history != 0)
+        x = torch.cat([self.user(user), q, total, q * total, pooled], 1)  # (B, 5w)
         x = self.first_dice(self.first(x))
         x = self.second_dice(self.second(x))
         return self.third(x)[:, 0]

@@ -16,6 +16,8 @@ from torch import Tensor
 from fedrows.batches import Batch
 from fedrows.data import FederatedData
 from fedrows.model import Model
+from fedrows.nn import fused
+from fedrows.nn.kernels import logistic
 from fedrows.params import Params, Submodels
 from fedrows.schema import Schema, Table
 
@@ -40,6 +42,11 @@ class Logistic(Model):
 
     def gradient(self, block: Submodels, batch: Batch) -> Submodels:
         bias = block.dense["bias"]
+        if len(self.fields) == 1 and fused.usable(bias):
+            ((name, table),) = self.fields.items()
+            given = (bias, batch.ids[name], batch.label, batch.weight)
+            d_rows, d_bias = logistic.gradient(block.rows[table], *given)
+            return Submodels(block.index, {table: d_rows}, {"bias": d_bias})
         scores = self._sum(block.rows, batch.ids, dims=2).add_(bias.unsqueeze(1))  # (K, B)
         error = scores.sigmoid_().sub_(batch.label)
         if batch.weight is None:

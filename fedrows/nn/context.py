@@ -8,6 +8,7 @@ a `measuring` pass, in which normalisation records the moments that evaluation t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,20 +26,19 @@ class Step:
     measuring: bool = False
 
 
-_now: Step | None = None
+_here = threading.local()  # chunks of a cohort may be computed side by side
 
 
 def current() -> Step | None:
     """The step that is being computed, if any."""
-    return _now
+    return getattr(_here, "step", None)
 
 
 @contextmanager
 def step(weight: Tensor, key: Tensor | None = None, measuring: bool = False) -> Iterator[Step]:
     """Everything inside belongs to one client's step, or to a pass that measures moments."""
-    global _now
-    before, _now = _now, Step(weight, key, measuring=measuring)
+    before, _here.step = current(), Step(weight, key, measuring=measuring)
     try:
-        yield _now
+        yield _here.step
     finally:
-        _now = before
+        _here.step = before

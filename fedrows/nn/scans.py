@@ -20,6 +20,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from fedrows.nn import fused
+from fedrows.nn.kernels import lstm
+
 
 class LSTMScan(Function):
     """The hidden states and the last cell of LSTMs; gates are in PyTorch's order i, f, g, o.
@@ -31,6 +34,8 @@ class LSTMScan(Function):
     def forward(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
         # gates (T, G, B, 4H), weight (G, 4H, H), h and c (G, B, H)
         steps, size = len(gates), h.shape[-1]
+        if size <= lstm.LARGEST and fused.usable(gates):
+            return lstm.forward(gates, weight, h, c)
         active = gates.clone(memory_format=torch.contiguous_format)
         hidden = h.new_empty(steps, *h.shape)
         cells = h.new_empty(steps, *h.shape)
@@ -50,14 +55,18 @@ class LSTMScan(Function):
         _, weight, h, c = inputs
         hidden, _, cells, active = output
         ctx.mark_non_differentiable(cells, active)
+        ctx.set_materialize_grads(False)  # those two would get zeros, and they are large
         ctx.save_for_backward(weight, h, c, hidden, cells, active)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
         weight, h, c, hidden, cells, active = ctx.saved_tensors
         size = h.shape[-1]
-        above, dc = grads[0], grads[1]  # (T, G, B, H), (G, B, H)
+        above, dc = _zeros_for_none(grads, hidden, c)  # (T, G, B, H), (G, B, H)
+        if size <= lstm.LARGEST and fused.usable(active):
+            slope, dh, dc = lstm.backward(weight, c, cells, active, above, dc)
+            return slope, _weight_gradient(slope, h, hidden), dh, dc
         i, f, g, o = active.chunk(4, -1)
         before = torch.cat([c[None], cells[:-1]])
         tanh = cells.tanh()
@@ -109,13 +118,14 @@ class GRUScan(Function):
         _, weight, _, h = inputs
         hidden, inner, active = output
         ctx.mark_non_differentiable(inner, active)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(weight, h, hidden, inner, active)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
         weight, h, hidden, inner, active = ctx.saved_tensors
-        above, size = grads[0], h.shape[-1]
+        (above,), size = _zeros_for_none(grads, hidden), h.shape[-1]
         r, z, n = active.chunk(3, -1)
         before = torch.cat([h[None], hidden[:-1]])
         to_n = (1 - z) * (1 - n * n)  # ∂h/∂n before its tanh
@@ -135,6 +145,12 @@ class GRUScan(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
         return _as_groups(GRUScan, info.batch_size, in_dims, inputs, cell=False)
+
+
+def _zeros_for_none(grads: tuple[Tensor | None, ...], *like: Tensor) -> list[Tensor]:
+    """The first gradients, or zeros where nobody has asked for one."""
+    pairs = zip(grads, like, strict=False)
+    return [torch.zeros_like(x) if grad is None else grad for grad, x in pairs]
 
 
 def _weight_gradient(gates: Tensor, first: Tensor, hidden: Tensor) -> Tensor:

@@ -38,6 +38,15 @@ from fedrows.privacy.noise import Source, binomials, choose, normals, words
 _GRID = 2.0**-30  # of the noise
 
 
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """What a cohort's clipped updates come to in one table."""
+
+    ids: Tensor  # (U,), ascending
+    counts: Tensor  # (U,), Σ_i 1 / √|S(i)| over a row's holders
+    sums: Tensor  # (U, width), Σ_i ū_i
+
+
 @dataclass(frozen=True)
 class CentralDP:
     """The options of user-level privacy against whoever sees the model."""
@@ -106,40 +115,64 @@ class CentralDP:
         size that was planned; who answers must not change the denominator.
         """
         exact = self.clipped(update, weights)
-        rows, sums = self._selected(exact, params, source), dict[str, Tensor]()
-        for table, ids in rows.items():
-            index, width = exact.index[table], exact.rows[table].shape[1]
-            sums[table] = _sum_at(ids, index.ids.cpu(), exact.rows[table].cpu(), width)
-        dense = {name: x.sum(0).cpu() for name, x in exact.dense.items()}
-        count = sum(x.numel() for x in (*sums.values(), *dense.values()))
-        add = GridNoise(self.noise_deviation, count, source)
-        scale = cohort * self.mean_share
+        touched, dense = self._touched(exact), {n: x.sum(0).cpu() for n, x in exact.dense.items()}
+        sizes = {table: len(x) for table, x in params.tables.items()}
+        rows, released = self.noised(touched, dense, sizes, cohort, source)
         totals = {}
-        for table, ids in rows.items():
+        for table, (ids, mean) in rows.items():
             like = params.tables[table]
             index = Index(ids.to(like.device), torch.tensor([0, len(ids)]))
-            values = (add(sums[table]) / scale).to(like)
+            values = mean.to(like)
             totals[table] = RowTotal(index, values, values.new_ones(len(ids)))
-        released = {n: (add(x) / scale).to(params.dense[n]) for n, x in dense.items()}
+        made = {name: x.to(params.dense[name]) for name, x in released.items()}
         one = torch.ones(1, dtype=torch.float64)
-        return Total(totals, released, one, float(scale), one)
+        return Total(totals, made, one, cohort * self.mean_share, one)
 
-    def _selected(self, update: Submodels, params: Params, source: Source) -> dict[str, Tensor]:
-        """The ids whose noisy count passes the threshold, by table, ascending, on the CPU."""
+    def noised(
+        self,
+        touched: Mapping[str, Touched],
+        dense: Mapping[str, Tensor],
+        sizes: Mapping[str, int],
+        cohort: int,
+        source: Source = os.urandom,
+    ) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+        """The private mean from sums of clipped updates: the rows selected, and dense tensors.
+
+        For sums that come out of a secure sum; `sizes` are the rows of the whole tables.
+        """
+        found = {}
+        for table, its in touched.items():
+            ids = self._selected(its, sizes[table], source)
+            found[table] = ids, _sum_at(ids, its.ids, its.sums, its.sums.shape[1])
+        count = sum(x.numel() for x in (*(sums for _, sums in found.values()), *dense.values()))
+        add = GridNoise(self.noise_deviation, count, source)
+        scale = cohort * self.mean_share
+        rows = {table: (ids, add(sums) / scale) for table, (ids, sums) in found.items()}
+        return rows, {name: add(x) / scale for name, x in dense.items()}
+
+    def _touched(self, update: Submodels) -> dict[str, Touched]:
+        """The rows that some client holds, with their counts and sums."""
         sizes = torch.zeros(0)
         for index in update.index.values():
             sizes = index.lengths + (sizes if len(sizes) else 0)
         part = sizes.to(torch.float64).clamp(min=1).rsqrt()  # (K,)
         found = {}
         for table, index in update.index.items():
-            touched, inverse = torch.unique(index.ids.cpu(), return_inverse=True)
-            counts = torch.zeros(len(touched), dtype=torch.float64)
+            ids, inverse = torch.unique(index.ids.cpu(), return_inverse=True)
+            counts = torch.zeros(len(ids), dtype=torch.float64)
             counts.index_add_(0, inverse, part[index.owner.cpu()])
-            counts += self.select_deviation * torch.from_numpy(normals(len(counts), source))
-            passed = touched[counts >= self.select_threshold]
-            decoys = self._untouched(touched.numpy(), len(params.tables[table]), source)
-            found[table] = torch.cat([passed, torch.from_numpy(decoys)]).sort().values
+            rows = update.rows[table].cpu()
+            sums = torch.zeros(len(ids), rows.shape[1], dtype=torch.float64)
+            found[table] = Touched(ids, counts, sums.index_add_(0, inverse, rows))
         return found
+
+    def _selected(self, touched: Touched, rows: int, source: Source) -> Tensor:
+        """The ids whose noisy count passes the threshold, ascending, on the CPU."""
+        noise = torch.from_numpy(normals(len(touched.ids), source))
+        counts = touched.counts + self.select_deviation * noise
+        passed = touched.ids[counts >= self.select_threshold]
+        decoys = self._untouched(touched.ids.numpy(), rows, source)
+        return torch.cat([passed, torch.from_numpy(decoys)]).sort().values
 
     def _untouched(self, touched: np.ndarray, rows: int, source: Source) -> np.ndarray:
         """The rows with a count of 0 that pass the threshold by noise alone: O(how many)."""

@@ -77,9 +77,15 @@ class Counted:
     epsilon_set: float  # for the largest set of any client
     smallest: float  # the least count that is twice its standard error
 
-    def entries(self, table: str, round_: int = 0) -> tuple[Entry, Entry]:
-        """What the counting writes into the ledger: for one value, and for the whole set."""
+    def entries(self, table: str, round_: int = 0) -> tuple[Entry, ...]:
+        """What the counting writes into the ledger: for one value, and for the whole set.
+
+        A secure sum shows nothing of one client's messages; what its exact total shows has no
+        bound, and is of a kind of its own.
+        """
         name = f"heat of {table}"
+        if self.way == "secure":
+            return (Entry("totals/value", name, round_, math.inf),)
         return (
             Entry("server/value", name, round_, self.epsilon),
             Entry("server/set", name, round_, self.epsilon_set),

@@ -27,7 +27,7 @@ from fedrows.errors import PlanError
 from fedrows.privacy.answers import TwoStage
 from fedrows.privacy.central import CentralDP
 from fedrows.privacy.counting import Counting
-from fedrows.privacy.ledger import Ledger
+from fedrows.privacy.ledger import Entry, Event, Ledger
 from fedrows.privacy.oracle import Oracle
 from fedrows.privacy.response import Response
 
@@ -64,8 +64,9 @@ class Setting:
     rounds: int = 1
     minimum: int = 2  # contributors before a row is opened
     counting: Counting = field(default_factory=Counting)
-    stages: TwoStage = field(default_factory=lambda: TwoStage.of(1.0, 4.0))
+    stages: TwoStage | None = field(default_factory=lambda: TwoStage.of(1.0, 4.0))
     central: CentralDP = field(default_factory=CentralDP)
+    heat_noise: float | None = None  # on heat, over its sensitivity, if the model is private
     delta: float = 1e-6
     union_bytes: float | None = None  # up, per client; a word per row unless a Bloom filter is used
     neighbours: int | None = None  # whom a client masks against; all others unless given
@@ -178,8 +179,8 @@ def _heat(setting: Setting, speed: Speed) -> list[Line]:
         masks = (setting.neighbours or setting.clients - 1) + 1
         learns = (
             "how many clients hold each row, and nothing more of any one of them; the difference "
-            f"of two counts is a count of the joiners, so heat changes with {setting.minimum} "
-            "joiners or more"
+            f"of two counts is a count of the joiners, so heat changes with "
+            f"{max(2, setting.minimum)} joiners or more"
         )
         up = float(WORD * rows + KEYS * (masks - 1))
         none = "none: a sum has no noise, and who knows all others' sets knows yours"
@@ -198,15 +199,23 @@ def _heat(setting: Setting, speed: Speed) -> list[Line]:
 
 def _index(setting: Setting, speed: Speed) -> list[Line]:
     ids, stages = WORD * setting.set_size, setting.stages
+    exactly = 4 * (setting.set_size * setting.width + setting.dense)
+    shown = Line(
+        "index", "the server", "the index set of every client of a round", "none", ids, exactly
+    )
     if "index" not in setting.parts:
-        down = 4 * (setting.set_size * setting.width + setting.dense)
-        learns = "the index set of every client of a round"
-        return [Line("index", "the server", learns, "none", ids, down)]
+        return [shown]
     rows, masks = sum(setting.rows.values()), setting.neighbours or setting.cohort - 1
     up = setting.union_bytes if setting.union_bytes is not None else WORD * rows
     learns = "which rows somebody in the cohort holds, but neither who nor how many"
     seconds = (masks + 1) * up / speed.mask_bytes
     none = "none: the union of a cohort has no noise"
+    union = [
+        Line("union", "the server", learns, none, up + KEYS * masks, 0, seconds),
+        Line("union", "every client of the round", learns, none, 0, WORD * setting.union),
+    ]
+    if stages is None:  # clients ask for exactly their rows, by choice
+        return [*union, shown]
     asked = setting.union * stages.decoy_probability + setting.set_size * (
         stages.keep_probability - stages.decoy_probability
     )
@@ -219,12 +228,8 @@ def _index(setting: Setting, speed: Speed) -> list[Line]:
         f"{stages.keep_probability:.3g}, any other with {stages.decoy_probability:.3g}"
     )
     down = 4 * (asked * setting.width + setting.dense)
-    return [
-        Line("union", "the server", learns, none, up + KEYS * masks, 0, seconds),
-        Line("union", "every client of the round", learns, none, 0, WORD * setting.union),
-        Line("index", "the server", said, answers, setting.union / 8, down,
-             2 * setting.union / speed.coins),
-    ]  # fmt: skip
+    coins = 2 * setting.union / speed.coins
+    return [*union, Line("index", "the server", said, answers, setting.union / 8, down, coins)]
 
 
 def _updates(setting: Setting, speed: Speed) -> list[Line]:
@@ -245,13 +250,16 @@ def _model(setting: Setting) -> list[Line]:
     if "model" not in setting.parts:
         return [Line("model", who, "what training has put into it", "none: no bound is claimed")]
     how, ledger = setting.central, Ledger(setting.delta)
+    if setting.heat_noise is not None:
+        released = Entry(how.kind, "heat", 0, event=Event((setting.heat_noise,)))
+        ledger.add_(*[released] * len(setting.rows))
     for number in range(1, setting.rounds + 1):
         ledger.add_(how.entry(number, setting.cohort, setting.clients, bool(setting.rows)))
     spent = ledger.spent(how.kind)
     unit = "added or removed" if how.sampling == "poisson" else "replaced"
     epsilon = (
         f"{spent:.3g} at δ {setting.delta:g} for one user {unit}, after {setting.rounds:,} rounds "
-        "whose cohorts stay secret, and heat's own ε on top"
+        f"whose cohorts stay secret, {'with' if setting.heat_noise else 'without'} heat's own part"
     )
     if not math.isfinite(spent):
         epsilon = "none: the noise is too small to be accounted for"

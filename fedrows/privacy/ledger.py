@@ -4,6 +4,7 @@ An entry names its adversary and its unit. Entries compose within one such kind 
 
     server/value          against the server: one raw value of a client, added or removed
     server/set            against the server: everything a client holds
+    totals/value          against whoever sees exact totals of secure sums: one raw value
     model/user            against whoever sees the model: one user, added or removed
     model/user-replaced   the same, one user replaced by another
 
@@ -26,7 +27,7 @@ import numpy as np
 
 from fedrows.errors import FedrowsError, PlanError
 
-KINDS = ("server/value", "server/set", "model/user", "model/user-replaced")
+KINDS = ("server/value", "server/set", "totals/value", "model/user", "model/user-replaced")
 SAMPLING = ("all", "poisson", "fixed")
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,18 +53,18 @@ class Coding:
                 "cap the correction."
             )
 
-    @property
+    @cached_property
     def fraction(self) -> int:
         """f: the bits after the point."""
         steps = self.clients * self.correction / (self.precision * self.divisor)
         return max(0, math.ceil(math.log2(steps)))
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """The bits of a word."""
         return next(bits for bits in WORDS if self._needed <= bits)
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
         """The type of a word."""
         return np.dtype(f"<u{self.bits // 8}")

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import BaseLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from fedrows.report import chart, exchange, story
+from fedrows.report import chart, exchange, spent, story
 from fedrows.report.folder import read_json, read_metrics
 from fedrows.report.panels import Buckets, curve_panels, heat_panel
 from fedrows.summary import (
@@ -88,6 +88,7 @@ def render(folder: Path) -> str:
         single=_single_seeds(summary),
         cold=buckets.panels(order, styles),
         exchange=exchange.tables(exchange.read_rounds(folder / "rounds.jsonl")),
+        spent=spent.table(summary, config),
         heat=[heat_panel(h) for h in data.get("heat") or []],
         traffic=_traffic(summary, styles),
         full_model=show_bytes(number(data.get("bytes_full_model"))),

@@ -1,0 +1,158 @@
+"""`fedrows privacy`: who learns what in a private run, and what each way to count heat costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedrows import catalogue
+from fedrows.cli.flags import Parser, UsageError, add_options, value
+from fedrows.cli.settings import Settings, add_privacy, add_settings, choose
+from fedrows.cli.show import print_table, say
+from fedrows.data import FederatedData
+from fedrows.errors import PlanError, UnknownNameError
+from fedrows.options import options
+from fedrows.privacy.counting import Counting, table, values_of
+from fedrows.privacy.explain import Setting, text
+from fedrows.privacy.values import rows_per_value
+from fedrows.summary import show_bytes, show_number
+
+SUBCOMMANDS = {
+    "explain": "Say who learns what, at which ε, for which bytes and seconds.",
+    "heat": "Compare the four ways to count heat: bytes, error, ε, and what they resolve.",
+}
+DEFAULT = "fedsubavg"
+
+
+def main(words: Sequence[str]) -> int:
+    """Explains, or compares; gives the exit code."""
+    if not words or words[0] in ("-h", "--help"):
+        lines = "\n".join(f"  {name:8} {what}" for name, what in SUBCOMMANDS.items())
+        say(f"usage: fedrows privacy COMMAND TASK …\n\n{lines}")
+        return 0
+    if words[0] not in SUBCOMMANDS:
+        raise UnknownNameError("command of fedrows privacy", words[0], SUBCOMMANDS)
+    return {"explain": _explain, "heat": _heat}[words[0]](words[1:])
+
+
+def _explain(words: Sequence[str]) -> int:
+    parser = _parser("explain", "Says who learns what in a run, without running it.")
+    parser.add_argument("--algorithm", metavar="NAME", help=f"Which (default: {DEFAULT}).")
+    add_privacy(parser)
+    typed = _parsed(parser, words)
+    if typed is None:
+        return 0
+    name = (typed.pop("algorithm") or DEFAULT).lower()
+    settings = choose(_task(typed), [name], typed)[name]
+    say(text(setting_of(settings, settings.task.load(settings.options))))
+    return 0
+
+
+def _heat(words: Sequence[str]) -> int:
+    parser = _parser("heat", "Compares the four ways to count heat on a task's own data.")
+    add_options(parser, "counting", [Counting], {}, without=["heat", "heat_cap", "heat_z"])
+    typed = _parsed(parser, words)
+    if typed is None:
+        return 0
+    named = {item.name: item for item in options(Counting)}
+    dials = {
+        key: value(Counting, named[key], typed.pop(key), key.replace("_", "-"))
+        for key in list(typed)
+        if key in named
+    }
+    task = _task(typed)
+    settings = choose(task, [DEFAULT], typed)[DEFAULT]
+    data = task.load(settings.options)
+    lines = table(data, Counting(**dials))
+    titles = ["Table", "Heat", "Bytes up", "Error", "ε of a value", "ε of a set", "Least count", ""]
+    rows = [
+        [
+            line.table,
+            line.way,
+            show_bytes(line.bytes_up),
+            show_number(line.error),
+            _epsilon(line.epsilon),
+            _epsilon(line.epsilon_set),
+            show_number(line.smallest),
+            line.verdict,
+        ]
+        for line in lines
+    ]
+    say(f"{data.name}: {data.clients:,} clients")
+    print_table(titles, rows)
+    say("Error: median standard error of a count. Least count: what is twice its standard error.")
+    return 0
+
+
+def setting_of(settings: Settings, data: FederatedData) -> Setting:
+    """A run as far as privacy is concerned, with the sizes of its data."""
+    privacy, plan = settings.privacy, settings.plan
+    schema = catalogue.model(settings.task.model)(data, plan.seed).schema
+    shared = {t: its for t, its in schema.tables.items() if t not in data.local}
+    sizes = np.zeros(data.clients)
+    behind = 1
+    for name in shared:
+        index = data.index[name]
+        sizes += index.lengths.numpy()
+        named = values_of(data, name).of(index.ids.cpu().numpy())[0]
+        behind = max(behind, rows_per_value(index.owner.cpu().numpy(), named))
+    if plan.clients_per_round > data.clients:
+        raise PlanError(
+            f"clients-per-round is {plan.clients_per_round}, but {data.name} has {data.clients} "
+            "clients with training data."
+        )
+    more: dict[str, Any] = {}
+    if privacy.central is not None:
+        more |= {"central": privacy.central, "heat_noise": privacy.dp_heat_noise}
+    if privacy.secret_sums:
+        from fedrows.privacy.keys import NodeKey
+        from fedrows.private.asking import Asking
+
+        nobody: dict[int, NodeKey] = {}
+        how = Asking(data, privacy, nobody, bytes).plan(plan.clients_per_round, "explained")
+        more["union_bytes"] = float(how.length * np.dtype(how.word).itemsize)
+    return Setting(
+        privacy=privacy.privacy,
+        clients=data.clients,
+        cohort=plan.clients_per_round,
+        rows={name: its.rows for name, its in shared.items()},
+        widths={name: its.width for name, its in shared.items()},
+        dense=schema.dense_size,
+        set_size=round(float(sizes.mean())),
+        rows_per_value=behind,
+        rounds=plan.rounds,
+        minimum=privacy.min_contributors,
+        counting=privacy.counting,
+        stages=privacy.stages,
+        delta=privacy.delta,
+        **more,
+    )
+
+
+def _task(typed: dict[str, Any]) -> Any:
+    name = typed.pop("task")
+    if name is None:
+        raise UsageError(f"Name a task: one of {', '.join(catalogue.names('task'))}.")
+    return catalogue.task(name)
+
+
+def _parser(command: str, description: str) -> Parser:
+    parser = Parser(f"privacy {command}", description)
+    tasks = ", ".join(catalogue.names("task"))
+    parser.add_argument("task", metavar="TASK", nargs="?", help=f"One of {tasks}.")
+    return parser
+
+
+def _parsed(parser: Parser, words: Sequence[str]) -> dict[str, Any] | None:
+    """What was typed; None if help was wanted."""
+    add_settings(parser)
+    if any(word in ("-h", "--help") for word in words):
+        parser.print_help()
+        return None
+    return parser.parse(words)
+
+
+def _epsilon(epsilon: float) -> str:
+    return f"{epsilon:,.3g}" if np.isfinite(epsilon) else "∞"

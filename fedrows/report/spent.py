@@ -1,0 +1,33 @@
+"""What a private run has spent, as a table: the ε of each kind, against whom, for what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedrows.summary import Summary, display, show_epsilon
+
+MEANING = {
+    "server/value": ("the server, at one client's messages", "one raw value of a client"),
+    "server/set": ("the server, at one client's messages", "everything that a client holds"),
+    "totals/value": ("whoever sees exact totals of secure sums", "one raw value of a client"),
+    "model/user": ("whoever sees the model", "one user, added or removed"),
+    "model/user-replaced": ("whoever sees the model", "one user, replaced by another"),
+}
+
+
+def table(summary: Summary, config: dict[str, Any]) -> dict[str, Any] | None:
+    """The table and the mode; None for a run in the clear."""
+    rows = [
+        [kind, *MEANING.get(kind, ("", "")), display(its["name"]), show_epsilon(spent)]
+        for its in summary["algorithms"]
+        for kind, spent in (its.get("epsilon") or {}).items()
+    ]
+    if not rows:
+        return None
+    dials = config.get("privacy") or {}
+    return {
+        "mode": dials.get("privacy", ""),
+        "delta": dials.get("delta"),
+        "columns": ["kind", "against", "of", "algorithm", "ε"],
+        "rows": rows,
+    }

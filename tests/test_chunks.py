@@ -1,0 +1,169 @@
+"""However a cohort is cut, and on however many threads, it trains to the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedrows import chunks
+from fedrows.algorithms.fedsubavg import FedSubAvg
+from fedrows.algorithms.scaffold import Scaffold
+from fedrows.chunks import Chunks, fastest, ways
+from fedrows.data import FederatedData
+from fedrows.lifted import Lifted
+from fedrows.model import logistic_loss
+from fedrows.models import din, lstm
+from fedrows.models.logistic import Logistic
+from fedrows.plan import Plan
+from fedrows.recorded import rounds as recorded_rounds
+from fedrows.simulation import Simulation
+
+CLIENTS = 7
+PLAN = Plan(
+    rounds=2, clients_per_round=6, local_steps=2, batch_size=3, device="cpu", dtype="float64"
+)
+
+
+def clicks() -> FederatedData:
+    rng, owner = np.random.default_rng(0), np.repeat(np.arange(CLIENTS), 4)
+    return FederatedData.build(
+        client=owner,
+        ids={
+            "user": owner,
+            "item": rng.integers(1, 20, len(owner)),
+            "history": rng.integers(0, 20, (len(owner), 5)),
+        },
+        fields={"user": "user", "item": "item", "history": "item"},
+        tables={"user": CLIENTS, "item": 20},
+        padded=["item"],
+        label=rng.integers(0, 2, len(owner)),
+        test=np.zeros(len(owner), dtype=bool),
+    )
+
+
+def texts() -> FederatedData:
+    rng, owner = np.random.default_rng(1), np.repeat(np.arange(CLIENTS), 4)
+    return FederatedData.build(
+        client=owner,
+        ids={"text": rng.integers(0, 9, (len(owner), 3))},
+        tables={"text": 9},
+        padded=["text"],
+        label=rng.integers(0, 2, len(owner)),
+        test=np.zeros(len(owner), dtype=bool),
+    )
+
+
+def run(data, model, algorithm, way=None, plan=PLAN) -> list[torch.Tensor]:
+    simulation = Simulation(data, model, algorithm, plan)
+    simulation.fleet.chunks = way
+    for _ in simulation:
+        pass
+    params = simulation.progress.whole()
+    return [*params.tables.values(), *params.dense.values()]
+
+
+@pytest.mark.parametrize("way", [Chunks(3), Chunks(1), Chunks(3, 2), Chunks(2, 3), Chunks(1, 2)])
+@pytest.mark.parametrize("made", [(clicks, din.build), (texts, lstm.build)], ids=["din", "lstm"])
+@pytest.mark.parametrize("algorithm", [FedSubAvg(), Scaffold()], ids=["fedsubavg", "scaffold"])
+def test_chunks_and_threads_change_nothing(way, made, algorithm):
+    data, model = made[0](), made[1](made[0]())
+    whole = run(data, model, algorithm, Chunks(6))
+    torch.testing.assert_close(run(data, model, algorithm, way), whole, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("cohort", [1, 2, 7, 50, 5_000])
+def test_every_way_holds_the_cohort(cohort, threads):
+    found = ways(cohort, threads)
+    assert found[0] == Chunks(cohort)
+    assert len(set(found)) == len(found)
+    assert all(1 <= way.clients <= cohort for way in found)
+    assert all(1 <= way.at_a_time <= threads for way in found)
+
+
+def timed(monkeypatch, seconds: dict[Chunks, float], cohort: int, threads: int) -> Chunks:
+    """What is chosen if each way takes so many seconds."""
+    now = 0.0
+    monkeypatch.setattr(chunks.time, "perf_counter", lambda: now)
+
+    def train(way: Chunks) -> None:
+        nonlocal now
+        now += seconds.get(way, 100.0)
+
+    return fastest(train, cohort, threads)
+
+
+def test_the_fastest_way_is_taken_if_it_is_clearly_faster(monkeypatch):
+    halves = Chunks(25, 2)
+    assert timed(monkeypatch, {Chunks(50): 2.0, halves: 1.0}, 50, 2) == halves
+    assert timed(monkeypatch, {Chunks(50): 2.0, halves: 1.9}, 50, 2) == Chunks(50)
+    assert timed(monkeypatch, {Chunks(50): 0.1, halves: 0.01}, 50, 2) == Chunks(50)  # not worth it
+
+
+def test_a_quick_round_is_not_cut_and_a_given_chunk_is_kept():
+    data = clicks()
+    for chunk, expected in ((None, Chunks(6)), (4, Chunks(4))):
+        plan = Plan(rounds=1, clients_per_round=6, chunk=chunk, device="cpu")
+        simulation = Simulation(data, Logistic(data), FedSubAvg(), plan)
+        for _ in simulation:
+            pass
+        assert simulation.fleet.chunks == expected
+
+
+def test_a_cohort_that_does_not_fit_trains_in_smaller_chunks(monkeypatch):
+    data, model = clicks(), Logistic(clicks())
+    whole = run(data, model, Scaffold())
+    simulation = Simulation(data, model, Scaffold(), PLAN)
+    train = simulation.fleet._train
+
+    def small_memory(local, *more):
+        if len(local.clients) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return train(local, *more)
+
+    monkeypatch.setattr(simulation.fleet, "_train", small_memory)
+    for _ in simulation:
+        pass
+    params = simulation.progress.whole()
+    found = [*params.tables.values(), *params.dense.values()]
+    torch.testing.assert_close(found, whole, rtol=0, atol=1e-12)
+    assert simulation.fleet.notes == [
+        "A cohort of 6 does not fit into the GPU's memory: it trains in chunks of 2."
+    ]
+
+
+def test_one_client_that_does_not_fit_is_an_error(monkeypatch):
+    data = clicks()
+    simulation = Simulation(data, Logistic(data), FedSubAvg(), PLAN)
+
+    def no_memory(*more):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(simulation.fleet, "_train", no_memory)
+    with pytest.raises(torch.OutOfMemoryError):
+        next(iter(simulation))
+
+
+def test_rounds_that_cannot_be_recorded_are_the_servers():
+    data, model = clicks(), din.build(clicks())
+    expected = run(data, model, FedSubAvg())
+    simulation = Simulation(data, model, FedSubAvg(), PLAN)
+    seen = [p.round for p in recorded_rounds(simulation.fleet, PLAN, simulation.progress)]
+    params = simulation.progress.params
+    assert seen == [1, 2]
+    torch.testing.assert_close(
+        [*params.tables.values(), *params.dense.values()], expected, rtol=0, atol=0
+    )
+
+
+def test_a_known_derivative_is_the_losss_own():
+    data = clicks()
+    known, other = (din.build(data) for _ in range(2))
+    other.loss = lambda scores, label: logistic_loss(scores, label)  # which nobody knows
+    assert isinstance(known, Lifted)
+    for batches in ("draw", "epoch"):
+        plan = Plan(**{**vars(PLAN), "batches": batches})
+        expected = run(data, known, FedSubAvg(), plan=plan)
+        found = run(data, other, FedSubAvg(), plan=plan)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)

@@ -1,0 +1,142 @@
+"""A private deployment without the network: the same letters, halves that live in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("cryptography")
+
+from post import federation
+from test_fleet import CONFIG, difference, examples, job_of, run, shards_of, simulated
+
+from fedrows.errors import PlanError
+from fedrows.flower.job import contract
+from fedrows.flower.private import PrivateFleet
+from fedrows.flower.wire import unpack
+from fedrows.heat import heat_of
+from fedrows.server import begin, rounds
+
+PRIVATE: dict[str, Any] = CONFIG | {
+    "privacy": "index", "index-epsilon": "", "index-epsilon-for-ever": "", "min-contributors": 1,
+    "timeout": 5.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ["fedsubavg", "fedavg", "fedprox", "fedadam"])
+def test_a_private_run_is_the_clear_one_to_the_precision_of_its_words(
+    tmp_path: Path, algorithm: str
+) -> None:
+    data = examples()
+    fleet, _ = federation(
+        job_of(data), PRIVATE | {"algorithm": algorithm, "tau": 0.1}
+        if algorithm == "fedadam" else PRIVATE | {"algorithm": algorithm},
+        shards_of(data, 4), tmp_path,
+    )  # fmt: skip
+    found = run(fleet, data)
+    assert difference(found.whole(), simulated(fleet, data)) < 2e-5
+
+
+def test_heat_is_exact_and_nobody_tells_an_index_set(tmp_path: Path) -> None:
+    data = examples()
+    fleet, post = federation(job_of(data), PRIVATE, shards_of(data, 4), tmp_path)
+    answers: list[bytes] = []
+    post.meddle = lambda node, answer: answers.append(answer) or answer  # type: ignore[func-returns-value]
+    run(fleet, data)
+    true, found = heat_of(data.index["item"], data.weights("examples")), fleet.heat()["item"]
+    assert torch.equal(true.ids, found.ids)
+    assert torch.equal(true.counts, found.counts)
+    assert true.total == found.total
+    assert not any(one.index["item"].numel() for one in fleet.registry.members)
+    for answer in answers:
+        names = set(unpack(answer).parts)
+        assert names <= {"examples", "reply", "asked"}
+
+
+def test_rows_with_too_few_holders_wait_at_their_node(tmp_path: Path) -> None:
+    data = examples()
+    fleet, _ = federation(
+        job_of(data), PRIVATE | {"min-contributors": 3, "rounds": 3}, shards_of(data, 4), tmp_path
+    )
+    found = run(fleet, data)
+    nodes = [data.select(torch.arange(i, data.clients, 4)) for i in range(4)]
+    holders = np.zeros(30, dtype=int)
+    for node in nodes:
+        holders[node.index["item"].ids.unique().numpy()] += 1
+    moved = found.params.tables["item"].ne(0).any(1).numpy()
+    assert moved.any()
+    assert not moved[holders < 3].any()
+    assert list(tmp_path.glob("n*/*/held/*.safetensors"))
+
+
+def test_what_waits_is_sent_later(tmp_path: Path) -> None:
+    """Held back in a round with few clients, a row arrives in a later one with enough of them."""
+    data = examples(clients=4, rows=3, each=12)
+    config = PRIVATE | {"min-contributors": 2, "clients-per-round": 3, "rounds": 12}
+    fleet, _ = federation(job_of(data), config, shards_of(data, 4), tmp_path)
+    found = run(fleet, data)
+    assert found.params.tables["item"].ne(0).any(1).sum() >= 2
+
+
+@pytest.mark.parametrize("use", ["heat", "union", "update"])
+@pytest.mark.parametrize("phase", range(6))
+def test_a_node_that_falls_silent_in_any_phase_is_a_drop_out(
+    tmp_path: Path, use: str, phase: int
+) -> None:
+    data = examples()
+    config = PRIVATE | {"rounds": 2, "min-answers": 1, "openers": 2, "clients-per-round": 12}
+    fleet, post = federation(job_of(data), config, shards_of(data, 4), tmp_path)
+    assert isinstance(fleet, PrivateFleet)
+    uses: dict[str, str] = {}
+    silent = {"left": 1}
+
+    def meddle(node: int, answer: bytes) -> bytes | str:
+        facts = unpack(post.sent[-1][1]).facts
+        if "use" in facts:
+            uses[facts["sum"]] = facts["use"]
+        its = facts.get("sum")
+        if node == 2 and its and uses[its] == use and facts["phase"] == phase and silent["left"]:
+            silent["left"] = 0
+            return "it was killed"
+        return answer
+
+    post.meddle = meddle
+    its = fleet.contract
+    progress = begin(its.model(data), its.algorithm, its.plan)
+    answered = []
+    for _ in rounds(fleet, its.plan, progress):
+        assert fleet.last is not None
+        answered.append(fleet.last.answered)
+    assert progress.round == 2
+    assert progress.params.tables["item"].isfinite().all()
+    assert max(answered) == 12
+
+
+def test_randomized_answers_hide_rows_and_are_remembered(tmp_path: Path) -> None:
+    data = examples(rows=60, each=20)
+    config = PRIVATE | {"index-epsilon": 2.0, "index-epsilon-for-ever": 6.0, "rounds": 3}
+    fleet, _ = federation(job_of(data), config, shards_of(data, 4), tmp_path)
+    run(fleet, data)
+    kept = list(tmp_path.glob("n*/answers/*/*.npz"))
+    assert kept
+    assert all(file.stat().st_mode & 0o077 == 0 for file in kept)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"robust": "trim"}, "single updates"),
+        ({"max-norm": 1.0}, "single updates"),
+        ({"algorithm": "scaffold"}, "sum of the updates"),
+        ({"row-cache": True}, "in the clear"),
+        ({"coding": "int8"}, "in the clear"),
+        ({"privacy": "full", "min-contributors": 1}, "deployments know"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(option: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        contract(job_of(examples()), PRIVATE | option)
