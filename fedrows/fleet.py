@@ -68,9 +68,8 @@ class SimulatedFleet:
         self.weights = data.weights(plan.weighting)
         self.kept = self._nothing_kept()
         self.notes: list[str] = []  # what turned out while training, each said once
-        self.chunks: Chunks | None = (
-            None  # chosen in the first round, or given back to a resumed run
-        )
+        # How cohorts are cut: chosen in the first round, or given back to a resumed run.
+        self.chunks: Chunks | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._heat = self.data.heat(plan.weighting)
         self._graphed: Graphed | None = None  # the fast path of a GPU, `client.train` recorded

@@ -37,6 +37,14 @@ class Progress:
     bytes_down: float = 0.0  # of the last round, mean over its clients
     bytes_up: float = 0.0
 
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the model and of the server's state, by a name of its own; not copies."""
+        found: dict[str, Tensor] = {}
+        for part, params in {"model": self.params, **self.state}.items():
+            found |= {f"{part}/table/{name}": x for name, x in params.tables.items()}
+            found |= {f"{part}/dense/{name}": x for name, x in params.dense.items()}
+        return found
+
     def whole(self) -> Params:
         """The model with every row up to date.
 

@@ -117,10 +117,7 @@ class Simulation:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next round depends on, by a name of its own; not copies."""
-        found: dict[str, Tensor] = {}
-        for part, params in {"model": self.progress.params, **self.progress.state}.items():
-            found |= {f"{part}/table/{name}": x for name, x in params.tables.items()}
-            found |= {f"{part}/dense/{name}": x for name, x in params.dense.items()}
+        found = self.progress.tensors()
         if self.fleet.kept is not None:
             found |= {f"clients/table/{name}": x for name, x in self.fleet.kept.rows.items()}
             found |= {f"clients/dense/{name}": x for name, x in self.fleet.kept.dense.items()}

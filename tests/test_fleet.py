@@ -410,3 +410,33 @@ def test_a_thousand_hostile_uploads_change_nothing(tmp_path: Path, count: int) -
 def _resident() -> int:
     """Bytes of memory that this process really has."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.parametrize(
+    "rule", [{"robust": "clip", "clip-norm": 0.3}, {"robust": "trim", "trim-share": 0.3}]
+)
+def test_robust_rules_bound_what_a_liar_does(tmp_path: Path, rule: dict[str, Any]) -> None:
+    """A lie that is small enough to pass the checks moves the model less with a rule."""
+    data = examples(rows=6)
+    plain = CONFIG | {"algorithm": "fedavg", "clients-per-round": 12, "rounds": 2}
+
+    def moved(name: str, config: dict[str, Any], lies: bool) -> Params:
+        fleet, post = federation(job_of(data), config, shards_of(data, 12), tmp_path / name)
+
+        def meddle(node: int, answer: bytes) -> bytes:
+            letter = unpack(answer)
+            if node != 3 or letter.kind != "done" or not lies:
+                return answer
+            values = np.frombuffer(letter.parts["update/item"], dtype="<f8") * -40
+            return pack(
+                Letter("done", letter.facts, {**letter.parts, "update/item": values.tobytes()})
+            )
+
+        post.meddle = meddle
+        found = run(fleet, data).whole()
+        assert not fleet.rejected
+        return found
+
+    honest, lied = moved("a", plain, False), moved("b", plain, True)
+    bounded = difference(moved("c", plain | rule, False), moved("d", plain | rule, True))
+    assert bounded < 0.5 * difference(honest, lied)

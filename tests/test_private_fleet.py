@@ -121,6 +121,13 @@ def test_randomized_answers_hide_rows_and_are_remembered(tmp_path: Path) -> None
     config = PRIVATE | {"index-epsilon": 2.0, "index-epsilon-for-ever": 6.0, "rounds": 3}
     fleet, _ = federation(job_of(data), config, shards_of(data, 4), tmp_path)
     run(fleet, data)
+    assert isinstance(fleet, PrivateFleet)
+    spent = fleet.accounts.ledger.spent("server/value")
+    assert 2.0 < spent <= 6.0  # between one round's and that of all there will ever be
+    again = federation(job_of(data), config, shards_of(data, 4), tmp_path / "again")[0]
+    assert isinstance(again, PrivateFleet)
+    again.restore_({}, fleet.state(), 3)
+    assert again.accounts.line() == fleet.accounts.line()
     kept = list(tmp_path.glob("n*/answers/*/*.npz"))
     assert kept
     assert all(file.stat().st_mode & 0o077 == 0 for file in kept)

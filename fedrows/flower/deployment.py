@@ -63,19 +63,30 @@ class Deployment:
         self.fingerprint = contract.fingerprint(self.model, data)
         parts = (contract, self.model.schema, self.registry, post, self.fingerprint, "", tell)
         self.fleet = _private(parts, config) if contract.secret else FlowerFleet(*parts)
+        self.private = self.fleet if isinstance(self.fleet, PrivateFleet) else None
+        self.stopped = ""  # why the run ended before its last round, if it did
         self.progress = begin(self.model, self.algorithm, self.plan, frozenset(data.local))
         self.seconds = 0.0
 
     def __iter__(self) -> Iterator[Exchange]:
-        since = time.perf_counter()
-        for progress in rounds(self.fleet, self.plan, self.progress):
+        running = rounds(self.fleet, self.plan, self.progress)
+        while self._may_go_on():
+            since = time.perf_counter()
+            progress = next(running, None)
             self.seconds += time.perf_counter() - since
+            if progress is None:
+                return
             last = self.fleet.last
             assert last is not None
             progress.bytes_down = last.bytes_down / last.asked
             progress.bytes_up = last.bytes_up / last.asked
             yield last
-            since = time.perf_counter()
+
+    def _may_go_on(self) -> bool:
+        """Whether another round would spend no more privacy than there is."""
+        if self.private is not None and self.progress.round < self.plan.rounds:
+            self.stopped = self.private.accounts.exceeds(self.progress.round + 1)
+        return not self.stopped
 
     @property
     def due(self) -> bool:
@@ -95,14 +106,12 @@ class Deployment:
             "bytes_down": self.progress.bytes_down,
             "bytes_up": self.progress.bytes_up,
             "seconds": self.seconds,
+            **({} if self.private is None else {"epsilon": self.private.accounts.line()}),
         }
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next round depends on, by a name of its own."""
-        found: dict[str, Tensor] = {}
-        for part, params in {"model": self.progress.params, **self.progress.state}.items():
-            found |= {f"{part}/table/{name}": x for name, x in params.tables.items()}
-            found |= {f"{part}/dense/{name}": x for name, x in params.dense.items()}
+        found = self.progress.tensors()
         found["fleet/accepted"] = self.registry.accepted()
         found["fleet/registry"] = torch.tensor([self.registry.version])
         held = [its.held for _, its in sorted(self.registry.nodes.items())]
@@ -245,6 +254,11 @@ def carry_out(deployment: Deployment, journal: Journal, observer: Observer) -> N
                 told.seconds,
             )
         )
+    if deployment.stopped:
+        at = deployment.progress.round
+        observer.event("stopped", {"round": at, "why": deployment.stopped})
+        if all(line["round"] != at for line in folder.lines()) and at:
+            folder.append(deployment.evaluate())
     report.write_summary(folder.path)
     with suppress(ImportError):
         observer.event("report", {"path": str(report.write(folder.path))})

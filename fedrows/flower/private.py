@@ -10,6 +10,7 @@ The round loop gets one pseudo-upload over the union, so no algorithm knows of a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -42,6 +43,7 @@ from fedrows.params import Submodels
 from fedrows.privacy import openings, secure_sum, union
 from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.ring import Coding
+from fedrows.private.accounts import Accounts
 
 DIRECT = 2**20  # rows up to which a union has a word for each
 HELD = 10_000  # rows that a node holds in a round, for a Bloom filter's size
@@ -61,7 +63,10 @@ class PrivateFleet(FlowerFleet):
         self._round: dict[str, Tensor] = {}  # node → rows of the space that it asks for
         self._union: Sum | None = None
         self._ids = empty()
-        self.answers = 0  # rounds in which nodes have answered
+        plan = self.contract.plan
+        self.accounts = Accounts(self.contract.privacy, plan.clients_per_round, self.clients)
+        for table in self.space.tables:
+            self.accounts.bound_(table, self.schema.tables[table].rows)
 
     def keep_in(self, place: Path) -> None:
         """Keeps the heat in a file; one that is there is read, for counting again may show much.
@@ -181,8 +186,28 @@ class PrivateFleet(FlowerFleet):
             except (WireError, KeyError):
                 continue
             self._round[node] = self._ids[places]
-        self.answers += 1
+        number = self.last.round + 1 if self.last else 1
+        told = [int(cohort[place]) for node in self._round for place in hosts[node]]
+        self.accounts.answered_(number, map(self._stable, told))
         return self._round
+
+    def _stable(self, number: int) -> int:
+        """A number of a client that stays its own when others come and go."""
+        one = self.registry.members[number]
+        key = json.dumps([one.node, one.name]).encode()
+        return int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
+
+    def state(self) -> dict[str, Any]:
+        """What the checkpoint keeps of the privacy that was spent."""
+        return self.accounts.state()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Nothing more: heat has a file of its own."""
+        return {}
+
+    def restore_(self, tensors: Any, state: Mapping[str, Any], round_: int) -> None:
+        """Takes back what `state` gave."""
+        self.accounts.restore_(state)
 
     def train(
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round

@@ -30,6 +30,10 @@ class Accounts:
         pairs = np.unique(np.stack([index.owner.cpu().numpy(), named]), axis=1)
         self._values[table] = int(np.bincount(pairs[0]).max(initial=0))
 
+    def bound_(self, table: str, values: int) -> None:
+        """Takes note of a table of which nobody may know more than how many values there are."""
+        self._values[table] = values
+
     def answered_(self, round_: int, clients: Iterable[int]) -> None:
         """Writes down a round in which these clients said what they want."""
         self._answered.update(clients)
