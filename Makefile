@@ -9,7 +9,7 @@ INSTALL = .venv/bin/python -m pip install --disable-pip-version-check -c constra
 
 help:
 	@echo 'make demo       install into .venv, then compare the algorithms on synthetic data'
-	@echo 'make test       the tests that take seconds'
+	@echo 'make test       the tests that take seconds each'
 	@echo 'make test-slow  the tests that take minutes'
 	@echo 'make lint       formatting, lint and types'
 	@echo 'make clean      remove .venv, caches and build outputs (runs/ and data/ stay)'
