@@ -1,6 +1,7 @@
 """What a deployment costs: bytes beside those of the numbers, and the server's own seconds.
 
     python benchmarks/deploy.py bytes     MovieLens' and Amazon's payload and what is on the wire
+    python benchmarks/deploy.py cache     what row-cache saves on MovieLens in 20 rounds
     python benchmarks/deploy.py scale     2,000 clients on 4 nodes, K = 100, 50 rounds
 
 Starts real federations on loopback ports. The wire is measured by a relay between every node and
@@ -77,7 +78,14 @@ class Measured(Federation):
         return self.relay.down, self.relay.up
 
 
-def run(task: str, words: dict[str, str], nodes: int, folder: Path, secure: bool = False) -> Any:
+def run(
+    task: str,
+    words: dict[str, str],
+    nodes: int,
+    folder: Path,
+    secure: bool = False,
+    row_cache: bool = False,
+) -> Any:
     """One deployed run: its rounds, what passed on the wire after each, data and settings."""
     typed = {"device": "cpu", "cap": "100", **words}
     settings = choose(catalogue.task(task), ["fedsubavg"], typed)["fedsubavg"]
@@ -91,7 +99,7 @@ def run(task: str, words: dict[str, str], nodes: int, folder: Path, secure: bool
             make_node_key(folder / "keys", node.name)
         keys = open_security(folder / "keys", [node.name for node in plain.nodes])
     out, passed = folder / "run", dict[int, tuple[int, int]]()
-    terms = {"min_nodes": nodes, "timeout": 600.0}
+    terms = {"min_nodes": nodes, "timeout": 600.0, "row_cache": row_cache}
     project = write_project(folder / "project", settings, terms, out, folder / "data")
     with Measured(folder, plain.nodes, keys) as federation:
         number = federation.submit(project, {})
@@ -141,6 +149,18 @@ def measure_bytes() -> list[dict[str, Any]]:
     return found
 
 
+def measure_cache() -> dict[str, float]:
+    """Payload down, a client and round, without and with the rows that nodes keep."""
+    found = {}
+    for cache in (False, True):
+        with tempfile.TemporaryDirectory() as place:
+            words = {"rounds": "20", "evaluate_every": "20"}
+            lines, *_ = run("movielens", words, 4, Path(place), row_cache=cache)
+        asked = sum(line["asked"] for line in lines)
+        found["with" if cache else "without"] = sum(x["bytes_down"] for x in lines) / asked
+    return {**found, "ratio": found["with"] / found["without"]}
+
+
 def measure_scale() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         words = {"rounds": "50", "evaluate_every": "50", "clients": "2000"}
@@ -160,4 +180,5 @@ def measure_scale() -> dict[str, Any]:
 
 if __name__ == "__main__":
     what = sys.argv[1] if len(sys.argv) > 1 else "bytes"
-    print(json.dumps(measure_bytes() if what == "bytes" else measure_scale(), indent=1))
+    measures = {"bytes": measure_bytes, "cache": measure_cache, "scale": measure_scale}
+    print(json.dumps(measures[what](), indent=1))

@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     for unused in ("resume", "checkpoint_seconds", "command"):
         typed.pop(unused, None)
-    out, overwrite, nodes = typed.pop("out"), typed.pop("overwrite"), int(typed.pop("nodes"))
+    out, overwrite, count = typed.pop("out"), typed.pop("overwrite"), typed.pop("nodes")
     named = algorithms_of(typed) or ["fedsubavg"]
     task = typed.pop("task") or "synthetic"
     typed.pop("algorithm")
@@ -69,8 +69,9 @@ def main(words: Sequence[str]) -> int:
         for item in options(owner)
         if item.name in typed
     }
-    if nodes < 1:
-        raise UsageError(f"--nodes is {nodes}, but must be at least 1.")
+    if not count.isdecimal() or int(count) < 1:
+        raise UsageError(f"--nodes is {count}, but must be a whole number from 1 on.")
+    nodes = int(count)
     settings = _settings(task, named[0], typed)
     path = Path(out or f"runs/deploy-{task}-{named[0]}").absolute()
     check_free(path, overwrite=overwrite)

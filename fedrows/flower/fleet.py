@@ -222,7 +222,7 @@ class FlowerFleet:
             "accepted": _eight([one.accepted for one in members]),
         }
         exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
-        model = _union(start, places)
+        model = each_once(start, places)
         marks: Marks = {}
         if self.contract.terms.row_cache:
             facts["base"] = self._had.base(name)
@@ -231,7 +231,7 @@ class FlowerFleet:
             told.rows_spared += spared
         parts |= parcel.write("model", model, exact)
         if sent is not None:
-            parts |= parcel.write("sent", _union(sent, places), exact)
+            parts |= parcel.write("sent", each_once(sent, places), exact)
         return Letter("train", facts, parts), marks
 
     def _exchange(self, letters: Mapping[int, bytes], round_: int) -> dict[int, bytes | str]:
@@ -379,7 +379,7 @@ def _joined(
     return Submodels(index, rows, dense)
 
 
-def _union(found: Submodels, places: list[int]) -> Submodels:
+def each_once(found: Submodels, places: list[int]) -> Submodels:
     """The rows of some clients, each once, and what they all get of the dense tensors."""
     which = torch.tensor(places, dtype=torch.int64)
     index, rows = {}, {}

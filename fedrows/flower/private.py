@@ -27,7 +27,7 @@ from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.errors import PlanError
 from fedrows.flower import parcel
-from fedrows.flower.fleet import PAUSE, Exchange, FlowerFleet, _union
+from fedrows.flower.fleet import PAUSE, Exchange, FlowerFleet, each_once
 from fedrows.flower.job import digest
 from fedrows.flower.party import openings_of, terms_of, union_of
 from fedrows.flower.private_node import FIGURES
@@ -360,7 +360,7 @@ class PrivateFleet(FlowerFleet):
         """What a node trains on: the rows it asked for."""
         letter = self._whom(cohort, node, places)
         exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
-        letter.parts |= parcel.write("model", _union(start, places), exact)
+        letter.parts |= parcel.write("model", each_once(start, places), exact)
         return letter
 
     def _parties(self, nodes: list[str]) -> dict[int, str]:

@@ -73,7 +73,7 @@ class Registry:
     told: bool = True  # whether nodes tell their clients' index sets
 
     def __post_init__(self) -> None:
-        self._numbers: dict[tuple[str, Name], int] = {}
+        self._hosted: set[tuple[str, Name]] = set()
         self.weights = torch.empty(0, dtype=torch.float64)
         self.heat = {t: Heat(empty(), empty().double(), 0.0) for t in self.tables}
         self._count(self.members, 1)
@@ -84,18 +84,10 @@ class Registry:
         """The tables that the server has a say in."""
         return [table for table in self.schema.tables if table not in self.local]
 
-    def number(self, node: str, name: Name) -> int:
-        """A client's number."""
-        return self._numbers[node, name]
-
     def index(self, clients: Iterable[int]) -> dict[str, Index]:
         """The index sets of some clients, by their numbers."""
         chosen = [self.members[number] for number in clients]
         return {table: _index([one.index[table] for one in chosen]) for table in self.tables}
-
-    def at(self, address: int) -> str | None:
-        """The name of the node that Flower has under an id."""
-        return next((name for name, node in self.nodes.items() if node.address == address), None)
 
     def register(self, address: int, version: int, letter: Letter) -> str:
         """Takes in a node with its clients, new or back again; gives its name."""
@@ -131,11 +123,6 @@ class Registry:
         mine.version += 1
         self._replace(node, [members[name] for name in mine.clients])
 
-    def forget(self, node: str) -> None:
-        """Lets a node and its clients go for good."""
-        self._replace(node, [])
-        del self.nodes[node]
-
     def _read(self, node: str, letter: Letter, prefix: str) -> list[Member]:
         """The clients that a letter describes, checked."""
         names = letter.facts.get("clients", [])
@@ -149,7 +136,7 @@ class Registry:
         if any(isinstance(n, str) and len(n) > 256 for n in names):
             raise WireError(f"Node {node!r} names a client by more than 256 letters.")
         for name in names:
-            if any((other, name) in self._numbers for other in self.nodes if other != node):
+            if any((other, name) in self._hosted for other in self.nodes if other != node):
                 raise WireError(f"Client {name!r} of node {node!r} is hosted by another node.")
         most = limit.examples
         sums = ids_from_bytes(_get(letter, f"{prefix}examples"), most * len(names) + 1, len(names))
@@ -210,7 +197,7 @@ class Registry:
             self.heat[table] = heat.changed(index.ids, index.spread(weights), float(weights.sum()))
 
     def _renumber(self) -> None:
-        self._numbers = {(one.node, one.name): i for i, one in enumerate(self.members)}
+        self._hosted = {(one.node, one.name) for one in self.members}
         weights = [self._weight(one) for one in self.members]
         self.weights = torch.tensor(weights, dtype=torch.float64)
 
