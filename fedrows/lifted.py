@@ -32,13 +32,13 @@ from fedrows.liftable import (
     slow_operations,
     with_place,
 )
+from fedrows.measuring import Measuring
 from fedrows.model import LOSSES, Loss, Model, logistic_loss, square_loss
 from fedrows.nn import context
 from fedrows.params import Params, Submodels, join
 from fedrows.schema import Schema, Table
 from fedrows.stand_ins import StandIns
 
-_MEASURED = 2_000  # examples whose moments are taken together
 _SLOPES: dict[Loss, Loss] = {  # the derivative by the score, where it is known
     logistic_loss: lambda scores, label: torch.sigmoid(scores).sub_(label),
     square_loss: torch.sub,
@@ -94,7 +94,7 @@ class Lifted(Model):
             {table: Table(data.tables[table], sum(its)) for table, its in self._widths.items()},
             {name: tuple(numbers[name].shape) for name in self._dense},
         )
-        self._measuring = _Measuring(module)
+        self._measuring = Measuring(module)
         self._measured: dict[str, Tensor] = {}
         self._still: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
         self._nothing: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
@@ -385,37 +385,3 @@ class Lifted(Model):
             else:
                 raise ModelError(f"{explain(self.module, failed)}, {FALL_BACK}.") from failed
         raise cannot_train(self.module, failed) from failed
-
-
-class _Measuring(nn.Module):
-    """A pass over examples in which layers measure the moments that evaluation uses.
-
-    A module, so that `functional_call` can put copies of the buffers in the layers' reach.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.layers = {n: x for n, x in module.named_modules() if hasattr(x, "begin_measuring")}
-
-    def buffers_of_layers(self) -> list[str]:
-        """The names, in the module, of what the layers measure."""
-        return [
-            f"{path}.{name}" if path else name
-            for path, layer in self.layers.items()
-            for name, _ in layer.named_buffers()
-        ]
-
-    def forward(self, examples: Examples) -> None:
-        for layer in self.layers.values():
-            layer.begin_measuring()
-        everything = torch.arange(len(examples), device=examples.label.device)
-        for some in everything.split(_MEASURED):
-            weight = torch.ones(len(some), device=some.device, dtype=self._dtype())
-            with context.step(weight, measuring=True):
-                self.module(**examples.fields(some))
-        for layer in self.layers.values():
-            layer.end_measuring()
-
-    def _dtype(self) -> torch.dtype:
-        return next(x.dtype for x in self.module.parameters() if x.is_floating_point())
