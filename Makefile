@@ -5,12 +5,13 @@
 PYTHON ?= python3
 INSTALL = .venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 
-.PHONY: help demo test test-slow lint clean
+.PHONY: help demo test test-slow bench lint clean
 
 help:
 	@echo 'make demo       install into .venv, then compare the algorithms on synthetic data'
 	@echo 'make test       the tests that take seconds each'
 	@echo 'make test-slow  the tests that take minutes'
+	@echo 'make bench      how fast it is, beside plain PyTorch and other simulators; writes docs/speed.md'
 	@echo 'make lint       formatting, lint and types'
 	@echo 'make clean      remove .venv, caches and build outputs (runs/ and data/ stay)'
 
@@ -23,6 +24,10 @@ test: .venv/dev.stamp
 # pytest ends with 5 when no test is marked slow
 test-slow: .venv/dev.stamp
 	.venv/bin/pytest -m slow $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+bench: .venv/dev.stamp
+	.venv/bin/fedrows bench all --out benchmarks/results
+	.venv/bin/python docs/make_speed.py
 
 lint: .venv/dev.stamp
 	.venv/bin/ruff format --check .

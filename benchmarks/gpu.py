@@ -30,11 +30,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fedrows import catalogue
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.bench import baselines, models, shapes
+from fedrows.bench.bars import at_least, at_most
 from fedrows.bench.blocks import Rounds, medians, seconds_per_round
-from fedrows.bench.lr import Plain, movielens_or_alike
-from fedrows.models.logistic import Logistic
+from fedrows.bench.machine import facts
 from fedrows.nn import fused
-from fedrows.plan import Plan
 from fedrows.recorded import rounds
 from fedrows.simulation import Simulation
 
@@ -44,20 +43,16 @@ BARS = {  # what is asked for on one H200: rounds/s, and times a baseline
     "din": {"rounds/s": 250, "centralised": 5, "captured": 1},
     "own": {"one by one": 20},
 }
+EQUAL = 1e-4  # the most that the fast and the plain path may differ by, of the model
 
 
-def shape_of(name: str, device: str = "cuda") -> shapes.Shape:
+def shape_of(name: str) -> shapes.Shape:
     """The data, model and plan that a name stands for."""
-    if name == "lr":
-        data = movielens_or_alike()
-        return shapes.Shape(data, lambda: Logistic(data), Plan(rounds=10**9, device=device))
-    return models.SHAPES[name](device)
+    return models.SHAPES[name]("cuda")
 
 
 def plain_module(name: str, shape: shapes.Shape) -> torch.nn.Module:
     """The model in plain PyTorch, its embeddings with dense gradients, as CUDA graphs need them."""
-    if name == "lr":
-        return Plain(next(iter(shape.data.tables.values())), bag=False, sparse=False)
     return models.plain_module(name, shape, sparse=False)
 
 
@@ -156,7 +151,7 @@ def main() -> None:
     parser.add_argument("--out", default=None)
     given = parser.parse_args()
     names = given.only.split(",")
-    found: dict[str, Any] = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
+    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), **facts()}
     set_tf32(False)
     for name in names:
         found[f"{name}, differences"] = apart = differences(shape_of(name))
@@ -171,19 +166,36 @@ def main() -> None:
     for tf32 in {"off": [False], "on": [True], "both": [False, True]}[given.tf32]:
         set_tf32(tf32)
         for name in names:
-            time = medians(seconds_per_round(contenders(name, shape_of(name)), given.blocks))
-            speed = {who: 1 / seconds for who, seconds in time.items()}
+            times = seconds_per_round(contenders(name, shape_of(name)), given.blocks)
+            speed = {who: 1 / seconds for who, seconds in medians(times).items()}
             found[f"{name}, TF32 {'on' if tf32 else 'off'}"] = speed
+            found[f"{name}, TF32 {'on' if tf32 else 'off'}, seconds a round"] = times
             said = ", ".join(f"{who} {value:.1f}" for who, value in speed.items())
-            times = ", ".join(
+            ratios = ", ".join(
                 f"{speed['fedrows'] / value:.2f} × {who}"
                 for who, value in speed.items()
                 if who != "fedrows"
             )
             mode = "on " if tf32 else "off"
-            print(f"{name:5} TF32 {mode} rounds/s: {said}; {times}; bars {BARS[name]}", flush=True)
+            print(f"{name:5} TF32 {mode} rounds/s: {said}; {ratios}; bars {BARS[name]}", flush=True)
+    found["bars"] = bars(found)
     if given.out:
-        Path(given.out).write_text(json.dumps(found, indent=1))
+        Path(given.out).write_text(json.dumps(found, indent=1) + "\n")
+
+
+def bars(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """What came of all that was asked for, TF32 off."""
+    held = []
+    for name, asked in BARS.items():
+        if f"{name}, differences" in found:
+            apart = found[f"{name}, differences"]["of the model"]
+            held.append(at_most(f"{name}, fast and plain path apart", apart, EQUAL))
+        speed = found.get(f"{name}, TF32 off", {})
+        for what, bar in asked.items() if speed else ():
+            value = speed["fedrows"] / speed.get(what, 1)
+            said = what if what == "rounds/s" else f"times {what}"
+            held.append(at_least(f"{name}, {said}", value, bar))
+    return held
 
 
 def set_tf32(on: bool) -> None:

@@ -9,6 +9,7 @@ __all__ = [
     "Plan",
     "Simulation",
     "Split",
+    "Study",
     "Vocabulary",
     "simulate",
     "__version__",
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fedrows.plan import Plan
     from fedrows.simulation import Simulation, simulate
     from fedrows.splits import Split
+    from fedrows.study import Study
     from fedrows.vocabulary import Hashed, Vocabulary
 
 _HOMES = {
@@ -27,6 +29,7 @@ _HOMES = {
     "Simulation": "simulation",
     "simulate": "simulation",
     "Split": "splits",
+    "Study": "study",
     "Hashed": "vocabulary",
     "Vocabulary": "vocabulary",
 }

@@ -66,6 +66,11 @@ class Algorithm(ABC):
         """Whether rows that nobody reads are left behind, to be settled later."""
         return False
 
+    @property
+    def sweeps(self) -> bool:
+        """Whether a step moves rows that nobody holds, and so costs the whole table."""
+        return False
+
     def start(self, params: Params) -> State:
         """What the server remembers before the first round."""
         return {}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedrows.chunks import Chunks
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.folder import placing, reason
+from fedrows.tables import Mark
 
 if TYPE_CHECKING:
     from fedrows.simulation import Simulation
@@ -35,13 +36,15 @@ class Standing:
     format: int = FORMAT
     private: dict[str, Any] | None = None  # the accounts of a private run
     chunks: tuple[int, int] | None = None  # how its cohorts are cut, once that was measured
+    tables: Mark | None = None  # where mapped tables stand
 
 
 def save(path: Path, simulation: Simulation) -> None:
     """Writes where the simulation stands, or raises an OSError and leaves an older file alone."""
     safetensors = _safetensors()
     progress = simulation.progress
-    private = getattr(simulation, "private", None)
+    private, shelf = getattr(simulation, "private", None), progress.shelf
+    mark = None if shelf is None else shelf.sync()
     standing = Standing(
         progress.round,
         simulation.seconds,
@@ -49,6 +52,7 @@ def save(path: Path, simulation: Simulation) -> None:
         progress.bytes_up,
         private=None if private is None else private.state(),
         chunks=_chunks(simulation),
+        tables=mark,
     )
     tensors = {name: x.detach().contiguous() for name, x in simulation.tensors().items()}
     if private is not None:
@@ -65,6 +69,8 @@ def save(path: Path, simulation: Simulation) -> None:
         part.chmod(0o644)  # the library makes it for its owner alone
         with part.open("rb") as file:
             os.fsync(file.fileno())
+    if shelf is not None and mark is not None:
+        shelf.saved(mark)
 
 
 def standing(path: Path) -> Standing:
@@ -77,6 +83,9 @@ def restore_(simulation: Simulation, path: Path) -> None:
     """Brings a new simulation to where the checkpoint stands."""
     with _opened(path) as file:
         at = _standing(path, file)
+        if (at.tables is None) != (simulation.progress.shelf is None):
+            kind = "in memory" if at.tables is None else "mapped"
+            raise RunFolderError(f"{path} does not belong to this run: its tables are {kind}.")
         tensors = {}
         for name, mine in simulation.tensors().items():
             if name not in file.keys():  # noqa: SIM118 - not a dict
@@ -96,6 +105,9 @@ def restore_(simulation: Simulation, path: Path) -> None:
     private = getattr(simulation, "private", None)
     if (private is None) != (at.private is None):
         raise RunFolderError(f"{path} does not belong to this run: its privacy is another.")
+    shelf = simulation.progress.shelf
+    if shelf is not None and at.tables is not None:
+        shelf.go_back(at.tables)
     simulation.restore_(tensors, at.round, at.seconds)
     if private is not None and at.private is not None:
         private.restore_(loose, at.private, at.round)
@@ -137,6 +149,8 @@ def _standing(path: Path, file: Any) -> Standing:
                 f"{path} has format {said['format']!r}, but this fedrows reads format {FORMAT}: "
                 "start the run again with --overwrite."
             )
+        if said.get("tables"):
+            said["tables"] = Mark(**said["tables"])
         return Standing(**said)
     except (KeyError, ValueError, TypeError):
         raise RunFolderError(

@@ -42,6 +42,7 @@ def fastest(train: Callable[[Chunks], object], cohort: int, threads: int) -> Chu
         return whole
     best, least = whole, least * _BETTER
     for way in others:
+        train(way)  # warm up: other shapes have other traces
         seconds = _seconds(train, way)
         if seconds < least:
             best, least = way, seconds

@@ -6,6 +6,7 @@ AUC and GAUC on the whole test set; loss and AUC also by the heat of what an exa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import nan, prod
 from typing import Any
 
@@ -27,7 +28,9 @@ from fedrows.metrics import (
 from fedrows.model import Model
 from fedrows.params import Params
 from fedrows.plan import Plan
+from fedrows.ragged import Column, Ragged
 from fedrows.seeds import SAMPLE, choose
+from fedrows.tables import gathered
 
 _EXAMPLES = 2**16  # scored at once, fewer where examples are long:
 _IDS = 2**17
@@ -58,7 +61,7 @@ class Evaluator:
 
     def __call__(self, params: Params) -> dict[str, Any]:
         """All metrics of a model; those of an empty test set are NaN."""
-        self.model.calibrate(params, self.train)
+        self.calibrate(params)
         label = self.test.label
         scores = self._scores(params, self.test)
         losses = self.model.loss(scores, label) if len(label) else scores
@@ -78,6 +81,16 @@ class Evaluator:
             "test_gauc": nan,
             "buckets": by_bucket(none, none, losses, self._buckets),
         }
+
+    def calibrate(self, params: Params) -> None:
+        """Lets the model measure what evaluation needs to know on the sample."""
+        columns = {n: x.values if isinstance(x, Ragged) else x for n, x in self.train.ids.items()}
+        few, slots = gathered(params, columns, self._data.fields, self._data.padded)
+        ids: dict[str, Column] = {
+            name: replace(column, values=slots[name]) if isinstance(column, Ragged) else slots[name]
+            for name, column in self.train.ids.items()
+        }
+        self.model.calibrate(few, replace(self.train, ids=ids))
 
     def _by_heat(self, data: FederatedData) -> Buckets:
         """The test examples by the heat of what they are about; no buckets if that is not said."""
@@ -125,7 +138,9 @@ class Evaluator:
             for start in range(0, len(examples), step):
                 stop = min(start + step, len(examples))
                 some = torch.arange(start, stop, device=examples.label.device)
-                parts.append(self.model.scores(params, examples.fields(some)))
+                fields = examples.fields(some)
+                few = gathered(params, fields, self._data.fields, self._data.padded)
+                parts.append(self.model.scores(*few))
         return torch.cat(parts) if parts else examples.label[:0].to(self._dtype)
 
 

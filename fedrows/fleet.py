@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -106,9 +107,20 @@ class SimulatedFleet:
     def train(
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
     ) -> Upload:
+        upload = self.trained(cohort, start, sent, round_)
+        self.remember(cohort, upload.kept)
+        return replace(upload, kept=None)
+
+    def trained(
+        self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
+    ) -> Upload:
+        """What the clients upload and what they are to keep, of which nothing is stored yet."""
         kept = self._recall(cohort, start.index)
         parts = self._parts(cohort, start, sent, kept, round_)
-        upload = Upload(
+        said = getattr(self.model, "untraced", None)
+        if said is not None and said not in self.notes:
+            self.notes.append(said)
+        return Upload(
             cohort,
             join(start.index, [part.update for part in parts]),
             torch.cat([part.steps for part in parts]),
@@ -116,11 +128,8 @@ class SimulatedFleet:
                 name: join(start.index, [part.extra[name] for part in parts])
                 for name in parts[0].extra
             },
-            None,
+            None if kept is None else join(kept.index, [p.kept for p in parts if p.kept]),
         )
-        if kept is not None:
-            self._remember(cohort, join(start.index, [p.kept for p in parts if p.kept is not None]))
-        return upload
 
     def _parts(
         self,
@@ -227,9 +236,10 @@ class SimulatedFleet:
             {name: dense[who] for name, dense in self.kept.dense.items()},
         )
 
-    def _remember(self, cohort: Tensor, kept: Submodels) -> None:
-        """Stores what the cohort keeps."""
-        assert self.kept is not None
+    def remember(self, cohort: Tensor, kept: Submodels | None) -> None:
+        """Stores what the cohort keeps, if it keeps anything."""
+        if self.kept is None or kept is None:
+            return
         for table, rows in kept.rows.items():
             self.kept.rows[table][kept.index[table].source] = rows
         for name, dense in kept.dense.items():

@@ -5,6 +5,7 @@
     metrics.jsonl           a line per evaluated round
     summary.json            what it came to
     checkpoint.safetensors  where it stands (see `checkpoint`)
+    tables/                 the rows of mapped tables (see `tables`)
     report.html             all of it, to look at
     runs/NAME/              of a comparison: the run folders of its runs
 
@@ -29,6 +30,7 @@ from fedrows.errors import RunFolderError
 FORMAT = 1  # grows when a folder of an older fedrows can no longer be read
 CONFIG, DATA, METRICS, SUMMARY = "config.json", "data.json", "metrics.jsonl", "summary.json"
 CHECKPOINT, REPORT, RUNS = "checkpoint.safetensors", "report.html", "runs"
+TABLES = "tables"
 FILES = (METRICS, DATA, SUMMARY, CHECKPOINT, REPORT, CONFIG)  # the config goes last: it marks us
 
 Json = dict[str, Any]
@@ -224,6 +226,11 @@ def clear(path: Path, but: Path | None = None) -> None:
         runs.rmdir()
     for name in FILES:
         (path / name).unlink(missing_ok=True)
+    for pattern in ("*.ids", "*.rows", "*.undo"):
+        for file in (path / TABLES).glob(pattern):
+            file.unlink(missing_ok=True)
+    with suppress(OSError):
+        (path / TABLES).rmdir()
     for part in filter(_is_leftover, path.iterdir()):
         if part != but:
             part.unlink(missing_ok=True)

@@ -35,9 +35,12 @@ from fedrows.liftable import (
 from fedrows.measuring import Measuring
 from fedrows.model import LOSSES, Loss, Model, logistic_loss, square_loss
 from fedrows.nn import context
+from fedrows.nn.start import start_of
 from fedrows.params import Params, Submodels, join
 from fedrows.schema import Schema, Table
 from fedrows.stand_ins import StandIns
+from fedrows.tables import Beside, Given, SparseTable, Start, gathered, whole
+from fedrows.traced import Traced
 
 _SLOPES: dict[Loss, Loss] = {  # the derivative by the score, where it is known
     logistic_loss: lambda scores, label: torch.sigmoid(scores).sub_(label),
@@ -54,7 +57,8 @@ class Lifted(Model):
     `{"item": ["linear", "factors"]}`, a row of the table is a row of each, side by side. Embeddings
     named in `dense`, such as one of positions, belong to no table: every client holds them whole.
     The module itself is never changed; its numbers are where training starts, and its parts train
-    in the mode (`train()` or `eval()`) they are in.
+    in the mode (`train()` or `eval()`) they are in. An embedding on the device "meta" has no
+    numbers: its rows start from N(0, 1), or as `nn.start.start_` has said, each when it is read.
 
     While it trains, an id is a place in the cohort's block; id 0 of a padded table stays 0, so a
     mask such as `history != 0` means the same as ever. Dropout is drawn by counters.
@@ -77,6 +81,8 @@ class Lifted(Model):
         self.loss = loss or LOSSES[data.labels]
         self.one_by_one = one_by_one
         self._copies: dict[int, nn.Module] = {}  # by thread
+        self._parts = list(module.modules())
+        self._traced = Traced(self._found)
         self.note: str | None = None
         self._padded = data.padded
         self._tables_of = dict(data.fields)
@@ -107,18 +113,24 @@ class Lifted(Model):
             self.note = f"{name} is trained one client after another, at one_by_one's request."
 
     def start(self) -> Params:
+        starts, dense = self.starts()
+        tables = {
+            table: whole(SparseTable.untouched(starts[table], its.rows))
+            for table, its in self.schema.tables.items()
+        }
+        return Params(tables, {name: x.clone() for name, x in dense.items()})
+
+    def starts(self) -> tuple[dict[str, Start], dict[str, Tensor]]:
         numbers = {name: x.detach() for name, x in self.module.named_parameters()}
-        return Params(
-            {
-                table: torch.cat([numbers[name] for name in names], 1)
-                for table, names in self._weights.items()
-            },
-            {name: numbers[name].clone() for name in self._dense},
-        )
+        starts: dict[str, Start] = {}
+        for table, names in self._weights.items():
+            parts = [self._start_of(name, numbers[name]) for name in names]
+            starts[table] = parts[0] if len(parts) == 1 else Beside(parts)
+        return starts, {name: numbers[name] for name in self._dense}
 
     def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor:
         with self._evaluating():
-            return self._call(params.tables, params.dense, fields)
+            return self._call(self._numbers(params.tables, params.dense), fields)
 
     def calibrate(self, params: Params, examples: Examples) -> None:
         if not self._measuring.layers:
@@ -133,7 +145,8 @@ class Lifted(Model):
 
     def export(self, params: Params) -> dict[str, Tensor]:
         """The trained numbers as a state dict of the module."""
-        trained = {name: x.contiguous() for name, x in self._by_name(params.tables).items()}
+        tables = {table: whole(x) for table, x in params.tables.items()}
+        trained = {name: x.contiguous() for name, x in self._by_name(tables).items()}
         trained |= params.dense
         state = self.module.state_dict()
         state |= {name: x.to(state[name]) for name, x in self._measured.items() if name in state}
@@ -153,28 +166,67 @@ class Lifted(Model):
 
     def _gradient(self, block: Submodels, batch: Batch) -> Submodels:
         """The gradients of clients that are computed together."""
-        rows = {table: x.detach().requires_grad_() for table, x in block.rows.items()}
-        dense = {name: x.detach().requires_grad_() for name, x in block.dense.items()}
-        like = next(iter(rows.values()))
-        weight = batch.weight
-        if weight is None:
-            weight = like.new_ones(()).expand(batch.label.shape)
-        whole, fields = self._with_nothing(rows, batch)
-        scores = self._scores(whole, dense, fields, weight, batch.key)  # (K, B) or (K, B, C)
-        slope = self._slope(scores.detach(), batch.label, batch.weight)
-        leaves = [*rows.values(), *dense.values()]
-        found = torch.autograd.grad(scores, leaves, slope, materialize_grads=True)
-        split = len(rows)
+        like = next(iter(block.rows.values()))
+        groups: dict[str, Mapping[str, Tensor]] = {
+            "rows": block.rows,
+            "dense": block.dense,
+            "fixed": self._fixed(like.device, like.dtype),
+            "nothing": {table: self._row_of_nothing(table, like) for table in self._padded},
+            "ids": batch.ids,
+            "numbers": batch.numbers,
+        }
+        given = {f"{group}/{n}": x for group, own in groups.items() for n, x in own.items()}
+        given["label"] = batch.label
+        if batch.weight is not None:
+            given["weight"] = batch.weight
+        if batch.key is not None:
+            given["key"] = batch.key
+        if self.one_by_one or like.is_cuda:
+            found = self._found(given)
+        else:
+            state = (self.loss, *(part.training for part in self._parts))
+            found = self._traced(given, [f"rows/{table}" for table in block.rows], state)
+        split = len(block.rows)
         return Submodels(
             block.index,
-            dict(zip(rows, found[:split], strict=True)),
-            dict(zip(dense, found[split:], strict=True)),
+            dict(zip(block.rows, found[:split], strict=True)),
+            dict(zip(block.dense, found[split:], strict=True)),
         )
+
+    @property
+    def untraced(self) -> str | None:
+        """What to say if steps are not replayed from a trace, once that has turned out."""
+        if self._traced.why is None:
+            return None
+        name = type(self.module).__name__
+        return f"{name} trains without a trace of its steps, which is slower: {self._traced.why}."
+
+    def _found(self, given: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        """The gradients by rows and by dense tensors, all of whose inputs have names."""
+
+        def of(group: str) -> dict[str, Tensor]:
+            own = f"{group}/"
+            return {n.removeprefix(own): x for n, x in given.items() if n.startswith(own)}
+
+        rows = {table: x.detach().requires_grad_() for table, x in of("rows").items()}
+        dense = {name: x.detach().requires_grad_() for name, x in of("dense").items()}
+        label, weight, key = (given.get(name) for name in ("label", "weight", "key"))
+        assert label is not None
+        every = weight
+        if every is None:
+            every = next(iter(rows.values())).new_ones(()).expand(label.shape)
+        whole, fields = self._with_nothing(rows, of("nothing"), of("ids"))
+        fields |= of("numbers")
+        scores = self._scores(whole, dense, of("fixed"), fields, every, key)  # (K, B) or (K, B, C)
+        slope = self._slope(scores.detach(), label, weight)
+        leaves = [*rows.values(), *dense.values()]
+        return _apart(torch.autograd.grad(scores, leaves, slope, materialize_grads=True))
 
     def _scores(
         self,
         rows: Mapping[str, Tensor],
         dense: Mapping[str, Tensor],
+        fixed: Mapping[str, Tensor],
         fields: Mapping[str, Tensor],
         weight: Tensor,
         key: Tensor | None,
@@ -183,13 +235,14 @@ class Lifted(Model):
         if self.one_by_one:
             own = ({n: x[0] for n, x in dense.items()}, {n: x[0] for n, x in fields.items()})
             only = None if key is None else key[0]
-            return self._client_scores(rows, *own, weight[0], only)[None]
-        over = (None, 0, 0, 0, None if key is None else 0)
-        return vmap(self._client_scores, in_dims=over)(rows, dense, fields, weight, key)
+            return self._client_scores(rows, fixed, *own, weight[0], only)[None]
+        over = (None, None, 0, 0, 0, None if key is None else 0)
+        return vmap(self._client_scores, in_dims=over)(rows, fixed, dense, fields, weight, key)
 
     def _client_scores(
         self,
         rows: Mapping[str, Tensor],
+        fixed: Mapping[str, Tensor],
         dense: Mapping[str, Tensor],
         fields: Mapping[str, Tensor],
         weight: Tensor,
@@ -197,9 +250,10 @@ class Lifted(Model):
     ) -> Tensor:
         """One client's scores; its ids address the block, so `rows` is the whole block."""
         on_gpu = next(iter(rows.values())).is_cuda
-        stand_ins = self._stand_ins or (StandIns() if on_gpu else nullcontext())
+        recorded = on_gpu or not (self.one_by_one or self._traced.why)  # so it is paid for once
+        stand_ins = self._stand_ins or (StandIns() if recorded else nullcontext())
         with context.step(weight, key) as step, stand_ins:
-            scores: Tensor = self._call(rows, dense, fields)
+            scores: Tensor = self._call({**fixed, **self._by_name(rows), **dense}, fields)
         self.random = self.random or step.calls > 0  # known from the trial on
         return scores
 
@@ -221,17 +275,17 @@ class Lifted(Model):
             return torch.autograd.grad(losses, free, share)[0]
 
     def _with_nothing(
-        self, rows: Mapping[str, Tensor], batch: Batch
+        self, rows: Mapping[str, Tensor], nothing: Mapping[str, Tensor], ids: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The block with row 0 of the module in front of every padded table, and ids that fit."""
         whole = dict(rows)
-        for table in self._padded:
-            whole[table] = torch.cat([self._row_of_nothing(table, rows[table]), rows[table]])
+        for table, first in nothing.items():
+            whole[table] = torch.cat([first, rows[table]])
         fields = {
-            name: ids + 1 if self._tables_of[name] in self._padded else ids
-            for name, ids in batch.ids.items()
+            name: places + 1 if self._tables_of[name] in self._padded else places
+            for name, places in ids.items()
         }
-        return whole, fields | dict(batch.numbers)
+        return whole, fields
 
     def _batch_of(self, batch: Batch, index: Mapping[str, Index], k: int) -> Batch:
         """One client's batch, its places counted from the beginning of its own rows."""
@@ -245,10 +299,7 @@ class Lifted(Model):
         numbers = {name: x[k : k + 1] for name, x in batch.numbers.items()}
         return Batch(ids, batch.label[k : k + 1], weight, None, numbers, key)
 
-    def _call(
-        self, rows: Mapping[str, Tensor], dense: Mapping[str, Tensor], fields: Mapping[str, Tensor]
-    ) -> Any:
-        numbers = self._numbers(rows, dense)
+    def _call(self, numbers: dict[str, Tensor], fields: Mapping[str, Tensor]) -> Any:
         return functional_call(self._own_module(), numbers, args=(), kwargs=dict(fields))
 
     def _own_module(self) -> nn.Module:
@@ -297,10 +348,28 @@ class Lifted(Model):
         """Row 0 of a padded table, which no client holds or moves: (1, width)."""
         found = self._nothing.setdefault((like.device, like.dtype), {})
         if table not in found:
-            own = dict(self.module.named_parameters())
-            first = [own[name][:1].detach() for name in self._weights[table]]
-            found[table] = torch.cat(first, 1).to(like)
+            found[table] = self.starts()[0][table](torch.zeros(1, dtype=torch.int64)).to(like)
         return found[table]
+
+    def _start_of(self, name: str, weight: Tensor) -> Start:
+        """The start values of an embedding: its own, or drawn if it has none."""
+        if not weight.is_meta:
+            return Given(weight)
+        part = self.module.get_submodule(name.removesuffix(".weight"))
+        assert isinstance(part, nn.Embedding)
+        start: Start = getattr(part, "start", None) or start_of(part, name)
+        return start
+
+    def _first_scores(self, columns: Mapping[str, Tensor], data: FederatedData) -> Any:
+        """The scores of some examples before any training, read row by row."""
+        starts, dense = self.starts()
+        tables: dict[str, Tensor] = {
+            table: SparseTable.untouched(start, data.tables[table])
+            for table, start in starts.items()
+        }
+        few, slots = gathered(Params(tables, dense), columns, data.fields, data.padded)
+        device = next(iter(columns.values())).device
+        return self.scores(few.map(lambda x: x.to(device)), slots)
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -316,7 +385,9 @@ class Lifted(Model):
 
     def _try(self, data: FederatedData) -> None:
         """Raises a ModelError now, rather than in a round, if the module cannot be trained."""
-        like = self.module.get_parameter(next(iter(self._weights.values()))[0])
+        named = {name for names in self._weights.values() for name in names}
+        weights = [x for name, x in self.module.named_parameters() if name in named]
+        like = next((x for x in weights if not x.is_meta), weights[0].new_empty(0, device="cpu"))
         two = torch.arange(min(2, len(data.train)), device=data.train.label.device)
         columns = {
             name: x.to(like.device, like.dtype if x.is_floating_point() else x.dtype)
@@ -325,7 +396,8 @@ class Lifted(Model):
         label = data.train.label[two].to(like.device)
         try:
             with self._evaluating(), no_draws(self.module):
-                scores = self.module(**columns)
+                drawn = any(x.is_meta for x in weights)
+                scores = self._first_scores(columns, data) if drawn else self.module(**columns)
                 check_scores(self.module, scores, label, self.loss)
         except ModelError as error:
             raise with_place(self.module, error) from error
@@ -345,10 +417,8 @@ class Lifted(Model):
     ) -> tuple[Submodels, Batch]:
         """Two clients with the same examples and one row of each table, and a batch of theirs."""
         own = {name: x.detach() for name, x in self.module.named_parameters()}
-        rows = {
-            table: torch.cat([own[name][:1] for name in names], 1).repeat(2, 1)
-            for table, names in self._weights.items()
-        }
+        first = torch.zeros(2, dtype=torch.int64)
+        rows = {t: start(first).to(label.device) for t, start in self.starts()[0].items()}
         index = Index(torch.zeros(2, dtype=torch.int64), torch.arange(3))
         dense = {name: torch.stack([own[name]] * 2) for name in self._dense}
         place = torch.arange(2, device=label.device)
@@ -385,3 +455,17 @@ class Lifted(Model):
             else:
                 raise ModelError(f"{explain(self.module, failed)}, {FALL_BACK}.") from failed
         raise cannot_train(self.module, failed) from failed
+
+
+def _apart(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients, each in memory of its own: they are changed in place.
+
+    Autograd gives both a and b of a + b the same tensor.
+    """
+    seen: set[int] = set()
+    found = []
+    for x in gradients:
+        shared = x.data_ptr() in seen or 0 in x.stride()
+        seen.add(x.data_ptr())
+        found.append(x.clone(memory_format=torch.contiguous_format) if shared else x)
+    return found

@@ -17,6 +17,7 @@ from fedrows.batches import Batch
 from fedrows.examples import Examples
 from fedrows.params import Params, Submodels
 from fedrows.schema import Schema
+from fedrows.tables import Given, Start
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -51,6 +52,11 @@ class Model(ABC):
     @abstractmethod
     def start(self) -> Params:
         """The numbers that training starts from."""
+
+    def starts(self) -> tuple[Mapping[str, Start], Mapping[str, Tensor]]:
+        """The same, row by row, for tables that are not in memory, and the dense tensors."""
+        params = self.start()
+        return {table: Given(rows) for table, rows in params.tables.items()}, params.dense
 
     @abstractmethod
     def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor:

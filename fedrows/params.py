@@ -223,14 +223,14 @@ def mean(updates: Submodels, share: Tensor) -> tuple[dict[str, RowTotal], dict[s
 
 def index_select(table: Tensor, ids: Tensor) -> Tensor:
     """table[ids]; a table one wide is read as a vector, which PyTorch does four times as fast."""
-    if table.shape[1] == 1:
+    if table.shape[1] == 1 and type(table) is Tensor:
         return table.view(-1).index_select(0, ids).view(-1, 1)
     return table.index_select(0, ids)
 
 
 def index_add_(table: Tensor, ids: Tensor, values: Tensor) -> None:
     """table[ids] += values, adding duplicates in order; a table one wide goes in as a vector."""
-    if table.shape[1] == 1:
+    if table.shape[1] == 1 and type(table) is Tensor:
         table.view(-1).index_add_(0, ids, values.view(-1))
     else:
         table.index_add_(0, ids, values)

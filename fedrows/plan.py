@@ -47,6 +47,12 @@ class Plan:
         "Clients that train in one batched step; measured in the first round if not given.",
         least=1,
     )
+    tables: str = option(
+        "memory",
+        "Where rows live: in memory, or (mapped) in files of the run folder that hold only the "
+        "rows that were touched.",
+        choices=("memory", "mapped"),
+    )
     threads: int | None = option(None, "CPU threads; as PyTorch chooses if not given.", least=1)
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.")
     dtype: str = option("float32", "Numbers of the model.", choices=("float32", "float64"))

@@ -58,6 +58,7 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
 def _can_record(fleet: SimulatedFleet, plan: Plan, progress: Progress) -> bool:
     indexed = all(index.place is not None for index in fleet.data.index.values())
     usual = plan.batches == "draw" and plan.chunk is None and not progress.local
+    usual = usual and progress.shelf is None  # a graph cannot read files
     enough = plan.clients_per_round <= fleet.clients
     return usual and indexed and enough and fleet.fast and fleet.algorithm.name in _ADD_ONLY
 

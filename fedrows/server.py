@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -18,6 +19,7 @@ from fedrows.model import Model
 from fedrows.params import Params, Submodels, index_add_, take, total
 from fedrows.plan import Plan
 from fedrows.seeds import COHORT, choose
+from fedrows.tables import Shelf, SparseTable
 
 _ATTEMPT = 2**40  # more than there are rounds: a repeated round draws another cohort
 
@@ -34,16 +36,20 @@ class Progress:
     state: State
     algorithm: Algorithm
     local: frozenset[str] = frozenset()  # tables whose rows stay on their client
+    shelf: Shelf | None = None  # where mapped tables are kept
     bytes_down: float = 0.0  # of the last round, mean over its clients
     bytes_up: float = 0.0
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the model and of the server's state, by a name of its own; not copies."""
+        """Every tensor of the model and of the server's state, by a name of its own; not copies.
+
+        Tables that are not in memory are on the shelf, and not here.
+        """
         found: dict[str, Tensor] = {}
         for part, params in {"model": self.params, **self.state}.items():
             found |= {f"{part}/table/{name}": x for name, x in params.tables.items()}
             found |= {f"{part}/dense/{name}": x for name, x in params.dense.items()}
-        return found
+        return {name: x for name, x in found.items() if not isinstance(x, SparseTable)}
 
     def whole(self) -> Params:
         """The model with every row up to date.
@@ -53,6 +59,8 @@ class Progress:
         """
         if not self.algorithm.lags:
             return self.params
+        if self.shelf is not None:
+            return _settled(self)
         params = self.params.copy()
         state = {name: part.copy() for name, part in self.state.items()}
         self.algorithm.settle_(params.without(self.local), state, None, self.round + 1)
@@ -60,11 +68,30 @@ class Progress:
 
 
 def begin(
-    model: Model, algorithm: Algorithm, plan: Plan, local: frozenset[str] = frozenset()
+    model: Model,
+    algorithm: Algorithm,
+    plan: Plan,
+    local: frozenset[str] = frozenset(),
+    folder: Path | None = None,
 ) -> Progress:
-    """Where a run stands before its first round."""
-    params = model.start().map(lambda x: x.to(plan.torch_device, plan.torch_dtype))
-    return Progress(0, params, algorithm.start(params.without(local)), algorithm, local)
+    """Where a run stands before its first round; mapped tables are kept in a folder."""
+    device, dtype = plan.torch_device, plan.torch_dtype
+    if plan.tables == "memory":
+        params = model.start().map(lambda x: x.to(device, dtype))
+        return Progress(0, params, algorithm.start(params.without(local)), algorithm, local)
+    if algorithm.sweeps:
+        raise PlanError(
+            f"{algorithm.name} moves every row in every round, which mapped tables are not made "
+            "for: choose its lazy form, with --lazy, or --tables memory."
+        )
+    shelf, (starts, dense) = Shelf(folder), model.starts()
+    tables: dict[str, Tensor] = {}
+    for name, its in model.schema.tables.items():
+        part = shelf.add(name, its.rows, starts[name], (its.width,), dtype)
+        tables[name] = SparseTable.of(part, device)
+    params = Params(tables, {name: x.to(device, dtype) for name, x in dense.items()})
+    state = algorithm.start(params.without(local))
+    return Progress(0, params, state, algorithm, local, shelf)
 
 
 def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
@@ -120,6 +147,45 @@ class Draws(Protocol):
 
     def draw(self, counter: int, count: int) -> Tensor:
         """So many different clients, ascending."""
+
+
+@dataclass
+class _Settled:
+    """The rows of a table of a lazy algorithm, brought up to date as they are read."""
+
+    progress: Progress
+    table: str
+
+    def read(self, ids: Tensor) -> Tensor:
+        """Some rows as they would be if nobody had been left behind."""
+        progress, table = self.progress, self.table
+        params = Params({table: progress.params.tables[table][ids]}, {})
+        state = {
+            name: Params(
+                {t: x[ids] for t, x in part.tables.items() if t == table},
+                {d: x.clone() for d, x in part.dense.items()},
+            )
+            for name, part in progress.state.items()
+        }
+        progress.algorithm.settle_(params, state, None, progress.round + 1)
+        return params.tables[table].cpu()
+
+    def touched(self) -> Tensor:
+        """The ids of the rows that exist, sorted."""
+        table = self.progress.params.tables[self.table]
+        assert isinstance(table, SparseTable)
+        return table.rows.touched()
+
+
+def _settled(progress: Progress) -> Params:
+    """The model of a lazy algorithm on a shelf, to be read by ids."""
+    tables = dict(progress.params.tables)
+    for name in tables.keys() - progress.local:
+        like = tables[name]
+        tables[name] = SparseTable(
+            _Settled(progress, name), tuple(like.shape), like.dtype, like.device
+        )
+    return Params(tables, progress.params.dense)
 
 
 def _draw(fleet: Fleet, plan: Plan, counter: int) -> Tensor:

@@ -14,14 +14,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from fedrows import catalogue
+from fedrows import catalogue, group
 from fedrows.algorithm import Algorithm
 from fedrows.data import FederatedData
+from fedrows.errors import PlanError
 from fedrows.evaluation import Evaluator
 from fedrows.fleet import SimulatedFleet
 from fedrows.lifted import Lifted
@@ -31,13 +33,19 @@ from fedrows.plan import Plan
 from fedrows.private.options import Privacy
 from fedrows.recorded import rounds
 from fedrows.server import Progress, begin
+from fedrows.tables import whole
 
 if TYPE_CHECKING:
     from fedrows.private.fleet import PrivateFleet
+    from fedrows.ranks import RankedFleet
 
 
 class Simulation:
-    """One run of one algorithm: iterate over it to run its rounds."""
+    """One run of one algorithm: iterate over it to run its rounds.
+
+    In processes that torchrun has started, each trains a part of every cohort, and all of them
+    have the same model after every round (see `ranks`).
+    """
 
     def __init__(
         self,
@@ -46,7 +54,10 @@ class Simulation:
         algorithm: Algorithm,
         plan: Plan,
         privacy: Privacy | None = None,
+        folder: Path | None = None,
     ) -> None:
+        if group.several():
+            plan = replace(plan, device=group.device_of(plan.torch_device))
         self.model, self.algorithm, self.plan = model, algorithm, plan
         self.evaluator = Evaluator(model, data, plan)
         if algorithm.pooled:
@@ -58,15 +69,22 @@ class Simulation:
                 batches="draw",
             )
         self._running = plan  # what the rounds see; the same as the plan unless pooled
-        self.fleet: SimulatedFleet | PrivateFleet = SimulatedFleet(model, algorithm, data, plan)
+        inner = SimulatedFleet(model, algorithm, data, plan)
+        self.fleet: SimulatedFleet | PrivateFleet | RankedFleet = inner
         self.private: PrivateFleet | None = None
-        if privacy is not None and privacy.private:
-            self.fleet = self.private = _behind(self.fleet, privacy)
+        self.ranked: RankedFleet | None = None
+        private = privacy is not None and privacy.private
+        if group.several():
+            self.fleet = self.ranked = _split(inner, private)
+        elif privacy is not None and private:
+            self.fleet = self.private = _behind(inner, privacy)
         self.stopped = ""  # why a run ended before its last round, if it did
-        self.progress = begin(model, algorithm, plan, data.local)
+        self.progress = begin(model, algorithm, plan, data.local, folder)
         self.seconds = 0.0  # spent on rounds, evaluations not counted
 
     def __iter__(self) -> Iterator[Progress]:
+        if self.ranked is not None and not self.ranked.checked:
+            self.ranked.check(self.progress.params, self.progress.round)
         running = rounds(self.fleet, self._running, self.progress)
         while self._may_go_on():
             since = time.perf_counter()
@@ -80,9 +98,14 @@ class Simulation:
             yield progress
 
     def prepare(self) -> None:
-        """Does what a private run must do before its first round: count heat, check its sums."""
+        """Does what must be done before the first round, and may find that there is to be none.
+
+        A private run counts heat and checks its sums; several processes see whether they agree.
+        """
         if self.private is not None:
             self.private.prepare()
+        if self.ranked is not None:
+            self.ranked.check(self.progress.params, self.progress.round)
 
     def _may_go_on(self) -> bool:
         """Whether another round would spend no more privacy than there is."""
@@ -94,6 +117,11 @@ class Simulation:
     def simulated(self) -> SimulatedFleet:
         """The fleet that trains, whatever stands before it."""
         return self.fleet if isinstance(self.fleet, SimulatedFleet) else self.fleet.inner
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the one to print and to write; so it is if it is alone."""
+        return group.rank() == 0
 
     @property
     def due(self) -> bool:
@@ -138,6 +166,19 @@ def _behind(fleet: SimulatedFleet, privacy: Privacy) -> PrivateFleet:
     return PrivateFleet(fleet, privacy)
 
 
+def _split(fleet: SimulatedFleet, private: bool) -> RankedFleet:
+    """The fleet as one of several processes, which are waited for."""
+    from fedrows.ranks import RankedFleet
+
+    if private:
+        raise PlanError("A private run has one process: start it without torchrun.")
+    if fleet.plan.tables == "mapped":
+        raise PlanError(
+            "Mapped tables have one process: start it without torchrun, or with --tables memory."
+        )
+    return RankedFleet(fleet, group.join())
+
+
 @dataclass
 class Result:
     """A finished run."""
@@ -150,7 +191,7 @@ class Result:
     def state_dict(self) -> dict[str, Tensor]:
         """The trained numbers, ready for `module.load_state_dict`."""
         if not isinstance(self.model, Lifted):
-            return {**self.params.tables, **self.params.dense}
+            return {**{t: whole(x) for t, x in self.params.tables.items()}, **self.params.dense}
         return self.model.export(self.params)
 
 
@@ -165,14 +206,17 @@ def simulate(
     loss: Loss | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
     privacy: Privacy | None = None,
+    folder: str | Path | None = None,
     **plan: Any,
 ) -> Result:
     """Trains a module on a federation and gives the trained numbers and the history.
 
     module: any `nn.Module` for one client (embeddings, dense, one_by_one and loss are what `Lifted`
     takes), or a `Model`. algorithm: a name, or an algorithm with options of its own. report is
-    called with every evaluated round's metrics. privacy: a mode, as `Privacy.of("index")`.
-    Everything else is the plan's: rounds, lr, seed, …
+    called with every evaluated round's metrics, by rank 0 if there are several processes.
+    privacy: a mode, as `Privacy.of("index")`.
+    folder: where tables="mapped" keeps its files, instead of what an earlier run left there; they
+    are temporary if it is not given. Everything else is the plan's: rounds, lr, seed, …
     """
     if isinstance(algorithm, str):
         algorithm = catalogue.algorithm(algorithm)
@@ -184,13 +228,14 @@ def simulate(
         else Lifted(module, data, embeddings, loss, dense=dense, one_by_one=one_by_one)
     )
     settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
-    simulation = Simulation(data, model, algorithm, settings, privacy)
+    place = None if folder is None else Path(folder)
+    simulation = Simulation(data, model, algorithm, settings, privacy, place)
     history = []
     with threads(settings.threads):
         for _ in simulation:
             if simulation.due:
                 history.append(simulation.evaluate())
-                if report is not None:
+                if report is not None and simulation.leads:
                     report(history[-1])
     notes = data.notes if model.note is None else (*data.notes, model.note)
     notes = (*notes, *simulation.simulated.notes)
@@ -199,9 +244,9 @@ def simulate(
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """PyTorch's threads while a run goes."""
+    """PyTorch's threads while a run goes; of several processes, each has its part of the cores."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
+    torch.set_num_threads(count or (group.cores() if group.several() else before))
     try:
         yield
     finally:

@@ -3,7 +3,7 @@
     dropout, rand_like, …           torch's global generator → draws by counters
     embedding_bag                   no batching rule → embedding, then a masked sum, mean or maximum
     scaled_dot_product_attention    both → the product written out
-    embedding, linear, on a GPU     slow gradients → those of `fused`
+    linear, and on a GPU embedding  slow gradients → those of `fused`
 
 A draw is a function of (the client's key in this step, the call's number in the step, position), so
 a client has the same masks alone on a device as in a cohort of thousands. A position is one number
@@ -28,7 +28,7 @@ from fedrows.seeds import bits, key, mix, normal, uniform
 
 
 class StandIns(TorchFunctionMode):
-    """Puts the stand-ins in place while it is entered; `used` says whether one was called."""
+    """Puts the stand-ins in place while it is entered; `used` says whether one was needed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class StandIns(TorchFunctionMode):
         if func in _STAND_INS:
             result = _STAND_INS[func](*args, **kwargs)
             if result is not NotImplemented:
-                self.used = True
+                self.used = self.used or func not in _FASTER
                 return result
         return func(*args, **kwargs)
 
@@ -78,9 +78,9 @@ def embedding(
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear` on a GPU, of clients that each have weights of their own."""
+    """`F.linear` of clients that each have weights of their own."""
     batched = torch._C._functorch.is_batchedtensor(weight)
-    if bias is None or not batched or not fused.usable(weight):
+    if bias is None or not batched or (weight.is_cuda and not fused.usable(weight)):
         return NotImplemented
     flat = input.reshape(1, -1, input.shape[-1])
     found = fused.LinearStep.apply(flat, weight.unsqueeze(0), bias.unsqueeze(0))
@@ -219,6 +219,8 @@ def _random(make: Callable[[Tensor], Tensor], like: bool) -> Callable[..., Tenso
 
     return stand_in
 
+
+_FASTER = (F.embedding, F.linear)  # which would do, if slower
 
 _STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.embedding: embedding,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedrows import Simulation
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.batches import Batch
+from fedrows.batches import Batch, batches, local_data
 from fedrows.data import FederatedData
 from fedrows.errors import ModelError
 from fedrows.lifted import Lifted
@@ -680,3 +680,32 @@ def test_training_reads_row_0_as_scoring_does():
     score = module(torch.tensor([[3, 0]]))
     logistic_loss(score, torch.zeros(1)).sum().backward()
     torch.testing.assert_close(found, module.item.weight.grad[3:])
+
+
+def test_two_biases_of_one_sum_are_clipped_once_each():
+    class Biases(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.user, self.item = nn.Embedding(4, 2), nn.Embedding(6, 2)
+            self.one, self.other = (nn.Parameter(torch.zeros(2)) for _ in range(2))
+
+        def forward(self, user: Tensor, item: Tensor) -> Tensor:
+            return (self.user(user) * self.item(item) + (self.one + self.other)).sum(1)
+
+    data = FederatedData.build(
+        client=np.arange(4).repeat(3),
+        ids={"user": np.arange(4).repeat(3), "item": np.arange(12) % 6},
+        tables={"user": 4, "item": 6},
+        label=np.arange(12) % 2,
+        test=np.zeros(12, dtype=bool),
+    )
+    model = Lifted(Biases(), data)
+    index = {table: its.select(torch.arange(4)) for table, its in data.index.items()}
+    plan = Plan(batch_size=3, device="cpu")
+    batch = next(iter(batches(local_data(data, torch.arange(4)), index, plan, 1)))
+    found = model.gradient(take(model.start(), index, 4), batch)
+    before = {name: x.clone() for name, x in found.dense.items()}
+    found.scale_(torch.full((4,), 0.5))
+    assert before["one"].abs().max() > 0
+    for name, x in found.dense.items():
+        torch.testing.assert_close(x, before[name] / 2)

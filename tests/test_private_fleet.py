@@ -142,6 +142,7 @@ def test_randomized_answers_hide_rows_and_are_remembered(tmp_path: Path) -> None
         ({"row-cache": True}, "in the clear"),
         ({"coding": "int8"}, "in the clear"),
         ({"privacy": "full", "min-contributors": 1}, "deployments know"),
+        ({"tables": "mapped"}, "tables in memory"),
     ],
 )
 def test_what_does_not_go_together_is_refused(option: dict[str, Any], words: str) -> None:

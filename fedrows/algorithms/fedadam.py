@@ -34,6 +34,10 @@ class FedAdam(Algorithm):
     tau: float = option(1e-3, "Adaptivity: added to the root of the second moment.", above=0)
     lazy: bool = option(False, "Move received rows only: an approximation.")
 
+    @property
+    def sweeps(self) -> bool:
+        return not self.lazy
+
     def start(self, params: Params) -> State:
         return {
             "first": params.map(torch.zeros_like),

@@ -40,6 +40,10 @@ class Scaffold(Algorithm):
     def lags(self) -> bool:
         return self.lazy
 
+    @property
+    def sweeps(self) -> bool:
+        return not self.lazy
+
     def start(self, params: Params) -> State:
         seen = {t: x.new_zeros(len(x), dtype=torch.float64) for t, x in params.tables.items()}
         some = next(iter((*params.tables.values(), *params.dense.values())))

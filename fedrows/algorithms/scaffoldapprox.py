@@ -20,6 +20,7 @@ from fedrows.heat import Heat
 from fedrows.index import Index
 from fedrows.options import option
 from fedrows.params import Params, Total
+from fedrows.tables import everything
 
 
 @final
@@ -32,6 +33,10 @@ class ScaffoldApprox(Algorithm):
     @property
     def lags(self) -> bool:
         return self.lazy
+
+    @property
+    def sweeps(self) -> bool:
+        return not self.lazy
 
     def start(self, params: Params) -> State:
         settled = {t: x.new_zeros(len(x), dtype=torch.float64) for t, x in params.tables.items()}
@@ -47,8 +52,8 @@ class ScaffoldApprox(Algorithm):
     ) -> None:
         ratio = float(state["ratio"].dense["ratio"])
         for table, rows in params.tables.items():
-            ids = slice(None) if index is None else index[table].ids
             settled, change = state["settled"].tables[table], state["change"].tables[table]
+            ids = everything(rows) if index is None else index[table].ids
             missed = round_ - 1 - settled[ids]  # n, 0 where nothing is missing
             faded = ratio**missed
             moved = ratio * (1 - faded) / (1 - ratio)

@@ -2,13 +2,14 @@
 
 centralised    SGD on pooled data: I steps of K · B examples, batches gathered beforehand
 captured       the same steps in one CUDA graph
-one by one     FedAvg as a loop: every client of the cohort trains a copy of the model in turn
+one by one     FedAvg as a loop: every client of the cohort trains a copy of the model in turn;
+               `processes` splits the same loop over processes of one thread
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +17,28 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedrows.bench.blocks import Rounds
 from fedrows.data import FederatedData
+from fedrows.examples import Examples
 from fedrows.plan import Plan
 
 Batches = Sequence[tuple[dict[str, Tensor], Tensor]]  # fields and labels of each step
+
+
+class Plain(nn.Module):
+    """Logistic regression as one writes it in PyTorch."""
+
+    def __init__(self, rows: int, bag: bool, sparse: bool = True) -> None:
+        super().__init__()
+        self.weight = (
+            nn.EmbeddingBag(rows, 1, mode="sum", sparse=sparse)
+            if bag
+            else nn.Embedding(rows, 1, sparse=sparse)
+        )
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        found = self.weight(features)  # (B, 1) from a bag, else (B, L, 1)
+        total = found if found.dim() == 2 else found.sum(1)
+        return total[:, 0] + self.bias
 
 
 class Text(nn.Module):
@@ -92,7 +112,7 @@ def centralised(module: nn.Module, batches: Batches, lr: float) -> Rounds:
         for _ in range(count):
             for fields, label in batches:
                 _step(module, optimiser, fields, label)
-        _finish(label)
+        _finish({"label": label})
 
     return run
 
@@ -119,30 +139,48 @@ def captured(module: nn.Module, batches: Batches, lr: float) -> Rounds:
     return run
 
 
+class Client:
+    """A copy of the server's model that is trained for one client after another."""
+
+    def __init__(self, server: nn.Module, train: Examples, plan: Plan) -> None:
+        self._server, self._plan = server, plan
+        self._train = train.to(plan.torch_device, torch.float32)
+        self._module = copy.deepcopy(server)
+        for part in self._module.modules():
+            if isinstance(part, nn.RNNBase):
+                part.flatten_parameters()  # for cuDNN, which a copy is not ready for
+        self._optimiser = torch.optim.SGD(self._module.parameters(), lr=plan.lr)
+
+    def train(
+        self, cohort: Sequence[int], shares: Sequence[float], total: dict[str, Tensor]
+    ) -> None:
+        """Fills `total` with Σ share · model over the cohort."""
+        for x in total.values():
+            x.detach().zero_()
+        for k, share in zip(cohort, shares, strict=True):
+            self._module.load_state_dict(self._server.state_dict())
+            low, high = self._train.splits[k : k + 2].tolist()
+            for _ in range(self._plan.local_steps):
+                size = (self._plan.batch_size,)
+                some = torch.randint(low, high, size, device=self._plan.torch_device)
+                fields, label = self._train.fields(some), self._train.label[some]
+                _step(self._module, self._optimiser, fields, label)
+            for name, x in self._module.named_parameters():
+                total[name].detach().add_(x.detach(), alpha=share)
+
+
 def one_by_one(module: nn.Module, data: FederatedData, plan: Plan) -> Rounds:
     """Rounds of FedAvg, one client after another."""
-    device, splits = plan.torch_device, data.train.splits
-    train = data.train.to(device, torch.float32)
-    server, client = module, copy.deepcopy(module)
-    for part in client.modules():
-        if isinstance(part, nn.RNNBase):
-            part.flatten_parameters()  # for cuDNN, which a copy is not ready for
-    optimiser = torch.optim.SGD(client.parameters(), lr=plan.lr)
+    client = Client(module, data.train, plan)
+    mean = {name: torch.zeros_like(x) for name, x in module.named_parameters()}
 
     def run(count: int) -> None:
         for _ in range(count):
             cohort = torch.randperm(data.clients)[: plan.clients_per_round]
-            mean = {name: torch.zeros_like(x) for name, x in server.state_dict().items()}
-            for k in cohort.tolist():
-                client.load_state_dict(server.state_dict())
-                low, high = int(splits[k]), int(splits[k + 1])
-                for _ in range(plan.local_steps):
-                    some = torch.randint(low, high, (plan.batch_size,), device=device)
-                    _step(client, optimiser, train.fields(some), train.label[some])
-                for name, x in client.state_dict().items():
-                    mean[name].add_(x, alpha=1 / len(cohort))
-            server.load_state_dict(mean)
-        _finish(train.label)
+            share = data.sizes[cohort].to(torch.float32)
+            client.train(cohort.tolist(), (share / share.sum()).tolist(), mean)
+            module.load_state_dict(mean)
+        _finish(mean)
 
     return run
 
@@ -155,7 +193,7 @@ def _step(
     optimiser.step()
 
 
-def _finish(like: Tensor) -> None:
+def _finish(like: Mapping[str, Tensor]) -> None:
     """Waits for a GPU, so that a block's time is the time of its work."""
-    if like.is_cuda:
+    if any(x.is_cuda for x in like.values()):
         torch.cuda.synchronize()

@@ -6,6 +6,7 @@ that lie side by side are worth anything.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from typing import Any
 
 import torch
 
+from fedrows.bench.machine import facts
 from fedrows.cli.flags import Parser, UsageError
-from fedrows.folder import as_json, write_whole
+from fedrows.folder import as_json, unwritable, write_whole
 
 Rounds = Callable[[int], object]  # runs so many rounds
+_PAUSE = 0.05  # seconds, in which the threads of the last contender go to sleep
 
 
 def seconds_per_round(
@@ -30,6 +33,7 @@ def seconds_per_round(
         run(max(1, count // 10))  # warm up
     for _ in range(blocks):
         for name, (run, count) in contenders.items():
+            time.sleep(_PAUSE)
             start = time.perf_counter()
             run(count)
             found[name].append((time.perf_counter() - start) / count)
@@ -48,11 +52,17 @@ class Settings:
     blocks: int
     out: Path | None
     own: dict[str, Any]  # what was typed for the benchmark's own flags
+    command: str  # what was typed, but for where the result goes
 
     def write(self, result: dict[str, Any]) -> None:
-        """Keeps the result as JSON, if that was asked for."""
-        if self.out is not None:
-            write_whole(self.out, as_json(result, indent=1))
+        """Keeps the result as JSON, with what it was measured on, if that was asked for."""
+        if self.out is None:
+            return
+        try:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.out, as_json({"command": self.command, **facts(), **result}, indent=1))
+        except OSError as error:
+            raise unwritable(self.out, error) from error
 
 
 def settings(parser: Parser, words: Sequence[str] | None, blocks: int) -> Settings:
@@ -68,7 +78,18 @@ def settings(parser: Parser, words: Sequence[str] | None, blocks: int) -> Settin
     if (threads := typed.pop("threads")) is not None:
         torch.set_num_threads(whole("--threads", threads))
     out = typed.pop("out")
-    return Settings(whole("--blocks", typed.pop("blocks")), out and Path(out), typed)
+    command = shlex.join([*parser.prog.split(), *_without_out(words or ())])
+    return Settings(whole("--blocks", typed.pop("blocks")), out and Path(out), typed, command)
+
+
+def _without_out(words: Sequence[str]) -> list[str]:
+    """The words but for --out and its value: the place of a result is no part of it."""
+    before = ["", *words]
+    return [
+        word
+        for word, last in zip(words, before, strict=False)
+        if last != "--out" and word.split("=")[0] != "--out"
+    ]
 
 
 def whole(flag: str, typed: Any) -> int:

@@ -1,53 +1,84 @@
-"""LSTM, DIN and a user's own module on this machine: a round against what one would do instead.
-
-fedrows      FedSubAvg rounds: sampling, gathering, training, aggregating; no evaluation
-centralised  plain PyTorch on as many samples: I steps of K·B (see `baselines`)
-one by one   plain PyTorch, one client after another on a copy of the model, then FedAvg
-"""
+"""The contenders of every model: fedrows, and plain PyTorch in three ways."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import torch
 from torch import nn
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.bench import baselines, shapes
-from fedrows.bench.blocks import Rounds, medians, seconds_per_round, settings
-from fedrows.cli.flags import Parser, UsageError
+from fedrows.bench.bars import Faster
+from fedrows.bench.blocks import Rounds
+from fedrows.bench.processes import InProcesses
 from fedrows.fleet import SimulatedFleet
 from fedrows.server import begin, rounds
 
-SHAPES = {"lstm": shapes.texts, "din": shapes.clicks, "own": shapes.own}
-BARS = {  # times centralised, and times one by one, on two CPU cores
-    "lstm": {"centralised": 0.8, "one by one": 1.5},
-    "din": {"centralised": 1.0, "one by one": 5.0},
-    "own": {"one by one": 2.0},
+Contenders = dict[str, tuple[Rounds, int]]  # who runs, and how many rounds make a block
+
+SHAPES = {
+    "lr": shapes.ratings,
+    "lstm": shapes.texts,
+    "din": shapes.clicks,
+    "own": shapes.own,
+}
+CENTRALISED = ("centralised", "centralised, nn.EmbeddingBag")
+PEERS = ("Flower", "pfl", "FedJAX")
+BARS = {  # on two CPU cores
+    "lr": [
+        Faster("centralised", 1.5, CENTRALISED),
+        Faster("FedJAX", 20),
+        Faster("pfl", 60),
+        Faster("Flower", 300),
+    ],
+    "lstm": [
+        Faster("centralised", 0.8),
+        Faster("one by one", 1.5),
+        Faster("the best peer", 2.5, PEERS),
+    ],
+    "din": [Faster("centralised", 1), Faster("one by one", 5)],
+    "own": [Faster("one by one", 2)],
+}
+_COUNTS = {  # rounds of a block: of fedrows, of centralised training, of one by one
+    "lr": (150, 60, 2),
+    "lstm": (1, 1, 1),
+    "din": (1, 1, 1),
+    "own": (10, 10, 1),
 }
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measures, prints and returns rounds/s and the ratios of each model."""
-    parser = Parser("bench models", (__doc__ or "").split("\n")[0])
-    names = ",".join(SHAPES)
-    parser.add_argument("--only", metavar="NAMES", default=names, help=f"Of {names} (default).")
-    options = settings(parser, argv, blocks=5)
-    result: dict[str, Any] = {"blocks": options.blocks, "threads": torch.get_num_threads()}
-    for name in options.own["only"].split(","):
-        if name not in SHAPES:
-            raise UsageError(f"--only names {name!r}, but must name some of {names}.")
-        result[name] = _measure(name, options.blocks)
-    options.write(result)
-    return result
+@contextmanager
+def contenders(name: str, shape: shapes.Shape) -> Iterator[Contenders]:
+    """Who runs rounds of a model; the processes among them end afterwards."""
+    data, plan = shape.data, shape.plan
+    batches = baselines.pooled_batches(data, plan)
+
+    def module(bag: bool = False) -> nn.Module:
+        return plain_module(name, shape, sparse=True, bag=bag)
+
+    ours, central, alone = _COUNTS[name]
+    with closing(InProcesses(module(), data, plan)) as in_processes:
+        found: Contenders = {
+            "fedrows": (simulated(shape), ours),
+            "centralised": (baselines.centralised(module(), batches, plan.lr), central),
+            "one by one": (baselines.one_by_one(module(), data, plan), alone),
+            "one by one, two processes": (in_processes, alone),
+        }
+        if name == "lr":
+            bag = baselines.centralised(module(bag=True), batches, plan.lr)
+            found["centralised, nn.EmbeddingBag"] = (bag, central)
+        yield found
 
 
-def plain_module(name: str, shape: shapes.Shape, sparse: bool) -> nn.Module:
+def plain_module(name: str, shape: shapes.Shape, sparse: bool, bag: bool = False) -> nn.Module:
     """The model in plain PyTorch."""
     tables = shape.data.tables
     torch.manual_seed(0)
+    if name == "lr":
+        return baselines.Plain(next(iter(tables.values())), bag, sparse)
     if name == "lstm":
         return baselines.Text(tables["text"], sparse)
     if name == "din":
@@ -55,33 +86,11 @@ def plain_module(name: str, shape: shapes.Shape, sparse: bool) -> nn.Module:
     return shapes.TwoTower(tables["user"], tables["item"], sparse=sparse)
 
 
-def _measure(name: str, blocks: int) -> dict[str, Any]:
-    shape = SHAPES[name]("cpu")
-    data, plan = shape.data, shape.plan
-    batches = baselines.pooled_batches(data, plan)
-    fleet = SimulatedFleet(shape.model(), FedSubAvg(), data, plan)
-    count = 10 if name == "own" else 1
-    central = baselines.centralised(plain_module(name, shape, True), batches, plan.lr)
-    alone = baselines.one_by_one(plain_module(name, shape, True), data, plan)
-    contenders: dict[str, tuple[Rounds, int]] = {
-        "fedrows": (_simulated(fleet), count),
-        "centralised": (central, count),
-        "one by one": (alone, 1),
-    }
-    time = medians(seconds_per_round(contenders, blocks))
-    times = {who: seconds / time["fedrows"] for who, seconds in time.items() if who != "fedrows"}
-    for who, seconds in time.items():
-        print(f"{name:5} {who:12} {1 / seconds:8.2f} rounds/s")
-    for who, ratio in times.items():
-        bar = f" (bar: {BARS[name][who]})" if who in BARS[name] else ""
-        print(f"{name:5} fedrows is {ratio:.2f} × {who}{bar}")
-    print(f"{name:5} chunks chosen: {fleet.chunks}", flush=True)
-    speed = {who: 1 / seconds for who, seconds in time.items()}
-    return {"rounds_per_second": speed, "times": times, "chunks": str(fleet.chunks)}
-
-
-def _simulated(fleet: SimulatedFleet) -> Rounds:
-    loop = rounds(fleet, fleet.plan, begin(fleet.model, fleet.algorithm, fleet.plan))
+def simulated(shape: shapes.Shape) -> Rounds:
+    """Rounds of FedSubAvg: sampling, gathering, training, aggregating; no evaluation."""
+    model, algorithm = shape.model(), FedSubAvg()
+    fleet = SimulatedFleet(model, algorithm, shape.data, shape.plan)
+    loop = rounds(fleet, shape.plan, begin(model, algorithm, shape.plan))
 
     def run(count: int) -> None:
         for _ in itertools.islice(loop, count):

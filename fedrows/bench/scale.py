@@ -1,32 +1,40 @@
-"""The size of the table does not matter: one cohort in a small and in a large table.
+"""The size of the table does not matter: one cohort in tables of ever more rows, 16 wide.
 
 same ids     the cohort's ids are what they were; only the table around them has grown
 spread ids   the same cohort, its ids scattered at random over the large table, next to a bare
              index_select + index_add_ of the same rows: cache misses are the floor
+beyond       the memory that rounds take beside the table itself
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
+from fedrows.batches import Batch
+from fedrows.bench.bars import at_most, said
 from fedrows.bench.blocks import Rounds, medians, seconds_per_round, settings, whole
+from fedrows.bench.machine import resident
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.data import FederatedData
 from fedrows.fleet import SimulatedFleet
-from fedrows.models.logistic import Logistic
-from fedrows.params import index_add_, index_select
+from fedrows.model import Model
+from fedrows.params import Params, Submodels, index_add_, index_select
 from fedrows.plan import Plan
-from fedrows.seeds import COHORT, choose
-from fedrows.server import begin, rounds
+from fedrows.schema import Schema, Table
+from fedrows.seeds import COHORT, SAMPLE, choose
+from fedrows.server import Progress, rounds
 
-CLIENTS, EXAMPLES, COLUMNS = 2_000, 80, 5
+WIDTH, CLIENTS, EXAMPLES, COLUMNS = 16, 2_000, 80, 5
+BLOCK = 40  # rounds
+SAME, SPREAD = 1.1, 1.5  # the growth that is let pass, the second beside that of the bare
+PLAN = Plan(rounds=10**9, device="cpu")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
@@ -38,39 +46,90 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     small, large = (whole(f"--{name}", options.own[name]) for name in ("small", "large"))
     if large < small:
         raise UsageError(f"--large is {large}, but must be at least the {small} of --small.")
-    data = federation(small)
-    spread = torch.from_numpy(np.random.default_rng(0).choice(large, small, replace=False))
-    scattered = federation(small, large, spread.numpy())
-    plan = Plan(rounds=10**9, device="cpu")
-    contenders = {
-        "small": (simulated(data, plan), 100),
-        "same ids": (simulated(replace(data, tables={"w": large}), plan), 100),
-        "spread ids": (simulated(scattered, plan), 100),
-        "bare small": (bare(data, plan), 100),
-        "bare spread": (bare(scattered, plan), 100),
-    }
+    sizes = [small * 10**k for k in range(1, 19) if small * 10**k < large] + [large]
+    contenders, beyond = contestants(small, small)[0], {}
+    for rows in sizes:
+        its, beyond[rows] = contestants(small, rows)
+        contenders |= its
     time = medians(seconds_per_round(contenders, options.blocks))
-    growth, floor = time["spread ids"] / time["small"], time["bare spread"] / time["bare small"]
+    growth = {
+        rows: {
+            kind: time[f"{kind} {rows}"] / time[f"{kind} {small}"]
+            for kind in ("same", "spread", "bare")
+        }
+        for rows in sizes
+    }
+    bars = []
+    for rows, found in growth.items():
+        ratio = found["spread"] / found["bare"]
+        bars.append(at_most(f"{rows:,} rows, the same ids, growth", found["same"], SAME))
+        bars.append(at_most(f"{rows:,} rows, ids at random, growth by bare growth", ratio, SPREAD))
+        milliseconds = time[f"spread {rows}"] * 1000
+        print(
+            f"  {rows:13,} rows   same ids {found['same']:.2f} ×   at random {found['spread']:.2f} "
+            f"×, {milliseconds:.2f} ms   bare {found['bare']:.2f} ×   "
+            f"{beyond[rows]:.0f} MiB beside the table"
+        )
+    for bar in bars:
+        print(f"  {said(bar)}")
     result = {
         "small": small,
         "large": large,
+        "width": WIDTH,
         "milliseconds": {name: 1000 * seconds for name, seconds in time.items()},
-        "same_ids_growth": time["same ids"] / time["small"],
-        "spread_ids_growth": growth,
-        "bare_growth": floor,
+        "growth": {str(rows): its for rows, its in growth.items()},
+        "mebibytes_beyond_the_table": {str(rows): size for rows, size in beyond.items()},
+        "bars": bars,
     }
-    for name, seconds in time.items():
-        print(f"{name:12} {1000 * seconds:8.3f} ms a round")
-    print(f"same ids, {large:,} rows: {result['same_ids_growth']:.2f} × (bar: 1.1)")
-    print(f"spread ids: {growth:.2f} ×, bare {floor:.2f} ×: {growth / floor:.2f} (bar: 1.5)")
     options.write(result)
     return result
 
 
-def federation(
-    rows: int, table: int | None = None, ids_of: np.ndarray | None = None
-) -> FederatedData:
-    """Clients with random rows of a table, or the same with every id renamed."""
+def contestants(small: int, rows: int) -> tuple[dict[str, tuple[Rounds, int]], float]:
+    """The contenders that share a table of so many rows, and the MiB they take beside it."""
+    before = resident()
+    spread = choose(0, SAMPLE, 0, rows, small).numpy()
+    spread = np.random.default_rng(0).permutation(spread)
+    same, scattered = federation(small, rows), federation(small, rows, spread)
+    params = Flat(same).start()
+    made = {
+        f"same {rows}": (simulated(same, params), BLOCK),
+        f"spread {rows}": (simulated(scattered, params), BLOCK),
+        f"bare {rows}": (bare(scattered, params.tables["w"]), BLOCK),
+    }
+    for run, _ in made.values():
+        run(3)
+    return made, (resident() - before - params.tables["w"].nbytes) / 2**20
+
+
+class Flat(Model):
+    """Logistic regression whose weights are 16 wide: p = σ(b + Σ_l Σ_d w[id_l, d])."""
+
+    closed_form = True
+
+    def __init__(self, data: FederatedData) -> None:
+        self.schema = Schema({"w": Table(data.tables["w"], WIDTH)}, {"bias": ()})
+
+    def start(self) -> Params:
+        table = torch.empty(self.schema.tables["w"].rows, WIDTH)
+        return Params({"w": table.fill_(0.0)}, {"bias": torch.zeros(())})  # written, so resident
+
+    def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor:
+        return params.tables["w"][fields["w"]].sum((1, 2)) + params.dense["bias"]
+
+    def gradient(self, block: Submodels, batch: Batch) -> Submodels:
+        rows, ids = block.rows["w"], batch.ids["w"]  # (R, 16), (K, B, L)
+        weights = rows.sum(1).index_select(0, ids.reshape(-1)).view(ids.shape)
+        error = (weights.sum(2) + block.dense["bias"][:, None]).sigmoid_().sub_(batch.label)
+        error /= error.shape[1]  # (K, B)
+        each = error[:, :, None].expand_as(ids).reshape(-1)
+        of_row = rows.new_zeros(len(rows)).index_add_(0, ids.reshape(-1), each)  # (R,)
+        found = of_row[:, None].expand_as(rows).contiguous()
+        return Submodels(block.index, {"w": found}, {"bias": error.sum(1)})
+
+
+def federation(rows: int, table: int, ids_of: np.ndarray | None = None) -> FederatedData:
+    """Clients with random rows of a table's first, or the same with every id renamed."""
     rng = np.random.default_rng(1)
     owner = np.repeat(np.arange(CLIENTS), EXAMPLES)
     ids = rng.integers(0, rows, (len(owner), COLUMNS))
@@ -79,14 +138,15 @@ def federation(
         ids={"w": ids if ids_of is None else ids_of[ids]},
         label=rng.integers(0, 2, len(owner)),
         test=np.zeros(len(owner), dtype=bool),
-        tables={"w": table or rows},
+        tables={"w": table},
     )
 
 
-def simulated(data: FederatedData, plan: Plan) -> Rounds:
-    """FedSubAvg rounds."""
-    model, algorithm = Logistic(data), FedSubAvg()
-    loop = rounds(SimulatedFleet(model, algorithm, data, plan), plan, begin(model, algorithm, plan))
+def simulated(data: FederatedData, params: Params) -> Rounds:
+    """FedSubAvg rounds on a table that is there."""
+    algorithm = FedSubAvg()
+    fleet = SimulatedFleet(Flat(data), algorithm, data, PLAN)
+    loop = rounds(fleet, PLAN, Progress(0, params, {}, algorithm))
 
     def run(count: int) -> None:
         for _ in itertools.islice(loop, count):
@@ -95,17 +155,19 @@ def simulated(data: FederatedData, plan: Plan) -> Rounds:
     return run
 
 
-def bare(data: FederatedData, plan: Plan) -> Rounds:
+def bare(data: FederatedData, table: Tensor) -> Rounds:
     """What any round must do at least: read the cohort's rows and add to them."""
-    table = torch.zeros(data.tables["w"], 1)
     cohorts = (
-        choose(plan.seed, COHORT, number, data.clients, plan.clients_per_round)
+        choose(PLAN.seed, COHORT, number, data.clients, PLAN.clients_per_round)
         for number in range(1, 101)
     )
-    ids_of = itertools.cycle([data.index["w"].select(cohort).ids for cohort in cohorts])
+    sets = [data.index["w"].select(cohort).ids for cohort in cohorts]
+    ids_of = itertools.cycle(sets)
+    nothing = torch.zeros(max(map(len, sets)), WIDTH)
 
     def run(count: int) -> None:
         for ids in itertools.islice(ids_of, count):
-            index_add_(table, ids, index_select(table, ids))
+            index_select(table, ids)
+            index_add_(table, ids, nothing[: len(ids)])
 
     return run

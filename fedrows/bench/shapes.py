@@ -1,5 +1,6 @@
-"""Federations of made-up numbers in the shapes that models are timed at, and the models for them.
+"""Federations in the shapes that models are timed at, and the models for them.
 
+lr     MovieLens, or made data of its size: five features an example; K = 50, I = 10, B = 5
 lstm   texts of 30 words; embedding 25, two layers of 100; K = 50, I = 10, B = 5
 din    a user, an item and a history of 100, 18 wide (Amazon's shapes); K = 100, I = 10, B = 4
 own    a module with no layer of fedrows in it: two embeddings and an MLP; K = 50, I = 10, B = 5
@@ -8,16 +9,20 @@ own    a module with no layer of fedrows in it: two embeddings and an MLP; K = 5
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedrows import catalogue
 from fedrows.data import FederatedData
+from fedrows.errors import DataError
 from fedrows.lifted import Lifted
 from fedrows.model import Model
 from fedrows.models import din, lstm
+from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 
 CLIENTS, EXAMPLES = 1_000, 40
@@ -48,15 +53,38 @@ class TwoTower(nn.Module):
         return self.mlp(torch.cat([u, i, u * i], -1))[:, 0]
 
 
+def replace_plan(shape: Shape, **changes: Any) -> Shape:
+    """The same with other numbers in its plan."""
+    return replace(shape, plan=replace(shape.plan, **changes))
+
+
+def ratings(device: str) -> Shape:
+    """MovieLens' shapes."""
+    data = movielens_or_alike()
+    return Shape(data, lambda: Logistic(data), Plan(rounds=10**9, device=device))
+
+
+def movielens_or_alike() -> FederatedData:
+    """MovieLens if the file is there, else made data with as many clients, items and examples."""
+    task = catalogue.task("movielens")
+    try:
+        return task.load(task.options())
+    except DataError:
+        task = catalogue.task("synthetic")
+        size = {"clients": 6040, "items": 3706, "examples_per_client": 165}
+        return task.load(task.options(**size))
+
+
 def texts(device: str) -> Shape:
     """Sent140's shapes."""
     rng, words = np.random.default_rng(0), 10_000
     ids = np.minimum(rng.zipf(1.3, (CLIENTS * EXAMPLES, 30)), words - 1)
+    mood = rng.normal(0.1, 0.3, words)  # a word's part in what a text is labelled
     data = FederatedData.build(
         client=_owner(),
         ids={"text": ids},
         tables={"text": words},
-        label=_label(rng),
+        label=(mood[ids].sum(1) > rng.logistic(size=len(ids))).astype(int),
         test=_no_test(),
         padded=["text"],
     )

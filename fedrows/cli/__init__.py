@@ -16,6 +16,7 @@ from fedrows.errors import FedrowsError, UnknownNameError
 COMMANDS = {
     "run": "Train one algorithm on a task.",
     "compare": "Train several algorithms on a task, over several seeds, and compare them.",
+    "paper": "Reproduce the paper: its tables, figures and theorems, on one page.",
     "heat": "Show how many clients hold each feature of a task.",
     "data": "List the data sets, say where they lie, fetch them.",
     "privacy": "Say who learns what in a private run, and compare ways to count heat.",

@@ -15,17 +15,27 @@ FOLDER = Path(__file__).parent.parent / "bench"
 
 def main(words: Sequence[str]) -> int:
     """Hands the rest of the command line to the measurement."""
-    names = sorted(path.stem for path in FOLDER.glob("*.py") if "\ndef main(" in path.read_text())
-    known = ", ".join(names) or "none yet"
+    known = measurements()
     if words and words[0] in ("-h", "--help"):
-        say(f"usage: fedrows bench NAME [options]\n\nNAME is one of {known}.")
+        lines = "\n".join(f"  {name:9} {what}" for name, what in known.items())
+        say(f"usage: fedrows bench NAME [options]\n\n{lines}")
         return 0
     if not words:
-        raise UsageError(f"Name what to measure: one of {known}.")
-    if words[0] not in names:
-        raise UnknownNameError("benchmark", words[0], names)
+        raise UsageError(f"Name what to measure: one of {', '.join(known)}.")
+    if words[0] not in known:
+        raise UnknownNameError("benchmark", words[0], known)
     try:
         importlib.import_module(f"fedrows.bench.{words[0]}").main(list(words[1:]))
     except SystemExit as stop:  # argparse's way to end after --help or an error
         return int(stop.code or 0)
     return 0
+
+
+def measurements() -> dict[str, str]:
+    """Every name, and the first line of its file."""
+    texts = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.py"))}
+    return {
+        name: text.split("\n")[0].strip('".')
+        for name, text in texts.items()
+        if "\ndef main(" in text
+    }

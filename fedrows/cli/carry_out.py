@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,38 +12,18 @@ import torch
 from fedrows import checkpoint
 from fedrows.cli.settings import Settings, check_clients
 from fedrows.cli.show import Show, say
+from fedrows.cli.stop import Stop
+from fedrows.cli.together import agreed
 from fedrows.data import FederatedData
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.folder import CHECKPOINT, CONFIG, DATA, REPORT, RunFolder, reason
+from fedrows.group import GoneError
 from fedrows.plan import Plan
 from fedrows.simulation import Simulation
 from fedrows.task import Task
 from fedrows.watch import Facts, Observer, Run
 
 TOLD = 5  # notes of a private run
-
-
-class Stop:
-    """Ctrl-C and SIGTERM ask a run to stop after its round; a second Ctrl-C stops at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Stop:
-        with suppress(ValueError):  # not the main thread: nobody presses keys there
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = True
 
 
 class Clock:
@@ -109,9 +87,9 @@ def begin(folder: RunFolder, simulation: Simulation) -> None:
         ) from error
 
 
-def go_back(folder: RunFolder, settings: Settings, data: FederatedData) -> Simulation:
-    """The run as its checkpoint has it; metrics that lie past the checkpoint are dropped."""
-    plan, every = settings.plan, settings.plan.evaluate_every
+def restored(folder: RunFolder, settings: Settings, data: FederatedData) -> Simulation:
+    """The run as its checkpoint has it; nothing is written."""
+    plan = settings.plan
     simulation = settings.simulation(data, folder.path)
     checkpoint.restore_(simulation, folder.path / CHECKPOINT)
     at = simulation.progress.round
@@ -120,6 +98,13 @@ def go_back(folder: RunFolder, settings: Settings, data: FederatedData) -> Simul
             f"rounds is {plan.rounds}, but the run in {folder.path} has done {at}: "
             f"ask for at least {at}."
         )
+    return simulation
+
+
+def go_back(folder: RunFolder, settings: Settings, data: FederatedData) -> Simulation:
+    """The same; metrics that lie past the checkpoint are dropped."""
+    simulation = restored(folder, settings, data)
+    plan, every, at = settings.plan, settings.plan.evaluate_every, simulation.progress.round
     lines = folder.lines()
     # The last round is always evaluated; once the run is made longer, it is like any other.
     kept = [x for x in lines if x["round"] <= at and (x["round"] % every == 0 or at == plan.rounds)]
@@ -204,7 +189,7 @@ def carry_out(
     rounds = simulation.plan.rounds
     saved = simulation.progress.round
     next_save = time.monotonic() + checkpoint_seconds
-    clock = Clock()
+    clock, asked = Clock(), agreed(stop, simulation)
 
     def save() -> None:
         nonlocal saved, next_save
@@ -232,11 +217,11 @@ def carry_out(
             before = simulation.seconds
             if simulation.due:
                 measure()
-            if at == rounds or stop.asked or time.monotonic() >= next_save:
+            if at == rounds or asked() or time.monotonic() >= next_save:
                 save()
             show.step(at)
             observer.round(facts_of(simulation, clock.taken()))
-            if stop.asked:
+            if asked():
                 break
         at = simulation.progress.round
         if simulation.stopped:
@@ -249,6 +234,10 @@ def carry_out(
         raise
     except RunFolderError:
         raise
+    except GoneError as error:
+        if simulation.progress.round > saved:
+            save()
+        raise GoneError(error.what, f"go on from round {saved} with `{again}`") from error
     except OSError as error:
         raise RunFolderError(
             f"{folder.path} cannot be written ({reason(error)}): make room, then go on from "

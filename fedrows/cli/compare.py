@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from fedrows import catalogue, checkpoint
+from fedrows import catalogue, checkpoint, group
 from fedrows.cli.carry_out import (
-    Stop,
     begin,
     carry_out,
     check_machine,
@@ -36,6 +35,8 @@ from fedrows.cli.settings import (
     shared_plan,
 )
 from fedrows.cli.show import Show, say, show
+from fedrows.cli.stop import Stop
+from fedrows.cli.together import one_voice
 from fedrows.data import FederatedData
 from fedrows.errors import RunFolderError, UnknownNameError
 from fedrows.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder, check_free, reason
@@ -71,6 +72,12 @@ class Comparison:
 
 def main(words: Sequence[str]) -> int:
     """Compares, or goes on; gives the exit code."""
+    with one_voice():
+        if group.several():
+            raise UsageError(
+                "compare has one process: start it without torchrun, or use `fedrows run` for each "
+                "algorithm."
+            )
     typed = parse(words, _parser, without=["seed"])
     if typed is None:
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from fedrows.cli.show import print_table, say
 from fedrows.errors import RunFolderError
 from fedrows.evaluation import Evaluator
 from fedrows.export import Trained, check_format, format_of, onnx_inputs, save, save_vocabulary
-from fedrows.folder import CHECKPOINT, CONFIG, FILES, RUNS, RunFolder
+from fedrows.folder import CHECKPOINT, CONFIG, FILES, RUNS, TABLES, RunFolder
+from fedrows.params import Params
 from fedrows.server import Progress, begin
+from fedrows.tables import Mark, whole
 
 
 def main(words: Sequence[str]) -> int:
@@ -63,29 +66,30 @@ def read(path: Path) -> Trained:
     data = settings.task.load(settings.options)
     plan = settings.plan
     model = catalogue.model(settings.task.model)(data, plan.seed)
-    progress = begin(model, settings.algorithm, plan, data.local)
-    _fill_(progress, place)
-    progress.round = standing.round
-    params = progress.whole()
+    progress = begin(model, settings.algorithm, plan, data.local, path / TABLES)
+    with folder.locked() if progress.shelf is not None else nullcontext():
+        _fill_(progress, place, standing.tables)
+        progress.round = standing.round
+        params = progress.whole()
+        params = Params({table: whole(x) for table, x in params.tables.items()}, params.dense)
     model.calibrate(params, Evaluator(model, data, plan).train)
     return Trained(model, params, data, _about(settings, standing.round))
 
 
-def _fill_(progress: Progress, place: Path) -> None:
+def _fill_(progress: Progress, place: Path, tables: Mark | None) -> None:
     """Puts a checkpoint's numbers, and the algorithm's state, where a run begins."""
     safe_open = importlib.import_module("safetensors").safe_open
     with safe_open(place, framework="pt", device="cpu") as file:
-        for part, params in {"model": progress.params, **progress.state}.items():
-            for kind, tensors in {"table": params.tables, "dense": params.dense}.items():
-                for name, mine in tensors.items():
-                    key = f"{part}/{kind}/{name}"
-                    found = file.get_tensor(key) if key in file.keys() else None  # noqa: SIM118
-                    if found is None or found.shape != mine.shape:
-                        raise RunFolderError(
-                            f"{place} does not fit its run, look at {key!r}: the data or the model "
-                            "have changed since."
-                        )
-                    mine.copy_(found)
+        for key, mine in progress.tensors().items():
+            found = file.get_tensor(key) if key in file.keys() else None  # noqa: SIM118
+            if found is None or found.shape != mine.shape:
+                raise RunFolderError(
+                    f"{place} does not fit its run, look at {key!r}: the data or the model "
+                    "have changed since."
+                )
+            mine.copy_(found)
+    if progress.shelf is not None and tables is not None:
+        progress.shelf.go_back(tables, look=True)
 
 
 def _about(settings: Settings, round_: int) -> dict[str, str]:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrows import catalogue
+from fedrows import catalogue, group
 from fedrows.cli.carry_out import (
-    Stop,
     begin,
     carry_out,
     check_machine,
     conclude,
     go_back,
     load,
+    restored,
     run_of,
     tell,
 )
@@ -24,20 +24,27 @@ from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
 from fedrows.cli.settings import Settings, add_privacy, choose, extended, from_config
 from fedrows.cli.show import say, show
+from fedrows.cli.stop import Stop
+from fedrows.cli.together import follow, one_voice, threads_of
 from fedrows.folder import RunFolder, check_free
+from fedrows.options import options
 from fedrows.simulation import Simulation, threads
-from fedrows.watch import Observers
+from fedrows.watch import Observers, Watching
 
 DEFAULT = "fedsubavg"
 
 
 def main(words: Sequence[str]) -> int:
     """Runs, or goes on; gives the exit code."""
-    typed = parse(words, _parser)
-    if typed is None:
-        return 0
-    with watched(typed) as observer:
-        return _main(typed, observer)
+    with one_voice():
+        typed = parse(words, _parser)
+        if typed is None:
+            return 0
+        if group.rank() > 0:
+            others = {item.name for item in options(Watching)}
+            return _main({k: v for k, v in typed.items() if k not in others}, Observers())
+        with watched(typed) as observer:
+            return _main(typed, observer)
 
 
 def _main(typed: dict[str, Any], observer: Observers) -> int:
@@ -59,12 +66,15 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     path = Path(out) if out else _default(task, algorithm, typed)
     name = algorithm or DEFAULT
     settings = choose(catalogue.task(task), [name], typed)[name].resolved()
-    check_free(path, overwrite=overwrite)
+    if group.rank() == 0:
+        check_free(path, overwrite=overwrite)
     with threads(settings.plan.threads):
         data = load(settings.task, settings.options, [settings.plan])
         simulation = settings.simulation(data, path)
         simulation.prepare()
-        config = {**settings.config(), "command": command}
+        if not simulation.leads:
+            return follow(simulation, _again(path))
+        config = {**settings.config(), "command": command, **_processes(simulation)}
         folder = RunFolder.create(path, "run", config, overwrite=overwrite)
         with folder.locked():
             begin(folder, simulation)
@@ -93,7 +103,12 @@ def _resume(
             )
     settings = extended(stored, typed, path)[settings.algorithm.name]
     check_machine(folder, settings.plan)
-    with threads(settings.plan.threads), folder.locked():
+    own = threads_of(settings.plan.threads, folder.config.get("processes", 1))
+    if group.rank() > 0:
+        with threads(own):
+            data = load(settings.task, settings.options, [settings.plan])
+            return follow(restored(folder, settings, data), _again(path))
+    with threads(own), folder.locked():
         data = load(settings.task, settings.options, [settings.plan])
         simulation = go_back(folder, settings, data)
         return _go(folder, settings, simulation, seconds, observer)
@@ -106,11 +121,12 @@ def _go(
     seconds: float,
     observer: Observers,
 ) -> int:
-    again = f"fedrows run --resume {shlex.quote(str(folder.path))}"
+    again, ranked = _again(folder.path), simulation.ranked
     name, plan = settings.algorithm.name, settings.plan
     at = simulation.progress.round
     say(
-        f"{name} on {settings.task.name}, seed {plan.seed}, on {plan.device}: "
+        f"{name} on {settings.task.name}, seed {plan.seed}, on {plan.device}"
+        + (f" in {ranked.group.size} processes: " if ranked else ": ")
         + (f"going on after round {at} of {plan.rounds}" if at else f"{plan.rounds} rounds")
     )
     observer.begin(run_of(folder.path.resolve().name, folder, simulation))
@@ -120,6 +136,16 @@ def _go(
     code = close(folder, done, f"after round {simulation.progress.round}", again)
     conclude(observer, folder, done)
     return code
+
+
+def _again(path: Path) -> str:
+    """The command that goes on, in any number of processes."""
+    return f"fedrows run --resume {shlex.quote(str(path))}"
+
+
+def _processes(simulation: Simulation) -> dict[str, int]:
+    """How many processes a run was begun in, if there are several."""
+    return {} if simulation.ranked is None else {"processes": simulation.ranked.group.size}
 
 
 def _default(task: str | None, algorithm: str | None, typed: dict[str, Any]) -> Path:

@@ -20,6 +20,7 @@ from fedrows.cli.flags import Parser, UsageError, Values, add_options, flag_of, 
 from fedrows.data import FederatedData
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.evaluation import Evaluator
+from fedrows.folder import TABLES
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.private.options import Privacy
@@ -44,7 +45,8 @@ class Settings:
         privacy = self.privacy
         if privacy.private and privacy.answers is None and folder is not None:
             privacy = replace(privacy, answers=str(folder / ANSWERS)) if privacy.stages else privacy
-        return Simulation(data, model, self.algorithm, self.plan, privacy)
+        tables = None if folder is None else folder / TABLES
+        return Simulation(data, model, self.algorithm, self.plan, privacy, tables)
 
     def facts(self, data: FederatedData) -> dict[str, Any]:
         """What data.json says of the data."""

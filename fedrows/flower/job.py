@@ -167,6 +167,11 @@ def contract(job: Job, config: Mapping[str, Any]) -> Contract:
             f"of {name} or of the deployment: leave it out."
         )
     made = Contract(job, Plan(**{"device": "cpu", **plan}), of(**own), Terms(**terms), privacy)
+    if made.plan.tables != "memory":
+        raise PlanError(
+            f"tables is {made.plan.tables}, but a deployment keeps its tables in memory: leave it "
+            "out."
+        )
     _check_privacy(made)
     return made
 

@@ -63,7 +63,9 @@ class AttentionUnit(nn.Module):
             own = (q, k, mask, *layers, self.third.weight[0])
             found = fused.AttentionStep.apply(*(x.unsqueeze(0) for x in own))
             return found[0][0], found[1][0]
-        return self.pool(self(q, k), mask, k), torch.where(mask.unsqueeze(-1), k, 0).sum(1)
+        share = self.pool.shares(self(q, k), mask)
+        both = torch.stack([share, mask.to(k.dtype)], 1) @ k  # (B, 2, L) @ (B, L, w)
+        return both[:, 0], both[:, 1]
 
 
 class DIN(nn.Module):

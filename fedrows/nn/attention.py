@@ -14,7 +14,12 @@ class AttentionPooling(nn.Module):
 
     def forward(self, scores: Tensor, mask: Tensor, values: Tensor) -> Tensor:
         # scores and mask (B, L), values (B, L, w) → (B, w)
+        return (self.shares(scores, mask).unsqueeze(-2) @ values).squeeze(
+            -2
+        )  # (B, 1, L) @ (B, L, w)
+
+    def shares(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """p, 0 where the mask does not hold: (B, L)."""
         lowest = torch.finfo(scores.dtype).min  # not −∞, whose softmax is NaN in an empty list
         share = torch.where(mask, scores, lowest).softmax(-1)
-        share = torch.where(mask, share, 0)
-        return (share.unsqueeze(-2) @ values).squeeze(-2)  # (B, 1, L) @ (B, L, w)
+        return torch.where(mask, share, 0)

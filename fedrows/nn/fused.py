@@ -132,6 +132,7 @@ class LinearStep(Function):
     """x (G, n, in) · weightᵀ + bias, with weight (G, out, in) and bias (G, out).
 
     PyTorch's own, lifted, gives the weight's gradient transposed, and whoever adds it pays for it.
+    There is no kernel in it, so it serves a CPU as well.
     """
 
     @staticmethod
@@ -143,7 +144,6 @@ class LinearStep(Function):
         ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         x, weight = ctx.saved_tensors
         above = grads[0]

@@ -4,7 +4,8 @@
     output, (h, c) = layer(x)                                  # (B, T, 100), (2, B, 100) each
     torch.nn.LSTM(25, 100, num_layers=2, batch_first=True).load_state_dict(layer.state_dict())
 
-All input projections of a layer are one product before its time loop (see `scans`).
+All input projections of a layer are one product before its time loop (see `scans`); on a CPU a
+layer of an LSTM is one operation for each client (see `onednn`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrows.errors import ModelError
+from fedrows.nn import onednn
 from fedrows.nn.scans import GRUScan, LSTMScan
 
 State = tuple[Tensor, ...]  # of one layer and direction: (B, H) each
@@ -134,9 +136,15 @@ class LSTM(_Recurrent):
 
     def _scan(self, end: str, x: Tensor, state: State) -> tuple[Tensor, State]:
         biases = self._biases(end)
-        gates = self._project(end, x, None if biases is None else biases[0] + biases[1])
         weight = getattr(self, f"weight_hh_{end}")
         h, c = state
+        if onednn.usable(x):
+            of_x, nothing = getattr(self, f"weight_ih_{end}"), weight.new_zeros(len(weight))
+            both = (nothing, nothing) if biases is None else biases
+            own = (x, of_x, weight, *both, h, c)
+            states, last, *_ = onednn.LSTMLayer.apply(*(part[None] for part in own))
+            return states[0], (states[0, -1], last[0])
+        gates = self._project(end, x, None if biases is None else biases[0] + biases[1])
         hidden, cell, _, _ = LSTMScan.apply(gates, weight[None], h[None], c[None])
         return hidden[:, 0], (hidden[-1, 0], cell[0])
 

@@ -13,19 +13,23 @@ from torch import Tensor, nn
 
 from fedrows.nn.recurrent import GRU, LSTM
 from fedrows.seeds import START, bits, key, normal, uniform
+from fedrows.tables.starts import Drawn, Start
 
 
 def start_(module: nn.Module, seed: int, spread: float = 1.0) -> None:
     """Draws the numbers of all layers anew, from the distributions that PyTorch uses.
 
-    Embeddings      N(0, spread²), 0 in the padding row; PyTorch's spread is 1
+    Embeddings      N(0, spread²), 0 in the padding row; PyTorch's spread is 1. One on the device
+                    "meta" has no numbers: each row is drawn, the same, when it is first read
     LSTM, GRU       U(±1/√hidden)
     linear, conv    U(±1/√inputs), the bias too
     All other layers, such as normalisations, keep what they were made with.
     """
     for path, part in module.named_modules():
         name = f"{path}." if path else ""
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+        if isinstance(part, nn.Embedding) and part.weight.is_meta:
+            part.__dict__["start"] = start_of(part, f"{name}weight", seed, spread)
+        elif isinstance(part, nn.Embedding | nn.EmbeddingBag):
             _fill_(part.weight, normal(_bits(seed, f"{name}weight", part.weight)) * spread)
             if part.padding_idx is not None:
                 _fill_(part.weight[part.padding_idx], torch.zeros(part.embedding_dim))
@@ -36,6 +40,11 @@ def start_(module: nn.Module, seed: int, spread: float = 1.0) -> None:
             bound = 1 / sqrt(prod(part.weight.shape[1:]))
             for own, x in part.named_parameters(recurse=False):
                 _fill_even_(x, bound, seed, name + own)
+
+
+def start_of(part: nn.Embedding, name: str, seed: int = 0, spread: float = 1.0) -> Start:
+    """The start values of an embedding without numbers, row by row."""
+    return Drawn(seed, name, part.embedding_dim, spread, part.padding_idx, part.weight.dtype)
 
 
 def _fill_even_(x: Tensor, bound: float, seed: int, name: str) -> None:

@@ -59,18 +59,24 @@ def line_chart(
     """A metric by round: mean lines, min-max bands, and horizontal guides (the target)."""
     series = [Series(s.name, s.key, s.style, thin(s.points)) for s in series if s.points]
     xs = sorted({p.x for s in series for p in s.points})
-    x = _linear([xs[0], xs[-1]], LEFT, WIDTH - RIGHT, pad=0.0)
+    x = linear_axis([xs[0], xs[-1]], LEFT, WIDTH - RIGHT, pad=0.0)
     ys = [v for s in series for p in s.points for v in (p.low, p.high)] + [v for _, v in guides]
     y = _scale(ys)
-    parts = [_frame(x, y, "round")]
+    parts = [frame(x, y, "round")]
     for s in series:
         up = [(x.place(p.x), y.place(p.high)) for p in s.points]
         down = [(x.place(p.x), y.place(p.low)) for p in reversed(s.points)]
-        band = Markup('<path class="band" d="{}Z"/>').format(_path(up + down)) if _spread(s) else ""
+        band = (
+            Markup('<path class="band" d="{}Z"/>').format(path_through(up + down))
+            if _spread(s)
+            else ""
+        )
         line = [(x.place(p.x), y.place(p.y)) for p in s.points]
         alone = _dots(s.style, line) if len(line) == 1 else ""
         parts.append(
-            _group(s, Markup('{}<path class="line" d="{}"/>{}').format(band, _path(line), alone))
+            _group(
+                s, Markup('{}<path class="line" d="{}"/>{}').format(band, path_through(line), alone)
+            )
         )
     for label, value in guides:
         parts.append(
@@ -80,9 +86,9 @@ def line_chart(
             ).format(
                 LEFT,
                 WIDTH - RIGHT,
-                *[_n(y.place(value))] * 2,
+                *[coordinate(y.place(value))] * 2,
                 LEFT + 6,
-                _n(y.place(value) - 5),
+                coordinate(y.place(value) - 5),
                 label,
             )
         )
@@ -102,21 +108,21 @@ def dot_chart(
         [(i, label) for i, label in enumerate(labels) if i % every == 0],
     )
     y = _scale([v for s in series for p in s.points for v in (p.low, p.high)])
-    parts = [_frame(x, y, "clients that hold the target feature", grid_x=False)]
+    parts = [frame(x, y, "clients that hold the target feature", grid_x=False)]
     for n, s in enumerate(series):
         # side by side inside the bucket, so that equal values do not hide each other
         shift = (n - (len(series) - 1) / 2) * min(7.0, 0.6 * step / len(series))
         at = [(x.place(p.x) + shift, p) for p in s.points]
         whiskers = Markup("").join(
             Markup('<path class="whisker" d="M{} {}V{}"/>').format(
-                _n(px), _n(y.place(p.low)), _n(y.place(p.high))
+                coordinate(px), coordinate(y.place(p.low)), coordinate(y.place(p.high))
             )
             for px, p in at
             if p.high > p.low
         )
         dots = [(px, y.place(p.y)) for px, p in at]
         inner = Markup('<path class="thread" d="{}"/>{}{}').format(
-            _path(dots), whiskers, _dots(s.style, dots)
+            path_through(dots), whiskers, _dots(s.style, dots)
         )
         parts.append(_group(s, inner))
     columns = [(float(i), f"held by {label}") for i, label in enumerate(labels)]
@@ -126,8 +132,8 @@ def dot_chart(
 def heat_chart(title: str, description: str, histogram: Sequence[tuple[int, int]]) -> Markup:
     """Number of features by heat, both axes logarithmic, the whole tail included."""
     pairs = sorted((heat, count) for heat, count in histogram if heat > 0 and count > 0)
-    x = _log([heat for heat, _ in pairs], LEFT, WIDTH - RIGHT)
-    y = _log([count for _, count in pairs], HEIGHT - BOTTOM, TOP)
+    x = log_axis([heat for heat, _ in pairs], LEFT, WIDTH - RIGHT)
+    y = log_axis([count for _, count in pairs], HEIGHT - BOTTOM, TOP)
     y = Axis(y.place, [(v, tick_label(v, 1)) for v, _ in y.ticks if v == round(v)])
     at = {(round(x.place(h)), round(y.place(c))): (h, c) for h, c in reversed(pairs)}
     dots = Markup("").join(
@@ -140,7 +146,7 @@ def heat_chart(title: str, description: str, histogram: Sequence[tuple[int, int]
         "s": [{"k": -1, "c": "heat", "n": "features", "y": [first[px] for px in columns]}],
     }
     parts = [
-        _frame(x, y, "heat: clients that hold the feature"),
+        frame(x, y, "heat: clients that hold the feature"),
         Markup('<text class="axis-title end" x="{}" y="{}">features ↑</text>').format(
             WIDTH - RIGHT, TOP + 6
         ),
@@ -156,7 +162,7 @@ def bar(share: float, style: str, *, open_ended: bool = False) -> Markup:
         '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         '<rect class="rail" width="100" height="8"/>'
         '<rect class="fill {}{}" width="{}" height="8"/></svg>'
-    ).format(style, " open" if open_ended else "", _n(max(0.4, 100 * share)))
+    ).format(style, " open" if open_ended else "", coordinate(max(0.4, 100 * share)))
 
 
 def swatch(style: str) -> Markup:
@@ -197,7 +203,7 @@ def tick_label(value: float, step: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _linear(values: Sequence[float], start: float, end: float, pad: float = 0.06) -> Axis:
+def linear_axis(values: Sequence[float], start: float, end: float, pad: float = 0.06) -> Axis:
     low, high = min(values), max(values)
     room = (high - low) * pad if high > low else (abs(high) * 0.1 or 1.0)
     low, high = low - room, high + room
@@ -209,7 +215,7 @@ def _linear(values: Sequence[float], start: float, end: float, pad: float = 0.06
     )
 
 
-def _log(values: Sequence[float], start: float, end: float) -> Axis:
+def log_axis(values: Sequence[float], start: float, end: float) -> Axis:
     low, high = math.log10(min(values)), math.log10(max(values))
     room = 0.04 * (high - low) or 0.3
     low, high = low - room, high + room
@@ -235,23 +241,23 @@ def _log(values: Sequence[float], start: float, end: float) -> Axis:
 def _scale(ys: Sequence[float]) -> Axis:
     """The y axis: logarithmic where the values span more than a factor of 30, else linear."""
     if min(ys) > 0 and max(ys) / min(ys) > 30:
-        return _log(ys, HEIGHT - BOTTOM, TOP)
-    return _linear(ys, HEIGHT - BOTTOM, TOP)
+        return log_axis(ys, HEIGHT - BOTTOM, TOP)
+    return linear_axis(ys, HEIGHT - BOTTOM, TOP)
 
 
-def _frame(x: Axis, y: Axis, x_title: str, *, grid_x: bool = True) -> Markup:
+def frame(x: Axis, y: Axis, x_title: str, *, grid_x: bool = True) -> Markup:
     """The grid, the ticks and the title of the x axis."""
     floor = HEIGHT - BOTTOM
     parts = []
     for value, label in y.ticks:
-        at = _n(y.place(value))
+        at = coordinate(y.place(value))
         parts.append(
             Markup(
                 '<path class="grid" d="M{} {}H{}"/><text class="tick y" x="{}" y="{}">{}</text>'
             ).format(LEFT, at, WIDTH - RIGHT, LEFT - 8, at, label)
         )
     for value, label in x.ticks:
-        at = _n(x.place(value))
+        at = coordinate(x.place(value))
         if grid_x:
             parts.append(Markup('<path class="mark" d="M{} {}v4"/>').format(at, floor))
         parts.append(
@@ -274,7 +280,8 @@ def _dots(style: str, at: Sequence[tuple[float, float]]) -> Markup:
     """A mark at each place: circle, square, diamond or triangle, by style."""
     shape = MARKS[int(style[1:]) % len(MARKS)]
     return Markup("").join(
-        Markup('<path class="dot" d="M{} {}{}"/>').format(_n(px), _n(py), shape) for px, py in at
+        Markup('<path class="dot" d="M{} {}{}"/>').format(coordinate(px), coordinate(py), shape)
+        for px, py in at
     )
 
 
@@ -282,11 +289,11 @@ def _spread(series: Series) -> bool:
     return len(series.points) > 1 and any(p.high > p.low for p in series.points)
 
 
-def _path(at: Sequence[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{_n(px)} {_n(py)}" for px, py in at)
+def path_through(at: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{coordinate(px)} {coordinate(py)}" for px, py in at)
 
 
-def _n(value: float) -> str:
+def coordinate(value: float) -> str:
     """A coordinate, as short as a tenth of a pixel allows."""
     return f"{value:.1f}".removesuffix(".0")
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import BaseLoader, Environment, StrictUndefined
-from markupsafe import Markup
-
-from fedrows.report import chart, exchange, spent, story
+from fedrows.report import chart, exchange, spent, story, template
 from fedrows.report.folder import read_json, read_metrics
 from fedrows.report.panels import Buckets, curve_panels, heat_panel
+from fedrows.report.styles import STYLE_COUNT, STYLES
+from fedrows.report.template import read
 from fedrows.summary import (
     METRICS,
     Summary,
@@ -30,20 +26,6 @@ from fedrows.summary import (
     summarise,
 )
 
-# Colour and dash of the algorithms everyone knows; a new one takes the next free style.
-STYLES = {
-    "fedsubavg": 0,
-    "fedavg": 1,
-    "centralsgd": 2,
-    "fedprox": 3,
-    "scaffold": 4,
-    "fedadam": 5,
-    "scaffoldapprox": 6,
-    "holdersmean": 7,
-    "steppedmean": 8,
-}
-STYLE_COUNT = 12
-
 
 def render(folder: Path) -> str:
     """The whole page as text."""
@@ -56,22 +38,10 @@ def render(folder: Path) -> str:
     summary["algorithms"].sort(key=lambda a: order.index(a["name"]))
     styles = _styles(order)
     buckets = Buckets({name: curves[name] for name in order})
-    css, script = (
-        files(__package__).joinpath(f).read_text("utf-8") for f in ("style.css", "script.js")
-    )
-    environment = Environment(
-        loader=BaseLoader(),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    template = environment.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
-    return template.render(
-        css=Markup(css),
-        script=Markup(script),
-        css_hash=_hash(css),
-        script_hash=_hash(script),
+    return template.fill(
+        read("page.html"),
+        read("style.css"),
+        read("theme.js") + read("script.js"),
         kind=config.get("kind", "run"),
         task=_name_of(config.get("task")),
         version=config.get("fedrows"),
@@ -300,8 +270,3 @@ def _split(text: str) -> tuple[str, str]:
     """'0.61 ± 0.02 (2 of 3 seeds)' as its number and the small print."""
     main, _, rest = text.partition(" ")
     return (text, "") if main in (">", "–") else (main, rest)
-
-
-def _hash(text: str) -> str:
-    """The text's hash for the Content-Security-Policy: this style and script may act, no other."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,23 +1,7 @@
 "use strict";
 (() => {
-  const root = document.documentElement;
   const tip = document.getElementById("tip");
   const off = new Set();
-
-  // Light and dark: the system's choice until the button is used; then remembered, where that is allowed.
-  const store = (value) => {
-    try { return value ? localStorage.setItem("fedrows-theme", value) : localStorage.getItem("fedrows-theme"); }
-    catch { return null; }
-  };
-  const saved = store();
-  if (saved === "light" || saved === "dark") root.dataset.theme = saved;
-  const theme = document.getElementById("theme");
-  theme.hidden = false;
-  theme.addEventListener("click", () => {
-    const now = root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-    root.dataset.theme = now === "dark" ? "light" : "dark";
-    store(root.dataset.theme);
-  });
 
   // Legend: click hides an algorithm in all charts, pointing at it dims the others.
   for (const button of document.querySelectorAll("[data-toggle]")) {

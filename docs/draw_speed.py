@@ -1,0 +1,185 @@
+"""The picture of docs/speed.md and the README: rounds/s on a logarithmic scale.
+
+Contenders down, models across, first those on the CPU, then those on the GPU. `make_speed` reads
+the results and writes the picture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+Json = Mapping[str, Any]
+
+MODELS = {"lr": "LR", "lstm": "LSTM", "din": "DIN", "own": "own module"}
+WIDTH, LABELS, GAP, LINE = 880, 190, 14, 22
+NUMBER = 44  # what is kept free for the number behind the longest bar
+PANELS = ("lr", "lstm", "din")
+TITLES = {
+    "lr": "Logistic regression, K = 50",
+    "lstm": "LSTM 2 × 100, K = 50",
+    "din": "DIN, K = 100",
+}
+DRAWN = {
+    "fedrows": "fedrows",
+    "centralised": "centralised PyTorch",
+    "captured": "… in a CUDA graph",
+    "one by one": "one by one",
+    "one by one, two processes": "… in two processes",
+    "FedJAX": "FedJAX",
+    "pfl": "pfl-research",
+    "Flower": "Flower simulation",
+}
+PEERS = ("FedJAX", "pfl", "Flower")
+STYLE = """
+  .card { fill: #ffffff; stroke: #d8dee4 }
+  text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial,
+    sans-serif; fill: #57606a }
+  .title { font-size: 16px; font-weight: 600; fill: #1f2328 }
+  .head, .us { font-weight: 600; fill: #1f2328 }
+  .number { font-size: 12px; fill: #1f2328; font-variant-numeric: tabular-nums }
+  .end { text-anchor: end }
+  .middle { text-anchor: middle }
+  .tick { font-size: 11px }
+  .grid { stroke: #eaeef2 }
+  .bar { fill: #afb8c1 }
+  .bar.us { fill: #0f5fc2 }
+  .bar.peer { fill: #d9803f }
+  @media (prefers-color-scheme: dark) {
+    .card { fill: #12161c; stroke: #30363d }
+    text { fill: #9198a1 }
+    .title, .head, .us, .number { fill: #f0f6fc }
+    .grid { stroke: #21262d }
+    .bar { fill: #57606a }
+    .bar.us { fill: #6aaeff }
+    .bar.peer { fill: #d9803f }
+  }
+"""
+
+
+def draw(found: Mapping[str, Json]) -> list[str]:
+    """The picture as lines of SVG."""
+    sections = []
+    for rates, where in ((speeds(found), on_cpu(found)), (gpu_speeds(found), on_gpu(found))):
+        best = {name: fastest(its) for name, its in rates.items() if name in PANELS}
+        if best:
+            sections.append((best, where))
+    wide = (WIDTH - 24 - LABELS - len(PANELS) * GAP) / len(PANELS)
+    parts, y = [text(24, 34, "Rounds per second, whole simulated rounds", "title")], 58
+    parts.append(text(24, y, "longer is faster; every line is a factor of ten"))
+    for place, name in enumerate(PANELS):
+        parts.append(text(left(place, wide), y + 28, TITLES[name], "head"))
+    y += 40
+    for best, where in sections:
+        scales = {name: decades(list(its.values())) for name, its in best.items()}
+        y += 24
+        parts.append(text(24, y, where, "head"))
+        y += 8
+        lines = [who for who in DRAWN if any(who in its for its in best.values())]
+        floor = y + LINE * len(lines) + 2
+        for place, name in enumerate(PANELS):
+            if name in best:
+                parts += grid(left(place, wide), wide - NUMBER, scales[name], y, floor)
+        for who in lines:
+            kind = "us" if who == "fedrows" else "peer" if who in PEERS else "plain"
+            parts.append(text(24, y + 16, DRAWN[who], kind))
+            for place, name in enumerate(PANELS):
+                if (value := best.get(name, {}).get(who)) is None:
+                    continue
+                x, long = left(place, wide), (wide - NUMBER) * share(value, scales[name])
+                parts.append(
+                    f'<rect class="bar {kind}" x="{x:.1f}" y="{y + 4}" width="{long:.1f}" '
+                    f'height="{LINE - 8}" rx="2"/>'
+                )
+                parts.append(text(x + long + 5, y + 16, short(value), "number"))
+            y += LINE
+        y = floor + 18
+    height = y + 8
+    said = "Rounds per second of fedrows, plain PyTorch and other simulators"
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="{said}" width="{WIDTH}" height="{height}"><title>{said}</title>',
+        f"<style>{STYLE}</style>",
+        f'<rect class="card" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="10"/>',
+        *parts,
+        "</svg>",
+    ]
+
+
+def on_cpu(found: Mapping[str, Json]) -> str:
+    """The CPU's machine and date."""
+    its = next((x for name in ("peers", *MODELS) if (x := found.get(name))), None)
+    return f"{its['cpu']}, {its['cores']} cores{dated(its)}" if its else ""
+
+
+def on_gpu(found: Mapping[str, Json]) -> str:
+    """The GPU's machine and date."""
+    its = found.get("gpu")
+    return f"One {its['gpu']}{dated(its)}" if its else ""
+
+
+def fastest(rates: Json) -> dict[str, float]:
+    """Rounds/s, the faster of two ways to train centrally."""
+    found = dict(rates)
+    bag = found.pop("centralised, nn.EmbeddingBag", 0)
+    return {**found, "centralised": max(found["centralised"], bag)}
+
+
+def decades(values: Sequence[float]) -> tuple[int, int]:
+    """The powers of ten that hold all values, the smallest of them with some bar left."""
+    return math.floor(math.log10(min(values)) - 0.1), math.ceil(math.log10(max(values)))
+
+
+def share(value: float, scale: tuple[int, int]) -> float:
+    """How far along the scale a value is, from 0 to 1."""
+    return (math.log10(value) - scale[0]) / (scale[1] - scale[0])
+
+
+def grid(x: float, wide: float, scale: tuple[int, int], top: float, floor: float) -> list[str]:
+    """A line for every power of ten, with its number below."""
+    parts = []
+    for power in range(scale[0], scale[1] + 1):
+        at = x + wide * share(10.0**power, scale)
+        parts.append(f'<path class="grid" d="M{at:.1f} {top}V{floor}"/>')
+        label = f"{10 ** (power - 3)}k" if power >= 3 else f"{10.0**power:g}"
+        parts.append(text(at, floor + 13, label, "tick middle"))
+    return parts
+
+
+def left(place: int, wide: float) -> float:
+    """Where a model's bars begin."""
+    return LABELS + place * (wide + GAP)
+
+
+def text(x: float, y: float, words: str, kind: str = "") -> str:
+    """Words at a place."""
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{words}</text>'
+
+
+def speeds(found: Mapping[str, Json]) -> dict[str, Json]:
+    """model → contender → rounds/s on the CPU."""
+    with_peers = found.get("peers", {})
+    all_of = {name: with_peers.get(name) or found.get(name) for name in MODELS}
+    return {name: its["rounds_per_second"] for name, its in all_of.items() if its}
+
+
+def gpu_speeds(found: Mapping[str, Json]) -> dict[str, Json]:
+    """model → contender → rounds/s on the GPU, TF32 off."""
+    its = found.get("gpu", {})
+    return {name: its[f"{name}, TF32 off"] for name in MODELS if f"{name}, TF32 off" in its}
+
+
+def dated(its: Json) -> str:
+    """The day of a measurement, if it is known."""
+    if "date" not in its:
+        return ""
+    return f"; {datetime.fromisoformat(its['date']):%d %B %Y}".replace("; 0", "; ")
+
+
+def short(number: float) -> str:
+    """A number with three digits that count."""
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.{max(0, 2 - math.floor(math.log10(number)))}f}" if number > 0 else "0"

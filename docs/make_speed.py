@@ -1,0 +1,218 @@
+"""Writes the tables of docs/speed.md, and draws docs/speed.svg, from benchmarks/results/*.json.
+
+    make bench                          measures, then comes here
+    python docs/make_speed.py           from what was measured before
+
+Only what stands between the two markers of the page is written; all numbers in it are measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from draw_speed import MODELS, Json, dated, draw, gpu_speeds, short, speeds
+
+ROOT = Path(__file__).parent.parent
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+CONTENDERS = {  # as they are called in the results, and on the page
+    "fedrows": "**fedrows**, FedSubAvg",
+    "centralised": "PyTorch, centralised",
+    "centralised, nn.EmbeddingBag": "PyTorch, centralised, `nn.EmbeddingBag`",
+    "captured": "PyTorch, centralised, in a CUDA graph",
+    "one by one": "PyTorch, one client after another",
+    "one by one, two processes": "PyTorch, the same in two processes",
+    "FedJAX": "FedJAX",
+    "pfl": "pfl-research",
+    "Flower": "Flower",
+}
+NAMES = {"flower": "Flower", "pfl": "pfl-research", "fedjax": "FedJAX"}
+
+
+def main(results: Path, page: Path, picture: Path) -> None:
+    """Reads all results, rewrites the page's measured part, draws the picture."""
+    found = {path.stem: json.loads(path.read_text("utf-8")) for path in results.glob("*.json")}
+    before, _, rest = page.read_text("utf-8").partition(BEGIN)
+    _, marker, after = rest.partition(END)
+    if not marker:
+        sys.exit(f"{page} has no part between {BEGIN!r} and {END!r}: put both lines back.")
+    parts = [cpu(found), peers(found), gpu(found), cohort(found), tables(found), billion(found),
+             memory(found), ranks(found), bars(found)]  # fmt: skip
+    measured = "\n\n".join(part for part in parts if part)
+    page.write_text(f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}", "utf-8")
+    picture.write_text("\n".join(draw(found)) + "\n", "utf-8")
+
+
+def cpu(found: Mapping[str, Json]) -> str:
+    """The table of contenders on the CPU."""
+    rates = speeds(found)
+    if not rates:
+        return ""
+    sources = [x for name in ("peers", *MODELS) if (x := found.get(name))]
+    return f"## On a CPU\n\n{measured_on(sources)}\n\n{contest(rates)}"
+
+
+def gpu(found: Mapping[str, Json]) -> str:
+    """The table of contenders on the GPU."""
+    rates, its = gpu_speeds(found), found.get("gpu", {})
+    if not rates:
+        return ""
+    where = f"One {its['gpu']}, TF32 off, PyTorch {its['torch']}{dated(its)}."
+    how = "`python benchmarks/gpu.py --out benchmarks/results/gpu.json`"
+    return f"## On a GPU\n\n{where} {how}\n\n{contest(rates)}"
+
+
+def contest(rates: Mapping[str, Json]) -> str:
+    """Rounds/s of everyone, and how many times that fedrows is."""
+    rows = []
+    for name, shown in CONTENDERS.items():
+        if not any(name in its for its in rates.values()):
+            continue
+        cells = []
+        for its in rates.values():
+            times = f" ({short(its['fedrows'] / its[name])} ×)" if name in its else ""
+            cells.append(short(its[name]) + times * (name != "fedrows") if name in its else "")
+        rows.append([shown, *cells])
+    return table(["rounds/s (fedrows is … times that)", *(MODELS[name] for name in rates)], rows)
+
+
+def peers(found: Mapping[str, Json]) -> str:
+    """Which peers there were, and how they were set up."""
+    lines = []
+    for name, its in found.get("peers", {}).get("peers", {}).items():
+        if "missing" in its:
+            lines.append(f"- {NAMES[name]} was not there: {its['missing']}")
+            continue
+        versions = ", ".join(f"{package} {version}" for package, version in its["versions"].items())
+        losses = "; ".join(
+            f"{MODELS[model]} from {before:.3f} to {after:.3f}"
+            for model, (before, after) in its["loss"].items()
+        )
+        lines.append(f"- {NAMES[name]} ({versions}): {its['how']} Its loss: {losses}.")
+    return "\n".join(lines)
+
+
+def cohort(found: Mapping[str, Json]) -> str:
+    """What a client costs in cohorts of every size."""
+    its = found.get("cohort")
+    if not its:
+        return ""
+    head = ["K", "µs a client", "peak memory, MiB", "bytes down a client", "bytes up a client"]
+    rows = [
+        [f"{x['clients']:,}", short(x["microseconds_per_client"]),
+         f"{x['peak_bytes'] / 2**20:.0f}", f"{x['bytes_down']:,.0f}", f"{x['bytes_up']:,.0f}"]
+        for x in its["rows"]
+    ]  # fmt: skip
+    return f"## The size of the cohort\n\n{measured_on([its])}\n\n{table(head, rows)}"
+
+
+def tables(found: Mapping[str, Json]) -> str:
+    """How a round's time grows with the table."""
+    its = found.get("scale")
+    if not its:
+        return ""
+    head = [
+        "rows",
+        "the same ids",
+        "ids at random",
+        "a bare gather and add",
+        "MiB beside the table",
+    ]
+    rows = [
+        [f"{int(size):,}", *(f"{x[kind]:.2f} ×" for kind in ("same", "spread", "bare")),
+         f"{its['mebibytes_beyond_the_table'][size]:.0f}"]
+        for size, x in its["growth"].items()
+    ]  # fmt: skip
+    first = f"How many times as long a round takes as in a table of {its['small']:,} rows, all "
+    first += f"{its['width']} wide."
+    return f"## The size of the table\n\n{first} {measured_on([its])}\n\n{table(head, rows)}"
+
+
+def billion(found: Mapping[str, Json]) -> str:
+    """What rounds on a mapped table cost."""
+    its = found.get("billion")
+    if not its:
+        return ""
+    head = ["", "rows touched", "ms a round", "resident, MiB", "bytes of disk a touched row"]
+    rows = [
+        [name, f"{x['touched']:,}", short(x["milliseconds"]), f"{x['resident'] / 2**20:,.0f}",
+         f"{x['disk_per_row']:.0f}"]
+        for name, x in its.items() if isinstance(x, dict) and "touched" in x
+    ]  # fmt: skip
+    first = f"{its['rounds']} rounds on a mapped table of {its['rows']:,} rows, {its['width']} "
+    first += "wide, ids at random."
+    return f"## A table larger than memory\n\n{first} {measured_on([its])}\n\n{table(head, rows)}"
+
+
+def memory(found: Mapping[str, Json]) -> str:
+    """How long runs grow."""
+    its = found.get("memory")
+    if not its:
+        return ""
+    count = len(next(iter(its["resident_bytes"].values())))
+    shown = [place for place in range(count) if place in (0, count // 2, count - 1)]
+    head = ["resident MiB after round", *(f"{its['every'] * (place + 1):,}" for place in shown)]
+    rows = [
+        [MODELS[name], *(f"{values[place] / 2**20:.1f}" for place in shown)]
+        for name, values in its["resident_bytes"].items()
+    ]
+    return f"## A long run\n\n{measured_on([its])}\n\n{table(head, rows)}"
+
+
+def ranks(found: Mapping[str, Json]) -> str:
+    """Several processes against one."""
+    its = found.get("ranks", {})
+    rates = {name: its[name]["rounds_per_second"] for name in MODELS if name in its}
+    if not rates:
+        return ""
+    names = list(dict.fromkeys(who for each in rates.values() for who in each))
+    rows = [[who, *(short(each[who]) if who in each else "" for each in rates.values())]
+            for who in names]  # fmt: skip
+    shown = table(["rounds/s", *(MODELS[name] for name in rates)], rows)
+    return f"## Several processes\n\n{measured_on([its])}\n\n{shown}"
+
+
+def bars(found: Mapping[str, Json]) -> str:
+    """Everything that was asked for, in one table."""
+    rows = []
+    for name, its in sorted(found.items()):
+        parts = {"": its, **{f"{key}, ": x for key, x in its.items() if isinstance(x, dict)}}
+        for part, inner in parts.items():
+            for bar in inner.get("bars") or ():
+                side = "≥" if "at_least" in bar else "≤"
+                wanted = bar.get("at_least", bar.get("at_most"))
+                rows.append([f"`{name}`", f"{part}{bar['what']}", f"{bar['value']:.3g}",
+                             f"{side} {wanted:g}", "yes" if bar["met"] else "**no**"])  # fmt: skip
+    if not rows:
+        return ""
+    head = ["benchmark", "what", "measured", "asked for", "met"]
+    return f"## What was asked for\n\n{table(head, rows)}"
+
+
+def measured_on(sources: Sequence[Json]) -> str:
+    """The machine, the versions, the dates and the commands, in a line or two."""
+    first = sources[0]
+    commands = ", ".join(f"`{x['command']}`" for x in sources)
+    return (
+        f"{first['cpu']}, {first['cores']} cores, threads: {first['threads']}, "
+        f"{first['memory_gib']:.0f} GiB; PyTorch {first['torch'].split('+')[0]}, fedrows "
+        f"{first['fedrows']}{dated(first)}. {commands}"
+    )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    given = [Path(word) for word in sys.argv[1:]]
+    usual = [
+        ROOT / "benchmarks" / "results",
+        ROOT / "docs" / "speed.md",
+        ROOT / "docs" / "speed.svg",
+    ]
+    main(*(given + usual[len(given) :]))

@@ -1,0 +1,116 @@
+"""What an experiment hands over: tables and figures, in plain numbers, and the runs behind them.
+
+An artefact goes to JSON and back unchanged, so one that was made is kept, and whoever draws it
+(the page, Markdown, PNG and SVG) needs nothing but this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a table, as text and as a value, beside the paper's own."""
+
+    text: str
+    value: float | None = None  # None where the cell has no number
+    paper: str | None = None  # what the paper prints there
+    paper_value: float | None = None  # the same as a number: the page shows value / paper_value
+    runs: tuple[str, ...] = ()  # the runs that made it, by id
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first cell of a row names it."""
+
+    key: str  # a file name: table2-movielens
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line, or one set of dots; low and high are the spread over seeds, or empty."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    kind: str = "line"  # line, dots, or guide: a level to compare with
+    runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    x: str
+    y: str
+    curves: tuple[Curve, ...]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of one or more panels."""
+
+    key: str  # a file name: figure3
+    title: str
+    panels: tuple[Panel, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """What an experiment came to. If `missing` says how to get its data, there is nothing else."""
+
+    name: str
+    title: str
+    summary: str = ""  # a sentence or two: what is seen here
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    missing: str = ""
+
+
+def as_dict(artefact: Artefact) -> dict[str, Any]:
+    """The artefact in plain dicts, lists and numbers."""
+    return asdict(artefact)
+
+
+def from_dict(found: Mapping[str, Any]) -> Artefact:
+    """The artefact that `as_dict` took apart."""
+    tables = tuple(
+        Table(
+            **{
+                **table,
+                "columns": tuple(table["columns"]),
+                "rows": tuple(tuple(_cell(cell) for cell in row) for row in table["rows"]),
+            }
+        )
+        for table in found["tables"]
+    )
+    figures = tuple(
+        Figure(**{**figure, "panels": tuple(_panel(panel) for panel in figure["panels"])})
+        for figure in found["figures"]
+    )
+    return Artefact(**{**found, "tables": tables, "figures": figures})
+
+
+def _cell(found: Mapping[str, Any]) -> Cell:
+    return Cell(**{**found, "runs": tuple(found["runs"])})
+
+
+def _panel(found: Mapping[str, Any]) -> Panel:
+    curves: Iterator[dict[str, Any]] = (
+        {key: tuple(value) if isinstance(value, list) else value for key, value in curve.items()}
+        for curve in found["curves"]
+    )
+    return Panel(**{**found, "curves": tuple(Curve(**curve) for curve in curves)})

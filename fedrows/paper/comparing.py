@@ -1,0 +1,123 @@
+"""The runs behind Table 2 and Table 3 of one task, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedrows import catalogue
+from fedrows.paper import searched
+from fedrows.paper.evaluated import Evaluated, Rates
+from fedrows.paper.experiment import Work
+from fedrows.study import Run, Setting, Study
+from fedrows.summary import METRICS, number, summarise
+from fedrows.task import presets
+from fedrows.trivial import baselines
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Runs side by side: by algorithm, or by K; and what each of them came to."""
+
+    runs: dict[str, list[Run]]
+    found: dict[str, dict[str, Any]]  # as in `fedrows.summary`
+    target: dict[str, Any]
+    rates: dict[str, Rates]
+
+    def first(self, name: str) -> float | None:
+        """The mean of rounds to the target; None unless every seed got there."""
+        stat = self.found[name]["rounds_to_target"]
+        return None if None in stat["values"] else number(stat["mean"])
+
+    def best(self, name: str, metric: str) -> float | None:
+        """The best value, mean over seeds."""
+        return number(self.found[name]["metrics"][metric]["best"]["mean"])
+
+    def rounds(self, name: str) -> int:
+        """How many rounds its runs have."""
+        return int(self.found[name]["rounds"])
+
+    def behind(self, name: str, others: Sequence[str], metric: str) -> dict[int, list[str]]:
+        """For every evaluated round, those of the others that it is not better than.
+
+        Means over seeds are compared; who has no finite value is behind.
+        """
+        sign = 1 if METRICS[metric][1] else -1
+        theirs = {other: _means(self.runs[other], metric) for other in others}
+        return {
+            at: [
+                other
+                for other, values in theirs.items()
+                if mine is None or ((it := values.get(at)) is not None and sign * mine <= sign * it)
+            ]
+            for at, mine in _means(self.runs[name], metric).items()
+        }
+
+
+def compare(work: Work, its: Evaluated) -> dict[str, Block]:
+    """All algorithms of a task at the paper's rates, and at searched rates."""
+    size = its.size(work)
+    preset = {name: _preset(its, name) for name in size.algorithms}
+    runs = _made(work, {name: its.setting(size, name) for name in preset}, size.seeds)
+    paper = _block(its, runs, preset)
+    found = searched.rates(work, its)
+    found = {name: found[name] for name in size.searched}
+    settings = {name: its.setting(size, name, rates) for name, rates in found.items()}
+    runs = _made(work, settings, size.searched_seeds or size.seeds)
+    return {"paper": paper, "searched": _block(its, runs, found)}
+
+
+def sweep(work: Work, its: Evaluated) -> Block:
+    """FedSubAvg with K varied, and CentralSGD with the default K, whose loss may be the target."""
+    size = its.size(work)
+    settings = {f"K = {k}": its.setting(size, "fedsubavg", clients_per_round=k) for k in size.sweep}
+    settings["centralsgd"] = its.setting(size, "centralsgd")
+    runs = _made(work, settings, size.sweep_seeds or size.seeds)
+    return _block(its, runs, {})
+
+
+def trivial(work: Work, its: Evaluated) -> dict[str, dict[str, float]]:
+    """The trivial baselines on the task's data, measured as its runs are."""
+    return baselines(work.load(its.task), its.size(work).plan.get("train_sample", 10_000))
+
+
+def _made(work: Work, settings: dict[str, Setting], seeds: Sequence[int]) -> dict[str, list[Run]]:
+    results = work.results(Study(list(settings.values()), seeds))
+    return {name: results.of(setting) for name, setting in settings.items()}
+
+
+def _block(its: Evaluated, runs: dict[str, list[Run]], rates: dict[str, Rates]) -> Block:
+    lines = [
+        {**line, "algorithm": name, "seed": run.seed}
+        for name, some in runs.items()
+        for run in some
+        for line in run.lines
+    ]
+    summary = summarise(lines, its.target)
+    return Block(
+        runs, {entry["name"]: entry for entry in summary["algorithms"]}, summary["target"], rates
+    )
+
+
+def _preset(its: Evaluated, name: str) -> Rates:
+    """The rates that a task presets: the local one, and FedAdam's server rate and τ."""
+    plan, own = presets(catalogue.task(its.task), name)
+    if name != "fedadam":
+        return {"lr": plan["lr"]}
+    algorithm = catalogue.algorithm(name)(**own)
+    return {key: getattr(algorithm, key) for key in ("server_lr", "tau")}
+
+
+def _means(runs: Sequence[Run], metric: str) -> dict[int, float | None]:
+    """The mean over seeds of a metric at each evaluated round; None if a seed has no value."""
+    at: dict[int, list[float | None]] = {}
+    for run in runs:
+        for line in run.lines:
+            at.setdefault(line["round"], []).append(number(line.get(metric)))
+    return {
+        round_: None if None in values else sum(v for v in values if v is not None) / len(values)
+        for round_, values in at.items()
+    }

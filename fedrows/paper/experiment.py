@@ -1,0 +1,43 @@
+"""What a module of this room defines: `EXPERIMENT`, a name and a function to make an artefact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedrows.data import FederatedData
+from fedrows.paper.artefact import Artefact
+from fedrows.study import Results, Study
+
+
+class Work(Protocol):
+    """What an experiment may ask of whoever carries it out."""
+
+    @property
+    def quick(self) -> bool:
+        """Whether a reduced version is wanted: minutes on two cores, for a first look."""
+
+    @property
+    def search(self) -> bool:
+        """Whether learning rates are searched anew."""
+
+    def load(self, task: str) -> FederatedData:
+        """A task's data; raises a FedrowsError that says how to get them where they are missing."""
+
+    def results(self, study: Study) -> Results:
+        """The runs of a study; what was run before is not run again."""
+
+    def say(self, text: str) -> None:
+        """Shows what goes on, in a line."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table, figure or theorem of the paper."""
+
+    name: str  # on the command line: fedrows paper NAME
+    title: str
+    make: Callable[[Work], Artefact]
+    tasks: tuple[str, ...] = ()  # whose data it needs; without them it is listed as missing
+    version: int = 1  # raised when `make` changes, so that a kept artefact is made anew

@@ -1,0 +1,197 @@
+"""The page put together: artefacts, runs and facts → `page.html`, a file that asks for nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from fedrows.paper.artefact import Artefact, Cell, Figure, Table
+from fedrows.paper.page import look, payload
+from fedrows.paper.page.facts import (
+    ABOUT,
+    QUICK,
+    TITLE,
+    is_quick,
+    seeds_of,
+    shown_facts,
+    verdict_of,
+)
+from fedrows.paper.page.files import Files
+from fedrows.paper.page.shape import left_out
+from fedrows.paper.page.svg import panel_chart, spacing
+from fedrows.paper.page.tidy import show_ratio
+from fedrows.report.chart import swatch
+from fedrows.report.template import fill, read
+
+Runs = Mapping[str, Mapping[str, Any]]
+
+NUMBER = re.compile(r"[<>≤≥~×+−-]?\s*\d")
+WORDS = 28  # characters: longer texts wrap
+
+
+def render(
+    artefacts: Sequence[Artefact], runs: Runs, facts: Mapping[str, Any], files: Files
+) -> str:
+    """The whole page as text."""
+    first = [a for a in artefacts if a.name == "claims"]
+    artefacts = [*first, *(a for a in artefacts if a.name != "claims")]
+    places = payload.runs_in_order(artefacts, runs)
+    figures, thinned = payload.figures_json(files.figures, places)
+    return fill(
+        read("page.html", __package__),
+        read("style.css", "fedrows.report") + read("page.css", __package__),
+        read("theme.js", "fedrows.report") + read("page.js", __package__),
+        title=str(facts.get("title") or TITLE),
+        about=str(facts.get("summary") or ("" if facts.get("title") else ABOUT)),
+        version_name=_version_name(facts),
+        quick=QUICK if is_quick(facts) else "",
+        facts=shown_facts(facts, artefacts, runs),
+        command=payload.command_of(facts),
+        sections=[_section(a, i, places, runs, files) for i, a in enumerate(artefacts)],
+        missing=[
+            (f"a{i}", a.title, _prose(a.missing)) for i, a in enumerate(artefacts) if a.missing
+        ],
+        runs=[_run(name, place, runs) for name, place in places.items()],
+        figures_json=Markup(figures),
+        runs_json=Markup(payload.runs_json(places, runs)),
+        thinned=thinned,
+        version=facts.get("fedrows") or "",
+    )
+
+
+def _section(
+    artefact: Artefact, place: int, places: Mapping[str, int], runs: Runs, files: Files
+) -> dict[str, Any]:
+    near = spacing(sum(len(p.curves) for f in files.figures.values() for p in f.panels))
+    return {
+        "id": f"a{place}",
+        "name": artefact.name,
+        "title": artefact.title,
+        "summary": _paragraphs(artefact.summary),
+        "missing": _prose(artefact.missing),
+        "tables": [_table(t, places, runs, files) for t in artefact.tables],
+        "figures": [_figure(f, places, files, near) for f in artefact.figures],
+    }
+
+
+def _table(table: Table, places: Mapping[str, int], runs: Runs, files: Files) -> dict[str, Any]:
+    kinds = [
+        _column([row[i] for row in table.rows if i < len(row)]) for i in range(len(table.columns))
+    ]
+    return {
+        "title": table.title,
+        "columns": [*zip(table.columns, kinds, strict=True)],
+        "rows": [
+            [_cell(cell, places, kind) for cell, kind in zip(row, kinds, strict=False)]
+            for row in table.rows
+        ],
+        "compared": any(cell.paper is not None for row in table.rows for cell in row),
+        "linked": any(cell.runs for row in table.rows for cell in row),
+        "note": _paragraphs(table.note),
+        "seeds": seeds_of(table, runs),
+        "csv": files.csv(table),
+    }
+
+
+def _column(cells: Sequence[Cell]) -> str:
+    """How a column stands: words wrap, other texts stand left, numbers stand right."""
+    if any(len(cell.text) > WORDS and cell.value is None for cell in cells):
+        return "words"
+    counts = (cell.value is not None or NUMBER.match(cell.text) for cell in cells)
+    return "" if any(counts) else "text"
+
+
+def _cell(cell: Cell, places: Mapping[str, int], kind: str) -> dict[str, Any]:
+    verdict = verdict_of(cell)
+    return {
+        "text": cell.text,
+        "paper": cell.paper,
+        "ratio": show_ratio(cell.value, cell.paper_value),
+        "runs": _places(cell.runs, places),
+        "kind": " ".join(filter(None, [kind, f"is-{verdict}" if verdict else ""])),
+    }
+
+
+def _figure(figure: Figure, places: Mapping[str, int], files: Files, near: float) -> dict[str, Any]:
+    looks, names = look.styles(figure), look.names(figure)
+    keys = {name: key for key, name in enumerate(names)}
+    made: dict[str, dict[str, None]] = {name: {} for name in names}  # by which runs, in order
+    for panel in figure.panels:
+        for curve in panel.curves:
+            made[curve.name].update(dict.fromkeys(curve.runs))
+    dotted = {c.name for p in figure.panels for c in p.curves if c.kind == "dots"}
+    return {
+        "key": files.name(figure),
+        "title": figure.title,
+        "note": _paragraphs(figure.note),
+        "legend": [
+            {
+                "key": keys[name],
+                "name": name,
+                "swatch": _dot(looks[name]) if name in dotted else swatch(looks[name]),
+                "runs": _places(tuple(made[name]), places),
+                "count": len(made[name]),
+            }
+            for name in names
+        ],
+        "panels": [
+            {"title": p.title, "svg": panel_chart(p, keys, looks, near), "left_out": left_out(p)}
+            for p in figure.panels
+        ],
+        "pictures": files.pictures(figure),
+        "csv": files.csv(figure),
+    }
+
+
+def _dot(style: str) -> Markup:
+    return Markup(
+        '<svg class="swatch {}" viewBox="0 0 28 10" aria-hidden="true">'
+        '<circle class="dot" cx="14" cy="5" r="4"/></svg>'
+    ).format(style)
+
+
+def _run(name: str, place: int, runs: Runs) -> dict[str, Any]:
+    run = runs.get(name, {})
+    seconds = run.get("seconds")
+    return {
+        "id": name,
+        "place": place,
+        "task": _name_of(run.get("task")),
+        "algorithm": _name_of(run.get("algorithm")),
+        "seed": "" if run.get("seed") is None else run["seed"],
+        "seconds": f"{seconds:,.1f}" if isinstance(seconds, int | float) else "",
+        "device": run.get("device") or "",
+    }
+
+
+def _version_name(facts: Mapping[str, Any]) -> str:
+    if not facts.keys() & {"quick", "mode"}:
+        return ""
+    return "quick version" if is_quick(facts) else "full version"
+
+
+def _name_of(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = value.get("name")
+    return "" if value is None else str(value)
+
+
+def _places(names: Sequence[str], places: Mapping[str, int]) -> str:
+    return " ".join(str(places[name]) for name in names)
+
+
+def _paragraphs(text: str) -> list[Markup]:
+    return [_prose(part.strip()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def _prose(text: str) -> Markup:
+    """Escaped text in which what stands between `backticks` is code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # one is left over
+        return Markup.escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts)
+    )

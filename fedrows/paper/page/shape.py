@@ -1,0 +1,94 @@
+"""What of a panel can be drawn, and where: the points of its curves, and its two axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fedrows.paper.artefact import Curve, Panel
+from fedrows.paper.page.look import level
+from fedrows.report.chart import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Axis,
+    Point,
+    linear_axis,
+    log_axis,
+)
+
+TOP = 30  # pixels: room for the title of the y axis
+PAD = 0.06  # share of an axis that stays free at its ends
+LARGEST = 1e300  # beyond it the sums of an axis may overflow
+
+Pieces = list[list[Point]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A panel laid out: value → pixel along both axes, and the pieces of each curve."""
+
+    x: Axis
+    y: Axis
+    curves: Sequence[tuple[Curve, Pieces]]
+
+    def at(self, point: Point) -> tuple[float, float]:
+        """The point's pixel."""
+        return self.x.place(point.x), self.y.place(point.y)
+
+
+def lay_out(panel: Panel) -> Shape:
+    """The axes that hold every point of the panel, its bands and guides."""
+    curves = [(its, pieces(its, panel)) for its in (level(c, panel) for c in panel.curves)]
+    points = [p for _, found in curves for piece in found for p in piece]
+    # what only goes right may begin and end at the frame
+    pad = 0.0 if all(rises(found) for _, found in curves) else PAD
+    x = _axis([p.x for p in points], LEFT, WIDTH - RIGHT, pad, log=panel.log_x)
+    reach = [v for p in points for v in (p.low, p.y, p.high)]
+    return Shape(x, _axis(reach, HEIGHT - BOTTOM, TOP, PAD, log=panel.log_y), curves)
+
+
+def rises(found: Pieces) -> bool:
+    """Whether x never goes back inside a piece."""
+    return all(a.x <= b.x for piece in found for a, b in pairwise(piece))
+
+
+def pieces(curve: Curve, panel: Panel) -> Pieces:
+    """The points that can be drawn, in pieces: a NaN, or zero on a log axis, parts a line."""
+    found: Pieces = [[]]
+    bands = len(curve.low) == len(curve.high) == len(curve.y)
+    lows, highs = (curve.low, curve.high) if bands else (curve.y, curve.y)
+    for values in zip(curve.x, curve.y, lows, highs, strict=False):
+        x, y, low, high = (math.nan if v is None else float(v) for v in values)
+        if not (_fits(x, log=panel.log_x) and _fits(y, log=panel.log_y)):
+            found.append([])
+            continue
+        low, high = (v if _fits(v, log=panel.log_y) else y for v in (low, high))
+        found[-1].append(Point(x, y, low, high))
+    return [piece for piece in found if piece]
+
+
+def left_out(panel: Panel) -> int:
+    """How many numbers of a panel have no place on its logarithmic axes."""
+    return sum(
+        1
+        for curve in panel.curves
+        for x, y in zip(curve.x, curve.y, strict=False)
+        if (panel.log_x and x is not None and x <= 0) or (panel.log_y and y is not None and y <= 0)
+    )
+
+
+def _fits(value: float, *, log: bool) -> bool:
+    return abs(value) < LARGEST and (value > 0 or not log)
+
+
+def _axis(values: Sequence[float], start: float, end: float, pad: float, *, log: bool) -> Axis:
+    if not values:
+        values = (1.0, 10.0) if log else (0.0, 1.0)
+    if log:
+        return log_axis(values, start, end)
+    return linear_axis(values, start, end, pad)

@@ -1,0 +1,208 @@
+"""Table 2 and Figure 3, with the appendix's Figure 6: the algorithms side by side on one task.
+
+Rounds to the target are by the paper's rule: the best train loss of CentralSGD, seed by seed, or an
+AUC of 0.6; only evaluated rounds count. Beside the rates of the paper stand searched ones, where
+the rule is applied to the searched CentralSGD. Two ablations, the holders' mean and the stepped-on
+mean, and the trivial baselines of `fedrows.trivial` are in every table and beside every curve.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from fedrows.paper import searched
+from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
+from fedrows.paper.comparing import Block, compare, trivial
+from fedrows.paper.curves import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
+from fedrows.paper.evaluated import Evaluated
+from fedrows.paper.experiment import Experiment, Work
+from fedrows.study import Run
+from fedrows.summary import METRICS, display, number, show, show_rounds, show_speed_up
+from fedrows.trivial import NAMES, PSEUDO
+
+WHICH = {"paper": "the paper's rates", "searched": "searched rates"}
+_FIGURES = {0: ("figure3", "Figure 3"), 1: ("figure6", "Figure 6")}  # by place in `metrics`
+
+
+def experiment(its: Evaluated) -> Experiment:
+    """The experiment of one task."""
+    return Experiment(
+        f"table2-{its.task}",
+        f"Table 2, Figures 3 and 6: the algorithms on {its.name}",
+        lambda work: make(work, its),
+        tasks=(its.task,),
+    )
+
+
+def make(work: Work, its: Evaluated) -> Artefact:
+    """Tables and figures of one task."""
+    work.say(f"{its.name}: the algorithms at the paper's rates and at searched rates")
+    blocks, levels = compare(work, its), trivial(work, its)
+    notes = {
+        "paper": _sentences(its.caveat, its.size(work).reduced),
+        "searched": _sentences(searched.origin(work, its), its.size(work).reduced),
+    }
+    tables = [
+        _table(its, which, block, levels, notes[which], beside=its.size(work).whole)
+        for which, block in blocks.items()
+    ]
+    tables += [table for which, block in blocks.items() if (table := _by_heat(its, which, block))]
+    figures = [_figure(its, blocks, levels, place) for place in range(2)]
+    if any(_buckets(block) for block in blocks.values()):
+        figures.append(_heat_figure(its, blocks))
+    return Artefact(
+        f"table2-{its.task}",
+        f"Table 2, Figures 3 and 6: {its.model} on {its.name}",
+        _summary(its, blocks),
+        tuple(tables),
+        tuple(figures),
+    )
+
+
+def _table(
+    its: Evaluated, which: str, block: Block, levels: Levels, note: str, beside: bool
+) -> Table:
+    """The table at some rates; the paper's values stand `beside` ours where runs are like its."""
+    columns = ["Algorithm", "Rate", f"Rounds to {goal(block.target)}", "Speed-up"]
+    for metric in its.metrics:
+        columns += [f"Best {METRICS[metric][0]}", f"Final {METRICS[metric][0]}"]
+    beside = beside and which == "paper"
+    rows = [tuple(_row(its, block, name, beside)) for name in block.runs]
+    for name, level in levels.items():
+        cells = [Cell(NAMES[name]), Cell("–"), Cell("–"), Cell("–")]
+        for metric in its.metrics:
+            cells += [level_cell(level[metric], metric), Cell("–")]
+        rows.append(tuple(cells))
+    about = (
+        f"± is the sample standard deviation over seeds. Speed-up is over FedAvg. The last rows "
+        f"only count training examples ({PSEUDO:g} pseudo-examples at the prior; both means are "
+        f"added as logits)."
+    )
+    return Table(
+        f"table2-{its.task}-{which}",
+        f"{its.name}, {its.model}, at {WHICH[which]}",
+        tuple(columns),
+        tuple(rows),
+        f"{note} {about}",
+    )
+
+
+def _row(its: Evaluated, block: Block, name: str, beside: bool) -> list[Cell]:
+    entry, runs = block.found[name], block.runs[name]
+    rounds = its.rounds.get(name) if beside else None
+    speed = entry["speed_up"]
+    cells = [
+        Cell(display(name), runs=ids(runs)),
+        Cell(searched.show(block.rates[name])),
+        Cell(show_rounds(entry), block.first(name), rounds, printed(rounds), ids(runs)),
+        Cell(show_speed_up(speed), None if speed is None else speed["value"], runs=ids(runs)),
+    ]
+    for metric in its.metrics:
+        stats = entry["metrics"][metric]
+        paper = its.best.get(name) if beside and metric == its.metric else None
+        cells += [
+            stat_cell(stats["best"], metric, runs, paper),
+            stat_cell(stats["final"], metric, runs),
+        ]
+    return cells
+
+
+def _figure(its: Evaluated, blocks: dict[str, Block], levels: Levels, place: int) -> Figure:
+    metric = its.metrics[place]
+    key, title = _FIGURES[place]
+    what = METRICS[metric][0]
+    panels = tuple(
+        Panel(
+            f"at {WHICH[which]}",
+            "round",
+            what,
+            (
+                *(curve(display(name), runs, metric) for name, runs in block.runs.items()),
+                *guides(levels, metric, max(map(block.rounds, block.runs))),
+            ),
+        )
+        for which, block in blocks.items()
+    )
+    note = "The bands are ± one sample standard deviation over seeds; the levels only count."
+    return Figure(f"{key}-{its.task}", f"{title}: {what} on {its.name}", panels, note)
+
+
+def _buckets(block: Block) -> list[dict[str, Any]]:
+    """The buckets by heat of the data; none if they do not say what an example is about."""
+    run = next(iter(block.runs.values()))[0]
+    return list(run.lines[-1]["buckets"])
+
+
+def _by_heat(its: Evaluated, which: str, block: Block) -> Table | None:
+    """Final test loss and AUC by the number of clients that hold what an example is about."""
+    buckets = _buckets(block)
+    if not buckets:
+        return None
+    spans = [f"{b['low']:,}–{b['high']:,}" if b["high"] else "0" for b in buckets]
+    count = tuple(Cell(f"{b['examples']:,}", float(b["examples"])) for b in buckets)
+    rows = [(Cell("test examples"), *count)]
+    for metric, title in (("loss", "loss"), ("auc", "AUC")):
+        for name, runs in block.runs.items():
+            values = [_final(runs, at, metric) for at in range(len(buckets))]
+            cells = (
+                Cell("–") if v is None else Cell(f"{v:.3f}", v, runs=ids(runs)) for v in values
+            )
+            rows.append((Cell(f"{display(name)}, {title}"), *cells))
+    return Table(
+        f"heat-{its.task}-{which}",
+        f"{its.name}: final test loss and AUC by heat, at {WHICH[which]}",
+        ("clients that hold the item", *spans),
+        tuple(rows),
+        "Means over seeds after the last round, by the heat of the item in training.",
+    )
+
+
+def _heat_figure(its: Evaluated, blocks: dict[str, Block]) -> Figure:
+    panels = []
+    for metric, title in (("loss", "test loss"), ("auc", "test AUC")):
+        for which, block in blocks.items():
+            curves = tuple(_heat_curve(block, name, metric) for name in block.runs)
+            place = "clients that hold the item (0 drawn at 0.5)"
+            panels.append(Panel(f"{title}, at {WHICH[which]}", place, title, curves, log_x=True))
+    return Figure(
+        f"heat-{its.task}", f"Final test loss and AUC by heat on {its.name}", tuple(panels)
+    )
+
+
+def _heat_curve(block: Block, name: str, metric: str) -> Curve:
+    """A value by heat, drawn in the middle of each bucket."""
+    runs = block.runs[name]
+    found = [
+        (max(b["low"], 0.5) ** 0.5 * max(b["high"], 0.5) ** 0.5, value)
+        for at, b in enumerate(_buckets(block))
+        if (value := _final(runs, at, metric)) is not None
+    ]
+    return Curve(
+        display(name), tuple(x for x, _ in found), tuple(y for _, y in found), runs=ids(runs)
+    )
+
+
+def _final(runs: list[Run], at: int, metric: str) -> float | None:
+    """A bucket's value after the last round, mean over seeds; None if a seed has none."""
+    values = [number(run.lines[-1]["buckets"][at][metric]) for run in runs]
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(runs) else None
+
+
+def _summary(its: Evaluated, blocks: dict[str, Block]) -> str:
+    """FedSubAvg beside FedAvg, at both rates."""
+    parts = []
+    for which, block in blocks.items():
+        if {"fedavg", "fedsubavg"} <= block.runs.keys():
+            sub, avg = (
+                f"{display(name)} {show_rounds(block.found[name])} rounds, best "
+                + show(block.found[name]["metrics"][its.metric]["best"], METRICS[its.metric][2])
+                for name in ("fedsubavg", "fedavg")
+            )
+            parts.append(f"At {WHICH[which]}: {sub}; {avg}.")
+    return " ".join(parts)
+
+
+def _sentences(*parts: str) -> str:
+    return " ".join(part for part in parts if part)

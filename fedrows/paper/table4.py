@@ -1,0 +1,99 @@
+"""Table 4: the learning rates that the runs use, beside the paper's; and the searched ones.
+
+The first table reads the tasks' presets, so it cannot say anything else than what runs. With
+`--search` the search is done again, and every candidate is shown.
+"""
+
+from __future__ import annotations
+
+from fedrows import catalogue
+from fedrows.errors import FedrowsError
+from fedrows.paper import searched
+from fedrows.paper.artefact import Artefact, Cell, Table
+from fedrows.paper.curves import ids
+from fedrows.paper.evaluated import ALL, Evaluated, Rates
+from fedrows.paper.experiment import Experiment, Work
+from fedrows.paper.tasks import TASKS
+from fedrows.summary import METRICS, display
+from fedrows.task import presets
+
+LOCAL = tuple(name for name in ALL if name != "fedadam")  # Table 5 has FedAdam
+
+
+def make(work: Work) -> Artefact:
+    """The rates of the presets and the searched ones; with a search, its candidates too."""
+    rows, tables = [], []
+    for its in TASKS:
+        if anew := searched.searches(work, its):
+            work.say(f"{its.name}: searching learning rates")
+        try:
+            rates, how = searched.rates(work, its), searched.origin(work, its)
+            tables += [_candidates(work, its)] if anew else []
+        except FedrowsError as error:  # such as data that are missing
+            rates, how = {}, f"Not searched: {error}"
+        cells = (_rate(its, rates.get(name)) for name in ALL)
+        rows.append((Cell(its.name), *cells, Cell(how)))
+    return Artefact(
+        "table4",
+        "Table 4: learning rates",
+        "The runs at the paper's rates have its Table 4; FedAdam's are in Table 5.",
+        (_presets(), _searched(rows), *tables),
+    )
+
+
+def _presets() -> Table:
+    rows = []
+    for its in TASKS:
+        cells = [Cell(its.name)]
+        for name in LOCAL:
+            rate = presets(catalogue.task(its.task), name)[0]["lr"]
+            paper = its.lr.get(name)
+            cells.append(Cell(f"{rate:g}", rate, None if paper is None else f"{paper:g}", paper))
+        rows.append(tuple(cells))
+    return Table(
+        "table4",
+        "Learning rates of the presets",
+        ("", *map(display, LOCAL)),
+        tuple(rows),
+        "The paper's Scaffold is the server-side approximation on the CTR tasks. The ablations "
+        "have FedSubAvg's rates. Amazon's rates are multiplied by 0.999 after every round, and "
+        "gradients of the CTR tasks are clipped at norm 5, as in the code of the paper's authors.",
+    )
+
+
+def _rate(its: Evaluated, rates: Rates | None) -> Cell:
+    if rates is None:
+        return Cell("–")
+    return Cell(searched.show(rates) + ("*" if searched.at_edge(its, rates) else ""))
+
+
+def _searched(rows: list[tuple[Cell, ...]]) -> Table:
+    return Table(
+        "table4-searched",
+        "Searched learning rates",
+        ("", *map(display, ALL), "how"),
+        tuple(rows),
+        "* at the edge of what was tried: others beyond might do better. On the CTR tasks the "
+        "search has seen the test set, for all algorithms alike: nothing else was held out.",
+    )
+
+
+def _candidates(work: Work, its: Evaluated) -> Table:
+    rows = []
+    for name, tried in searched.search(work, its).items():
+        for rate, run in tried:
+            value = searched.value_of(run, its.metric)
+            text = "diverged" if value is None else f"{value:.{METRICS[its.metric][2]}f}"
+            rows.append(
+                (Cell(display(name)), Cell(searched.show(rate)), Cell(text, value, runs=ids([run])))
+            )
+    return Table(
+        f"table4-search-{its.task}",
+        f"The search on {its.name}",
+        ("algorithm", "rate", f"best {METRICS[its.metric][0]}"),
+        tuple(rows),
+        searched.origin(work, its),
+    )
+
+
+EXPERIMENT = Experiment("table4", "Table 4: learning rates, and their search", make)

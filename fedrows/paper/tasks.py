@@ -1,0 +1,221 @@
+"""The four tasks of the evaluation section, with the numbers that the paper prints of them.
+
+Those are of Tables 1 to 5 and of the text around Figure 3; "1000+" is a target that was not reached
+in so many rounds. A full run keeps the paper's K, batches and steps. A quick one has fewer clients
+and rounds on the deep tasks, and shorter histories and tweets: it shows that all of it works, and
+says little of who wins.
+"""
+
+from __future__ import annotations
+
+from fedrows.paper.evaluated import ALL, FEW, Evaluated, Size
+from fedrows.summary import Target
+
+SEEDS = (0, 1, 2)
+NO_EXACT = tuple(name for name in ALL if name != "scaffold")
+NO_APPROXIMATION = tuple(name for name in ALL if name not in ("scaffoldapprox", "holdersmean"))
+
+MOVIELENS = Evaluated(
+    task="movielens",
+    name="MovieLens",
+    model="LR",
+    target=Target("train_loss", rounds=200),
+    paper_target=0.325,
+    metrics=("train_loss", "test_accuracy", "test_auc"),
+    rounds={
+        "centralsgd": "180",
+        "fedavg": "170",
+        "fedprox": "170",
+        "scaffold": "180",
+        "fedadam": "170",
+        "fedsubavg": "100",
+    },
+    best={},
+    sweep={10: "100", 30: "110", 50: "100"},
+    lr={
+        "centralsgd": 0.1,
+        "fedavg": 0.1,
+        "fedprox": 0.1,
+        "scaffold": 0.1,
+        "fedsubavg": 0.1,
+    },
+    adam={"lr": "0.1", "server_lr": "1", "beta1": "0.9", "beta2": "99"},
+    statistics=("6,040", "1,000,209", "165", "4,331"),
+    grid=(0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
+    caveat="All ratings of MovieLens-1M. The paper's loss of 0.325 may be half of a cross-entropy, "
+    "as in its authors' code: the rule is followed, not the number.",
+    full=Size(rounds=300, every=10, seeds=SEEDS, sweep=(10, 30, 50), search_rounds=200),
+    quick=Size(
+        rounds=300,
+        every=10,
+        seeds=(0,),
+        sweep=(10, 30, 50),
+        search_rounds=200,
+        reduced="One seed.",
+    ),
+)
+
+SENT140 = Evaluated(
+    task="sent140",
+    name="Sent140",
+    model="LSTM",
+    target=Target("train_loss", rounds=1000),
+    paper_target=0.380,
+    metrics=("train_loss", "test_accuracy", "test_auc"),
+    rounds={
+        "centralsgd": "980",
+        "fedavg": "1000+",
+        "fedprox": "1000+",
+        "scaffold": "1000+",
+        "fedadam": "1000+",
+        "fedsubavg": "260",
+    },
+    best={},
+    sweep={10: "420", 30: "270", 50: "260"},
+    lr={
+        "centralsgd": 0.1,
+        "fedavg": 0.1,
+        "fedprox": 0.1,
+        "scaffold": 0.1,
+        "fedsubavg": 0.1,
+    },
+    adam={"lr": "1", "server_lr": "1", "beta1": "0.9", "beta2": "0.99"},
+    statistics=("1,473", "79,050", "54", "1,451"),
+    grid=(0.1, 0.3, 1.0, 3.0),
+    caveat="A tenth of the tweets of the paper's 1,473 clients, 7 a client instead of 54: a model "
+    "can learn them by heart.",
+    full=Size(
+        rounds=1000,
+        every=20,
+        seeds=SEEDS,
+        searched=NO_APPROXIMATION,
+        searched_seeds=(0,),
+        sweep=(10, 30, 50),
+        search_rounds=200,
+    ),
+    quick=Size(
+        rounds=20,
+        every=10,
+        seeds=(0,),
+        searched=FEW,
+        sweep=(2, 5),
+        search_rounds=20,
+        plan={"clients_per_round": 5, "train_sample": 1000},
+        data={"tokens": 12},
+        reduced="20 rounds of 5 clients, the first 12 tokens of a tweet, one seed, and a train "
+        "loss over 1,000 tweets: too little to learn from.",
+    ),
+)
+
+AMAZON = Evaluated(
+    task="amazon",
+    name="Amazon",
+    model="DIN",
+    target=Target("test_auc", value=0.6),
+    paper_target=0.6,
+    metrics=("test_auc", "test_gauc", "test_accuracy"),
+    rounds={
+        "centralsgd": "20",
+        "fedavg": "200+",
+        "fedprox": "200+",
+        "scaffoldapprox": "200+",
+        "fedadam": "16",
+        "fedsubavg": "53",
+    },
+    best={
+        "centralsgd": 0.654,
+        "fedavg": 0.523,
+        "fedprox": 0.519,
+        "scaffoldapprox": 0.514,
+        "fedadam": 0.633,
+        "fedsubavg": 0.641,
+    },
+    sweep={20: "95", 60: "57", 100: "53"},
+    lr={
+        "centralsgd": 0.05,
+        "fedavg": 0.1,
+        "fedprox": 0.1,
+        "scaffoldapprox": 0.1,
+        "fedsubavg": 0.05,
+    },
+    adam={"lr": "0.1", "server_lr": "0.001", "beta1": "0.9", "beta2": "0.999"},
+    statistics=("1,870", "123,147", "66", "232"),
+    grid=(0.03, 0.1, 0.3, 1.0, 3.0),
+    caveat="The authors' training rows only, each client's last fifth held out in place of the "
+    "paper's test split, and histories fed, which the authors' code set to zero by a slip.",
+    full=Size(rounds=200, every=5, seeds=SEEDS, sweep=(20, 60, 100), search_rounds=100),
+    quick=Size(
+        rounds=60,
+        every=20,
+        seeds=(0,),
+        searched=FEW,
+        sweep=(5, 10, 20),
+        search_rounds=20,
+        plan={"clients_per_round": 20, "train_sample": 2000},
+        data={"history": 20},
+        reduced="60 rounds of 20 clients, histories of 20 items, one seed.",
+    ),
+)
+
+TAOBAO = Evaluated(
+    task="taobao",
+    name="Taobao (for Alibaba)",
+    model="DIN",
+    target=Target("test_auc", value=0.6),
+    paper_target=0.6,
+    metrics=("test_auc", "test_gauc", "test_accuracy"),
+    rounds={
+        "centralsgd": "265",
+        "fedavg": "5000+",
+        "fedprox": "5000+",
+        "scaffoldapprox": "5000+",
+        "fedadam": "5000+",
+        "fedsubavg": "610",
+    },
+    best={
+        "centralsgd": 0.642,
+        "fedavg": 0.509,
+        "fedprox": 0.514,
+        "scaffoldapprox": 0.507,
+        "fedadam": 0.554,
+        "fedsubavg": 0.626,
+    },
+    sweep={20: "3469", 60: "1030", 100: "610"},
+    lr={
+        "centralsgd": 1.0,
+        "fedavg": 1.0,
+        "fedprox": 1.0,
+        "scaffoldapprox": 1.0,
+        "fedsubavg": 0.3,
+    },
+    adam={"lr": "1", "server_lr": "0.001", "beta1": "0.9", "beta2": "0.99"},
+    statistics=("49,023", "16,864,641", "344", "3,142"),
+    grid=(0.1, 0.3, 1.0, 3.0),
+    caveat="Alibaba's log is private. Purchases and carts of as many Taobao users stand in, with "
+    "drawn negatives, no clicks and 11 examples a client instead of 344; by the rarity of its item "
+    "alone a test purchase has an AUC of 0.58.",
+    full=Size(
+        rounds=400,
+        every=50,
+        seeds=SEEDS,
+        algorithms=NO_EXACT,  # exact Scaffold would keep 9 GB at the clients
+        searched=FEW,
+        sweep=(20, 60, 100),
+        search_rounds=100,
+    ),
+    quick=Size(
+        rounds=10,
+        every=5,
+        seeds=(0,),
+        algorithms=NO_EXACT,
+        searched=FEW,
+        sweep=(5, 10),
+        search_rounds=10,
+        plan={"clients_per_round": 10, "batch_size": 8, "train_sample": 1000},
+        data={"history": 5},
+        reduced="10 rounds of 10 clients with batches of 8, histories of 5 items, one seed: too "
+        "little to learn from.",
+    ),
+)
+
+TASKS = (MOVIELENS, SENT140, AMAZON, TAOBAO)

@@ -1,0 +1,67 @@
+"""X^t of Theorem 3: the model after every local iteration, as if all N clients had trained.
+
+Between two rounds X^t is the algorithm's step over the updates of all N clients so far; at the
+end of a round only the K that were drawn count. The drawn clients, their batches and the step are
+those of the server's own rounds, so that every I-th X^t is the model of an ordinary run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from fedrows.algorithm import Algorithm, Round
+from fedrows.batches import batches, local_data
+from fedrows.client import step_
+from fedrows.data import FederatedData
+from fedrows.fleet import SimulatedFleet
+from fedrows.model import Model
+from fedrows.params import Params, Submodels, take, total
+from fedrows.plan import Plan
+from fedrows.seeds import COHORT, choose
+from fedrows.server import begin
+
+
+def iterations(
+    data: FederatedData, model: Model, algorithm: Algorithm, plan: Plan
+) -> Iterator[Params]:
+    """X^1, X^2, … X^(rounds · I), and the model after the last round; each a copy.
+
+    For algorithms that keep nothing, at the server or at a client, and clients of equal weight.
+    """
+    fleet = SimulatedFleet(model, algorithm, data, plan)
+    params, heat = begin(model, algorithm, plan).params, fleet.heat()
+    everyone = torch.arange(fleet.clients)
+    index, local = fleet.index_sets(everyone), local_data(fleet.data, everyone)
+
+    def moved(params: Params, update: Submodels, cohort: Tensor) -> Params:
+        after, ones = params.copy(), torch.ones(len(cohort), dtype=torch.float64)
+        facts = Round(number, plan.lr_at(number), fleet.clients, float(fleet.clients), cohort)
+        algorithm.step_(after, {}, total(update, ones, ones), heat, facts)
+        return after
+
+    yield params.copy()
+    for number in range(1, plan.rounds + 1):
+        start = take(params, index, fleet.clients)
+        here = start.map(torch.clone)
+        stream = batches(local, index, plan, number)
+        for step, batch in enumerate(stream, start=1):
+            lr = plan.lr_at(number)
+            step_(model, algorithm, here, start, None, None, (), plan.clip, lr, [batch])
+            if step < plan.local_steps:
+                yield moved(params, here.map(torch.sub, start), everyone)
+        cohort = choose(plan.seed, COHORT, number, fleet.clients, plan.clients_per_round)
+        params = moved(params, _of(here.map(torch.sub, start), cohort), cohort)
+        yield params.copy()
+
+
+def _of(update: Submodels, cohort: Tensor) -> Submodels:
+    """The part of all clients' updates that a cohort made."""
+    index = {table: its.select(cohort) for table, its in update.index.items()}
+    rows = {}
+    for table, its in index.items():
+        assert its.source is not None, "a selected index knows where it comes from"
+        rows[table] = update.rows[table][its.source]
+    return Submodels(index, rows, {name: x[cohort] for name, x in update.dense.items()})

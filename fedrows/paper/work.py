@@ -1,0 +1,206 @@
+"""Carries experiments out in a folder, and keeps what they came to.
+
+    DIR/runs/<id>.json.gz       finished runs (see `fedrows.study`)
+    DIR/artefacts/<name>.json   what an experiment came to, and what it was made of
+
+An artefact is made anew when its experiment, the files of its data, a run it used, the way it was
+asked for or the version of fedrows has changed. Data files are told apart by their SHA-256, so
+finding out that nothing has changed loads no data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedrows import __version__, catalogue
+from fedrows.data import FederatedData
+from fedrows.errors import DataError, FedrowsError
+from fedrows.fetch import data_folder
+from fedrows.folder import write_whole
+from fedrows.paper.artefact import Artefact, as_dict, from_dict
+from fedrows.paper.catalogue import asks_for_runs, code_of
+from fedrows.paper.experiment import Experiment
+from fedrows.study import Progress, Results, Say, Study, crew_for, kept, make
+from fedrows.study.bench import Bench, sentence
+from fedrows.study.crew import Crew
+from fedrows.study.kept import DamagedError, content_of, digest_of, place_of
+from fedrows.study.setting import Settled, files_of
+
+ARTEFACTS = "artefacts"
+TOLD = ("seed", "command", "seconds", "device", "torch", "fedrows", "finished", "config")
+MADE, KEPT, MISSING, FAILED = "made", "as before", "data missing", "failed"
+
+
+class _Later(BaseException):
+    """An experiment has asked for runs that are to be made together with those of others."""
+
+
+@dataclass
+class Workplace:
+    """A folder, and how the experiments in it are asked for."""
+
+    folder: Path
+    quick: bool = False
+    search: bool = False
+    seeds: Sequence[int] = ()  # instead of the experiments' own
+    device: str = "auto"
+    workers: int | None = None
+    tell: Say = print
+    progress: Progress | None = None
+    _bench: Bench = field(default_factory=Bench, init=False, repr=False)
+    _crew: Crew | None = field(default=None, init=False, repr=False)
+    _later: dict[str, Settled] | None = field(default=None, init=False, repr=False)
+    _done: dict[str, tuple[Artefact, str]] = field(default_factory=dict, init=False, repr=False)
+    _used: set[str] = field(default_factory=set, init=False, repr=False)  # by the present one
+
+    def load(self, task: str) -> FederatedData:
+        """A task's data, loaded once."""
+        return self._bench.load(task)
+
+    def results(self, study: Study) -> Results:
+        """The runs of a study; only those that are missing are made."""
+        if self.seeds:
+            study = Study(study.settings, self.seeds)
+        if self._later is not None:
+            wanted = study.wanted()
+            there = kept(self.folder, wanted, self.tell)
+            if missing := {run: one for run, one in wanted.items() if run not in there}:
+                self._later |= missing
+                raise _Later
+        results = study.run(
+            self.folder,
+            say=self.say,
+            device=self.device,
+            progress=self.progress,
+            crew=self._hired(),
+        )
+        self._used |= {run.id for run in results.runs}
+        return results
+
+    def say(self, text: str) -> None:
+        """Shows a line, if the experiment is about to be made."""
+        if self._later is None:
+            self.tell(text)
+
+    def ahead(self, experiments: Sequence[Experiment]) -> None:
+        """Makes the runs of several experiments together: none waits for another's last run.
+
+        Each is tried until it asks for runs that are not there. Those of all of them are made, and
+        so on, until none asks for new ones. A run that fails is named when it is asked for again.
+        """
+        left = [its for its in experiments if asks_for_runs(its) and not self._lacking(its)]
+        tried: set[str] = set()
+        while True:
+            self._later = {}
+            try:
+                for its in list(left):
+                    with suppress(_Later):
+                        self._done[its.name] = self.make(its)
+                        left.remove(its)
+                missing = {run: one for run, one in self._later.items() if run not in tried}
+            finally:
+                self._later = None
+            if not missing:
+                return
+            tried |= missing.keys()
+            make(missing, self.folder, self._hired(), self.device, self.progress)
+
+    def make(self, experiment: Experiment) -> tuple[Artefact, str]:
+        """What an experiment came to, and whether it was made, kept, lacks data or failed."""
+        if experiment.name in self._done:
+            return self._done[experiment.name]
+        if lacking := self._lacking(experiment):
+            return Artefact(experiment.name, experiment.title, missing=lacking), MISSING
+        if (before := self.kept(experiment)) is not None:
+            return before, KEPT
+        self._used = set()
+        try:
+            artefact = experiment.make(self)
+        except Exception as error:  # the others go on
+            if not isinstance(error, FedrowsError):
+                traceback.print_exc()
+            why = f"Not made: {sentence(error)}"
+            return Artefact(experiment.name, experiment.title, why), FAILED
+        content = {
+            "key": self._key(experiment),
+            "runs": {run: digest_of(place_of(self.folder, run)) for run in sorted(self._used)},
+            "artefact": as_dict(artefact),
+        }
+        self._place(experiment).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self._place(experiment), json.dumps(content).encode())  # NaN stays NaN
+        return artefact, MADE
+
+    def kept(self, experiment: Experiment) -> Artefact | None:
+        """The artefact that was made before, if nothing it was made of has changed."""
+        try:
+            content = json.loads(self._place(experiment).read_bytes())
+            if content["key"] != self._key(experiment):
+                return None
+            for run, digest in content["runs"].items():
+                if digest_of(place_of(self.folder, run)) != digest:
+                    return None
+            return from_dict(content["artefact"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def close(self) -> None:
+        """Stops the workers."""
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
+
+    def runs_of(self, artefacts: Sequence[Artefact]) -> dict[str, dict[str, Any]]:
+        """What is told of the runs behind some artefacts, by id."""
+        found = {}
+        for run in sorted({run for artefact in artefacts for run in _ids(artefact)}):
+            try:
+                content = content_of(place_of(self.folder, run))
+            except DamagedError:
+                continue
+            setting = content["setting"]
+            own = {key: setting[key] for key in ("task", "algorithm", "label")}
+            found[run] = own | {key: content[key] for key in TOLD}
+        return found
+
+    def _hired(self) -> Crew:
+        """The crew, which keeps its data from one study to the next."""
+        self._crew = self._crew or crew_for(self.workers, self.device, bench=self._bench)
+        return self._crew
+
+    def _lacking(self, experiment: Experiment) -> str:
+        """How to get the data that an experiment lacks; nothing if it lacks none."""
+        for name in experiment.tasks:
+            source = catalogue.task(name).source
+            folder = None if source is None else data_folder() / source.folder
+            if folder is None or (folder.is_dir() and any(folder.iterdir())):
+                continue
+            try:
+                self.load(name)  # the task knows how to say it
+            except DataError as error:
+                return str(error)
+        return ""
+
+    def _key(self, experiment: Experiment) -> str:
+        made_of = {
+            "experiment": [experiment.name, experiment.version, code_of(experiment)],
+            "asked": [self.quick, self.search, list(self.seeds)],
+            "files": {task: files_of(task) for task in experiment.tasks},
+            "fedrows": __version__,
+        }
+        return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+
+    def _place(self, experiment: Experiment) -> Path:
+        return self.folder / ARTEFACTS / f"{experiment.name}.json"
+
+
+def _ids(artefact: Artefact) -> set[str]:
+    cells = {run for t in artefact.tables for row in t.rows for cell in row for run in cell.runs}
+    panels = [panel for figure in artefact.figures for panel in figure.panels]
+    return cells | {run for panel in panels for curve in panel.curves for run in curve.runs}

@@ -1,0 +1,51 @@
+"""The numbers of a study as a tidy frame: a row per setting, seed and evaluated round."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from fedrows.errors import UnknownNameError
+from fedrows.study.kept import Run, StudyError
+
+PACKAGES = ("polars", "pandas")
+
+
+def frame(runs: Sequence[Run], package: str) -> Any:
+    """The frame; what a setting gives beside its presets is a column too."""
+    if package not in PACKAGES:
+        raise UnknownNameError("package for frames", package, PACKAGES)
+    try:
+        made = importlib.import_module(package)
+    except ImportError:
+        raise StudyError(
+            f"A frame of {package} needs {package}, which is not installed: pip install {package}."
+        ) from None
+    return made.DataFrame(columns(runs))
+
+
+def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """The same as plain lists; None where a run has no such number."""
+    given = dict.fromkeys(key for run in runs for key in _given(run))
+    rows = [
+        {
+            "run": run.id,
+            "task": run.setting.task,
+            "label": run.setting.label,
+            **dict.fromkeys(given),
+            **_given(run),
+            **{key: value for key, value in line.items() if not isinstance(value, dict | list)},
+        }
+        for run in runs
+        for line in run.lines
+    ]
+    order = ["run", "task", "algorithm", "label", *given, "seed", "round"]
+    names = dict.fromkeys([*order, *(key for row in rows for key in row)])
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _given(run: Run) -> dict[str, Any]:
+    setting = run.setting
+    data = {f"data_{key}": value for key, value in setting.data.items()}
+    return {**data, **setting.options, **setting.plan}

@@ -1,0 +1,181 @@
+"""A setting: one cell of a study but for its seed, and what its name on the disk is made of.
+
+What is not given comes from the task's presets. A study decides device and threads by itself, so
+that the same setting has the same id, and on one kind of device the same numbers, everywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedrows import catalogue
+from fedrows.algorithm import Algorithm
+from fedrows.errors import PlanError, UnknownNameError
+from fedrows.fetch import data_folder
+from fedrows.options import options
+from fedrows.plan import Plan
+from fedrows.private.options import Privacy
+from fedrows.task import Task, presets
+
+FORMAT = 1  # grows when the same setting comes to other numbers, or a run's file changes
+DECIDED = ("seed", "device", "threads")  # of the plan, but not a setting's to choose
+WORK = {"logistic": 1, "lstm": 1000}  # for an example, roughly
+OTHER_WORK = 200
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A task and an algorithm, with what differs from their presets."""
+
+    task: str
+    algorithm: str
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's own
+    data: Mapping[str, Any] = field(default_factory=dict)  # the task's own
+    label: str = ""  # tells settings of one algorithm apart; no part of the id
+
+    def __hash__(self) -> int:
+        return hash((self.task, self.algorithm, self.label))
+
+    @property
+    def name(self) -> str:
+        """What it is called in a table."""
+        return f"{self.algorithm} {self.label}".rstrip()
+
+    def settled(self, seed: int) -> Settled:
+        """The setting with its presets and a seed; an error if it makes no sense."""
+        task, of = catalogue.task(self.task), catalogue.algorithm(self.algorithm)
+        for chosen in DECIDED:
+            if chosen in self.plan:
+                raise PlanError(
+                    f"The plan of {self.name} on {self.task} sets {chosen}, which a study decides: "
+                    "leave it out, and give seeds to the study and a device to its run."
+                )
+        _known(f"option of the plan of {self.name}", self.plan, Plan)
+        _known(f"option of {self.algorithm}", self.options, of)
+        _known(f"option of task {self.task}", self.data, task.options)
+        plan, own = presets(task, self.algorithm)
+        plan = {name: value for name, value in plan.items() if name not in DECIDED}
+        return Settled(
+            self,
+            task,
+            task.options(**self.data),
+            of(**{**own, **self.options}),
+            Plan(**{**plan, **self.plan, "seed": seed}),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The setting in plain dicts."""
+        return {**asdict(self), **{key: dict(getattr(self, key)) for key in _PARTS}}
+
+
+_PARTS = ("plan", "options", "data")
+
+
+@dataclass(frozen=True)
+class Settled:
+    """One run, ready to be made."""
+
+    setting: Setting
+    task: Task
+    data: Any  # the task's options
+    algorithm: Algorithm
+    plan: Plan
+
+    @property
+    def label(self) -> str:
+        """What it is called while it runs."""
+        return f"{self.setting.name} on {self.task.name}, seed {self.plan.seed}"
+
+    @property
+    def id(self) -> str:
+        """A hash of everything that decides its numbers.
+
+        The device is not in it: runs made on a GPU are carried elsewhere, and say where they ran.
+        """
+        decides = {"format": FORMAT, "files": files_of(self.task.name), **self.config()}
+        text = json.dumps(decides, sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def work(self) -> float:
+        """How long it takes, roughly and in no unit."""
+        plan = self.plan
+        examples = plan.rounds * plan.clients_per_round * plan.local_steps * plan.batch_size
+        return examples * WORK.get(self.task.model, OTHER_WORK)
+
+    def config(self) -> dict[str, Any]:
+        """Task, algorithm and plan with all their options, as a run's config.json has them."""
+        plan = asdict(self.plan)
+        return {
+            "task": {"name": self.task.name, **asdict(self.data)},
+            "algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)},
+            "plan": {key: plan[key] for key in plan if key not in DECIDED[1:]},
+        }
+
+    def command(self, device: str, chunk: int | None) -> str:
+        """The `fedrows run` that repeats it."""
+        setting, taken = self.setting, _taken()
+        given = {**setting.plan, **setting.options}
+        given |= {f"data_{k}" if k in taken else k: v for k, v in setting.data.items()}
+        given |= {"seed": self.plan.seed, "device": device}
+        if device == "cpu":
+            given["threads"] = 1
+        if chunk is not None:
+            given["chunk"] = chunk
+        words = ["fedrows", "run", setting.task, "--algorithm", setting.algorithm]
+        for name, value in given.items():
+            words += _flag(name.replace("_", "-"), value)
+        return shlex.join(words)
+
+
+def files_of(task: str) -> str:
+    """A hash of the files in a task's data folder, by name and content; nothing if it has none."""
+    source = catalogue.task(task).source
+    if source is None:
+        return ""
+    digest = hashlib.sha256()
+    for place in _files(data_folder() / source.folder):
+        about = place.stat()
+        digest.update(f"{place.name} {_sha(place, about.st_size, about.st_mtime_ns)}\n".encode())
+    return digest.hexdigest()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """The files of a folder by name, but for hidden ones."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return (place for place in found if place.is_file() and not place.name.startswith("."))
+
+
+@cache
+def _sha(place: Path, size: int, changed: int) -> str:
+    """A file's SHA-256, worked out again when its size or its time of change is another."""
+    with place.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def _taken() -> frozenset[str]:
+    """The options before which a task's own get `data-` on the command line."""
+    owners: list[type] = [Plan, Privacy, *map(catalogue.algorithm, catalogue.names("algorithm"))]
+    return frozenset(item.name for owner in owners for item in options(owner))
+
+
+def _known(what: str, given: Mapping[str, Any], owner: type) -> None:
+    names = [item.name for item in options(owner)]
+    for name in given:
+        if name not in names:
+            raise UnknownNameError(what, name, names)
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", "none" if value is None else str(value)]

@@ -1,0 +1,126 @@
+"""Numbers in a mapped file that grows: row after row, behind a header that says whose they are.
+
+    0    "fedrows rows 1"                   16 bytes
+    16   the name of the run's tables       16 bytes, drawn when they are made
+    32   what a row is, as text             32 bytes
+    64   the rows
+
+Room is reserved on the disk before it is written to. A mapped page that finds no room on a full
+disk kills the process; a reservation that fails raises an error, and what is there stays.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from math import prod
+from pathlib import Path
+
+import torch
+
+from fedrows.errors import RunFolderError
+from fedrows.folder import reason
+
+MAGIC = b"fedrows rows 1".ljust(16, b"\0")
+HEADER = 64
+_LEAST = 2**18  # bytes that a file grows by
+
+
+class Column:
+    """Rows of one shape and kind in a file; `rows` are as many as there is room for."""
+
+    def __init__(self, path: Path, tail: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.path, self.tail, self.dtype = path, tail, dtype
+        self.rows = torch.empty(0, *tail, dtype=dtype)
+        self._size = dtype.itemsize * prod(tail)  # bytes in a row
+        self._file = -1
+        self._map: mmap.mmap | None = None
+
+    def create(self, name: bytes) -> None:
+        """Makes the file, empty; one that is there gives way."""
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            os.write(self._file, MAGIC + name + self._kind())
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+    def open(self, name: bytes, count: int, *, look: bool = False) -> None:
+        """Opens a file that must belong to the tables of that name and have so many rows.
+
+        look: what is then written stays in this process, and the file as it is.
+        """
+        try:
+            self._file = os.open(self.path, os.O_RDONLY if look else os.O_RDWR)
+            head, size = os.pread(self._file, HEADER, 0), os.fstat(self._file).st_size
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.path} cannot be opened ({reason(error)}): restore it, or run again with "
+                "--overwrite."
+            ) from error
+        if head != MAGIC + name + self._kind():
+            raise RunFolderError(
+                f"{self.path} does not belong to this run's checkpoint: restore the file that "
+                "does, or run again with --overwrite."
+            )
+        room = (size - HEADER) // self._size
+        if room < count:
+            raise RunFolderError(
+                f"{self.path} is cut short, {room} of {count} rows are there: restore it, or run "
+                "again with --overwrite."
+            )
+        if room:
+            self._remap(room, mmap.ACCESS_COPY if look else mmap.ACCESS_WRITE)
+
+    def reserve(self, count: int) -> None:
+        """Sees to it that there is room for so many rows."""
+        if count <= len(self.rows):
+            return
+        more = max(len(self.rows) // 8, _LEAST // self._size)
+        room = max(count, len(self.rows) + more)
+        size = HEADER + room * self._size
+        try:
+            _allocate(self._file, HEADER + len(self.rows) * self._size, size)
+            self._remap(room)
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.path} cannot grow to {size:,} bytes ({reason(error)}): make room, then go "
+                "on from the last checkpoint with --resume."
+            ) from error
+
+    def sync(self) -> None:
+        """Waits until the rows are on the disk."""
+        if self._map is not None:
+            self._map.flush()
+        os.fsync(self._file)
+
+    def _remap(self, room: int, access: int = mmap.ACCESS_WRITE) -> None:
+        self._map = mmap.mmap(self._file, HEADER + room * self._size, access=access)
+        if hasattr(mmap, "MADV_RANDOM"):  # reading ahead would fetch rows that nobody asked for
+            self._map.madvise(mmap.MADV_RANDOM)
+        count = room * prod(self.tail)
+        with torch.inference_mode(False):  # or it could be written to in that mode only
+            flat = torch.frombuffer(self._map, dtype=self.dtype, count=count, offset=HEADER)
+            self.rows = flat.view(room, *self.tail)
+
+    def _kind(self) -> bytes:
+        text = f"{str(self.dtype).removeprefix('torch.')} {'x'.join(map(str, self.tail))}"
+        return text.encode().ljust(32, b"\0")
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+
+def _allocate(file: int, start: int, stop: int) -> None:
+    """Makes a file longer, its room on the disk reserved."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, start, stop - start)
+        return
+    for at in range(start, stop, 2**20):  # macOS: written, so reserved
+        os.pwrite(file, bytes(min(2**20, stop - at)), at)
+
+
+def _unwritable(path: Path, error: OSError) -> RunFolderError:
+    return RunFolderError(
+        f"{path} cannot be written ({reason(error)}): make room for it, or choose another folder."
+    )

@@ -1,0 +1,40 @@
+"""A model for some examples only: the rows that they read, and slots in place of their ids.
+
+Any model then scores them as it scores anything: it is given tables of few rows, and ids that fit.
+Row 0 of a padded table stays row 0, so a mask such as `history != 0` means the same as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from fedrows.params import Params
+from fedrows.tables.table import SparseTable
+
+
+def gathered(
+    params: Params,
+    columns: Mapping[str, Tensor],
+    tables: Mapping[str, str],
+    padded: Collection[str],
+) -> tuple[Params, dict[str, Tensor]]:
+    """The rows that columns of ids read, and the columns with slots; in memory nothing changes.
+
+    tables: which table a column reads; columns that read none, such as numbers, stay as they are.
+    """
+    rows, found = dict(params.tables), dict(columns)
+    for table, its in params.tables.items():
+        if not isinstance(its, SparseTable):
+            continue
+        mine = [name for name in columns if tables.get(name) == table]
+        flat = [columns[name].reshape(-1) for name in mine]
+        if table in padded:
+            flat.append(torch.zeros(1, dtype=torch.int64, device=its.device))
+        ids, slots = torch.unique(torch.cat(flat), return_inverse=True)
+        rows[table] = its.index_select(0, ids)
+        for name, part in zip(mine, slots.split([len(x) for x in flat])[: len(mine)], strict=True):
+            found[name] = part.view(columns[name].shape)
+    return Params(rows, params.dense), found

@@ -1,0 +1,114 @@
+"""What rows were at the last checkpoint, on the disk before they change: a log to go back by.
+
+A mapped file has no memory: what is written there may reach the disk at any moment. So the first
+time after a checkpoint that a row is about to change, what it was goes to the log, and the log to
+the disk. A run that was killed reads the log and stands where its checkpoint says, to the last bit.
+
+    record   count, checksum (8 bytes each), places (count,), the rows of every column
+
+A record that was cut short is ignored: its rows have not been changed yet.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrows.errors import RunFolderError
+from fedrows.folder import reason
+from fedrows.tables.column import HEADER, MAGIC, Column
+
+
+class Undo:
+    """The log of one table since one checkpoint; there is no file before the first record."""
+
+    def __init__(self, path: Path, name: bytes) -> None:
+        self.path, self._name = path, name
+        self._file = -1
+
+    def write(self, places: Tensor, columns: list[Column]) -> None:
+        """Keeps what the rows at some places (R,) are now; on the disk when it returns."""
+        parts = [places.numpy(), *(x.rows.index_select(0, places).numpy() for x in columns)]
+        body = b"".join(part.tobytes() for part in parts)
+        head = np.array([len(places), zlib.crc32(body)], dtype=np.int64).tobytes()
+        try:
+            if self._file < 0:
+                self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+                _write(self._file, self._head())
+                _sync_folder(self.path.parent)
+            _write(self._file, head + body)
+            os.fdatasync(self._file) if hasattr(os, "fdatasync") else os.fsync(self._file)
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.path} cannot be written ({reason(error)}): make room, then go on from the "
+                "last checkpoint with --resume."
+            ) from error
+
+    def records(self, columns: list[Column]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """The places of each record and the rows that were there, column by column."""
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RunFolderError(f"{self.path} cannot be read ({reason(error)}).") from error
+        row = 8 + sum(column.dtype.itemsize * prod(column.tail) for column in columns)
+        with file:
+            if file.read(HEADER) != self._head():
+                return  # cut short before its first record
+            while len(head := file.read(16)) == 16:
+                count, check = np.frombuffer(head, dtype=np.int64).tolist()
+                if not 0 < count <= os.fstat(file.fileno()).st_size // row:
+                    return
+                body = bytearray(file.read(count * row))
+                if len(body) < count * row or zlib.crc32(body) != check:
+                    return
+                places = torch.frombuffer(body, dtype=torch.int64, count=count)
+                at, rows = 8 * count, []
+                for column in columns:
+                    numbers = count * prod(column.tail)
+                    flat = torch.frombuffer(body, dtype=column.dtype, count=numbers, offset=at)
+                    rows.append(flat.view(count, *column.tail))
+                    at += numbers * column.dtype.itemsize
+                yield places, rows
+
+    def remove(self) -> None:
+        """Takes the log away: the rows as they are have become what to go back to."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Writes no more."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _head(self) -> bytes:
+        return MAGIC + self._name + b"undo".ljust(HEADER - 32, b"\0")
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _sync_folder(path: Path) -> None:
+    """Waits until a folder knows of a new file."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # not every system lets a folder be synced
+    finally:
+        os.close(handle)

@@ -1,0 +1,305 @@
+"""A function of tensors, traced once per shape and replayed as the flat list of its operations.
+
+What `vmap`, autograd and a module's own Python cost comes back in every call, and for a small model
+it is most of a step. A trace has none of it: PyTorch's operations in order, the backward pass among
+them, as one generated function.
+
+    shapes       a trace serves one set of shapes; how many rows a block has changes from round to
+                 round, though, so it is traced for two lengths, and every number that went with
+                 the length is worked out from it in a replay
+    what else    differs between those two traces is not a matter of shapes: such a function is not
+                 the same in every call, and is called as it is
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Tensors = dict[str, Tensor]
+Function = Callable[[Tensors], Sequence[Tensor]]
+
+_FIRST = 8  # calls of one shape before it is traced: a trace takes as long as a few of them
+_MOST = 32  # shapes that are traced; who has more pays for tracing and gets little
+_STRIDE = 1_009  # rows that a block is longer by in the second trace, times 1, 2, …: a prime
+_LOOKS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_PLAIN = (int, str, type(None))
+_RESULT = re.compile(r"\bv\d\w*")  # the name of a result
+
+
+class Untraceable(Exception):
+    """Why a function has to be called as it is."""
+
+
+class Traced:
+    """A function that is replayed from traces as soon as it has been called a few times.
+
+    The tensors named in `loose` may change their length from call to call. `state` is whatever else
+    the function depends on. `why` says what stood against a trace, if anything did. Several threads
+    may call at a time.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._calls: Counter[Hashable] = Counter()
+        self._replays: dict[Hashable, Function] = {}
+        self._lock = threading.Lock()
+        self.why: str | None = None
+
+    def __call__(
+        self, given: Tensors, loose: Collection[str], state: Hashable = None
+    ) -> Sequence[Tensor]:
+        if self.why is not None:
+            return self._function(given)
+        key = (state, *((n, x.shape[n in loose :], x.dtype) for n, x in given.items()))
+        replay = self._replays.get(key)
+        if replay is None:
+            self._calls[key] += 1
+            if self._calls[key] <= _FIRST or len(self._replays) >= _MOST:
+                return self._function(given)
+            replay = self._trace(key, given, loose)
+        return replay(given)
+
+    def _trace(self, key: Hashable, given: Tensors, loose: Collection[str]) -> Function:
+        """The replay of one shape, or the function itself, and why."""
+        with self._lock:
+            if key not in self._replays and self.why is None:
+                try:
+                    self._replays[key] = traced(self._function, given, loose)
+                except Untraceable as error:
+                    self.why = str(error)
+                except Exception as error:  # of longer blocks, say
+                    said = str(error).strip().splitlines() or [""]
+                    self.why = f"{type(error).__name__}: {said[0]}"
+            return self._replays.get(key, self._function)
+
+
+def traced(function: Function, given: Tensors, loose: Collection[str]) -> Function:
+    """The function's operations on tensors of these shapes, or an Untraceable error."""
+    more = {name: _STRIDE * (1 + place) for place, name in enumerate(loose)}
+    longer = {n: _longer(x, more[n]) if n in more else x for n, x in given.items()}
+    mine, its = _record(function, given), _record(function, longer)
+    run = _Writer({more[n]: (i, len(given[n])) for i, n in enumerate(given) if n in more}).write(
+        mine, its
+    )
+
+    def replay(given: Tensors) -> Sequence[Tensor]:
+        with torch.no_grad():
+            return run(*given.values())
+
+    _check(replay(given), function(given))
+    return replay
+
+
+@dataclass
+class _Operation:
+    """A call of one of PyTorch's operations, with the very tensors that went in and came out."""
+
+    call: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    result: Any
+
+    @property
+    def changes(self) -> bool:
+        """Whether it writes into a tensor."""
+        return bool(self.call._schema.is_mutable)
+
+    @property
+    def views(self) -> bool:
+        """Whether it only looks at a tensor in another way."""
+        returns = self.call._schema.returns
+        alone = isinstance(self.result, Tensor) and self.result.numel() > 0
+        return alone and not self.changes and returns[0].alias_info is not None
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down every operation, below `vmap` and autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[_Operation] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # PyTorch would load its compiler, for a second, only to keep it out of here
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if any(tag in func.tags for tag in _LOOKS) and not _by_place(func, args):
+            raise Untraceable(f"{func.name()} looks at the values of a tensor")
+        result = func(*args, **(kwargs or {}))
+        self.operations.append(_Operation(func, args, kwargs or {}, result))
+        return result
+
+
+def _by_place(func: Any, args: Sequence[Any]) -> bool:
+    """Whether it only looks up places, not what a mask lets through."""
+    masks = (torch.bool, torch.uint8)
+    return func is torch.ops.aten.index.Tensor and all(
+        x is None or x.dtype not in masks for x in args[1]
+    )
+
+
+@dataclass
+class _Recording:
+    inputs: list[Tensor]
+    operations: list[_Operation]
+    outputs: Sequence[Tensor]
+
+
+def _record(function: Function, given: Tensors) -> _Recording:
+    own = {name: x.detach() for name, x in given.items()}  # objects of their own
+    recorder = _Recorder()
+    with recorder:
+        outputs = function(own)
+    return _Recording(list(own.values()), recorder.operations, outputs)
+
+
+@dataclass
+class _Line:
+    result: str
+    call: str
+    changes: bool
+
+
+class _Writer:
+    """Python source for two recordings of one function, whose inputs differ in length only.
+
+    `loose` maps how much longer an input is in the second to its place and its length in the first.
+    """
+
+    def __init__(self, loose: Mapping[int, tuple[int, int]]) -> None:
+        self.loose = loose
+        self.names: tuple[dict[int, str], dict[int, str]] = ({}, {})  # by id, in each recording
+        self.seen: tuple[dict[Hashable, str], dict[Hashable, str]] = ({}, {})  # by geometry
+        self.around: dict[str, Any] = {}  # what the source refers to
+
+    def write(self, mine: _Recording, its: _Recording) -> Callable[..., Sequence[Tensor]]:
+        """The function that was recorded."""
+        arguments = [f"x{place}" for place in range(len(mine.inputs))]
+        for name, x, y in zip(arguments, mine.inputs, its.inputs, strict=True):
+            self._name(name, x, y)
+        lines: list[_Line] = []
+        for number, (a, b) in enumerate(zip_longest(mine.operations, its.operations)):
+            if a is None or b is None or a.call is not b.call:
+                raise Untraceable("it does something else from call to call")
+            if a.views and b.views and self._had(a.result, b.result):
+                continue
+            inputs = [self.source(x, y) for x, y in _pairs(a.args, b.args)]
+            inputs += [f"{n}={self.source(x, b.kwargs.get(n))}" for n, x in a.kwargs.items()]
+            self.around[f"f{number}"] = a.call._op
+            result = self._results(f"v{number}", a.result, b.result)
+            lines.append(_Line(result, f"f{number}({', '.join(inputs)})", a.changes))
+        outputs = [self.source(x, y) for x, y in _pairs(mine.outputs, its.outputs)]
+        text = _text(arguments, lines, outputs)
+        exec(compile(text, "<trace>", "exec"), self.around)
+        found: Callable[..., Sequence[Tensor]] = self.around["replay"]
+        return found
+
+    def source(self, mine: Any, its: Any) -> str:
+        """What stands for an argument."""
+        if isinstance(mine, Tensor):
+            return self._tensor(mine, its)
+        if type(mine) is not type(its):
+            raise Untraceable("it does something else from call to call")
+        if isinstance(mine, list | tuple):
+            inside = ", ".join(self.source(x, y) for x, y in _pairs(mine, its))
+            return f"[{inside}]"
+        if type(mine) is int and mine != its:
+            if its - mine not in self.loose:
+                raise Untraceable("its numbers change from call to call")
+            place, length = self.loose[its - mine]
+            return f"x{place}.shape[0] + {mine - length}"
+        if mine != its and repr(mine) != repr(its):  # NaN is not NaN
+            raise Untraceable("its numbers change from call to call")
+        return repr(mine) if isinstance(mine, _PLAIN) else self._constant(mine)
+
+    def _tensor(self, mine: Tensor, its: Any) -> str:
+        names = self.names[0].get(id(mine)), self.names[1].get(id(its))
+        if names[0] != names[1]:
+            raise Untraceable("it does something else from call to call")
+        if names[0] is None:  # made elsewhere
+            if mine is not its and not (mine.shape == its.shape and torch.equal(mine, its)):
+                raise Untraceable("its numbers change from call to call")
+            return self._name(self._constant(mine), mine, its)
+        return names[0]
+
+    def _constant(self, value: Any) -> str:
+        name = f"c{len(self.around)}"
+        self.around[name] = value
+        return name
+
+    def _name(self, name: str, mine: Tensor, its: Tensor) -> str:
+        self.names[0][id(mine)] = self.names[1][id(its)] = name
+        self.seen[0].setdefault(_geometry(mine), name)
+        self.seen[1].setdefault(_geometry(its), name)
+        return name
+
+    def _had(self, mine: Tensor, its: Tensor) -> bool:
+        """Whether there is a name for the very same view already, which then serves again."""
+        name = self.seen[0].get(_geometry(mine))
+        if name is None or name != self.seen[1].get(_geometry(its)):
+            return False
+        self._name(name, mine, its)
+        return True
+
+    def _results(self, name: str, mine: Any, its: Any) -> str:
+        """What a result is assigned to; an operation in place gives a tensor that has a name."""
+        if isinstance(mine, Tensor):
+            return "_" if id(mine) in self.names[0] else self._name(name, mine, its)
+        if mine is None:
+            return "_"
+        if not isinstance(mine, list | tuple):
+            raise Untraceable("it looks at the values of a tensor")
+        parts = enumerate(_pairs(mine, its))
+        inside = [self._results(f"{name}_{place}", x, y) for place, (x, y) in parts]
+        return f"[{', '.join(inside)}]" if inside else "_"
+
+
+def _pairs(mine: Sequence[Any], its: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    if len(mine) != len(its):
+        raise Untraceable("it does something else from call to call")
+    return zip(mine, its, strict=True)
+
+
+def _text(arguments: Sequence[str], lines: Sequence[_Line], outputs: Sequence[str]) -> str:
+    """The source, without lines that nobody reads; a result is let go after its last use."""
+    needed = set(_RESULT.findall(" ".join(outputs)))
+    text = [f"    return [{', '.join(outputs)}]"]
+    for line in reversed(lines):
+        gives, reads = (set(_RESULT.findall(part)) for part in (line.result, line.call))
+        if not line.changes and not gives & needed:
+            continue
+        done = sorted((reads | gives) - needed)
+        text.append(f"    {line.result} = {line.call}" + "".join(f"; {n} = None" for n in done))
+        needed |= reads
+    return "\n".join([f"def replay({', '.join(arguments)}):", *reversed(text)])
+
+
+def _geometry(x: Tensor) -> Hashable:
+    """What tells views of one memory apart; all tensors of a recording are alive."""
+    return x.data_ptr(), x.dtype, x.shape, x.stride()
+
+
+def _longer(x: Tensor, more: int) -> Tensor:
+    return torch.cat([x, x.new_zeros(more, *x.shape[1:])])
+
+
+def _check(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+    """Raises an Untraceable error unless a replay gives what the function gives."""
+    for mine, its in zip(found, wanted, strict=True):
+        near = torch.finfo(its.dtype).eps ** 0.5
+        close = near * float(its.abs().max()) if its.numel() else 0.0
+        if not torch.allclose(mine, its, rtol=near, atol=close, equal_nan=True):
+            raise Untraceable("its replay gives other numbers")

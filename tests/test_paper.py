@@ -1,0 +1,293 @@
+"""`fedrows paper`: makes what is missing, lists what cannot be made, may be stopped anywhere."""
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedrows.paper.page
+import fedrows.paper.work
+from fedrows import paper
+from fedrows.cli import main
+from fedrows.cli.paper import DATA_MISSING, NOT_MADE
+from fedrows.paper import catalogue
+from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table, as_dict, from_dict
+from fedrows.paper.work import KEPT, MADE, Workplace
+from fedrows.study.kept import place_of
+
+TOY = """
+from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
+from fedrows.paper.experiment import Experiment
+from fedrows.study import Setting, Study
+
+PLAN = {"rounds": ROUNDS, "evaluate_every": 3, "clients_per_round": 5}
+DATA = {"clients": 30, "items": 20}
+
+
+def make(work):
+    work.say("quick" if work.quick else "full")
+    names = ["fedavg", "fedsubavg"]
+    study = Study([Setting("synthetic", name, PLAN, data=DATA) for name in names], [0])
+    rows, curves = [], []
+    for run in work.results(study).runs:
+        loss = run.lines[-1]["train_loss"]
+        rows.append((Cell(run.setting.name), Cell(f"{loss:.6f}", loss, "0.5", 0.5, (run.id,))))
+        x = tuple(line["round"] for line in run.lines)
+        y = tuple(line["train_loss"] for line in run.lines)
+        curves.append(Curve(run.setting.name, x, y, runs=(run.id,)))
+    table = Table("toy", "Toy", ("", "loss"), tuple(rows))
+    figure = Figure("toy-curves", "Toy", (Panel("loss", "round", "loss", tuple(curves)),))
+    return Artefact("toy", "A toy", "Two runs.", (table,), (figure,))
+
+
+EXPERIMENT = Experiment("toy", "A toy", make, ("synthetic",))
+"""
+NEEDS = """
+from fedrows.paper.artefact import Artefact
+from fedrows.paper.experiment import Experiment
+
+EXPERIMENT = Experiment("needs", "Needs data", lambda work: Artefact("needs", "x"), ("movielens",))
+"""
+FAILS = """
+from fedrows.errors import PlanError
+from fedrows.paper.experiment import Experiment
+
+
+def make(work):
+    raise PlanError("It cannot be done.")
+
+
+EXPERIMENT = Experiment("fails", "Fails", make)
+"""
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A room of other experiments, a folder of its own, and no data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDROWS_DATA", str(tmp_path / "data"))
+    found = tmp_path / "room"
+    found.mkdir()
+    (found / "toy.py").write_text(TOY.replace("ROUNDS", "6"))
+    (found / "needs.py").write_text(NEEDS)
+    monkeypatch.setattr(paper, "__path__", [str(found)])
+    importlib.invalidate_caches()
+    yield found
+    for name in ("toy", "needs", "fails", "twice"):
+        if sys.modules.pop(f"fedrows.paper.{name}", None):
+            delattr(paper, name)
+
+
+def stamps(folder: str) -> dict[str, int]:
+    return {place.name: place.stat().st_mtime_ns for place in Path(folder, "runs").iterdir()}
+
+
+def loss(folder: str = "paper") -> list[str]:
+    content = json.loads(Path(folder, "artefacts", "toy.json").read_text())
+    return [row[1]["text"] for row in content["artefact"]["tables"][0]["rows"]]
+
+
+def test_everything_is_made_and_kept(capsys: Capture) -> None:
+    assert main(["paper", "toy", "--quick", "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "1/1 toy: made" in out
+    assert "  quick\n" in out
+    assert out.endswith("Page: paper/index.html\n")
+    for name in ("index.html", "results.md", "data/toy.csv", "figures/toy-curves.svg"):
+        assert Path("paper", name).exists(), name
+    before = stamps("paper")
+    assert main(["paper", "toy", "--quick"]) == 0
+    assert "1/1 toy: as before" in capsys.readouterr().out
+    assert stamps("paper") == before
+    assert main(["paper", "toy", "--seeds", "0,1", "--workers", "1"]) == 0
+    assert "full\n" in capsys.readouterr().out
+    assert {name: stamps("paper")[name] for name in before} == before
+    assert len(stamps("paper")) == 4
+
+
+def test_missing_data_are_listed_and_the_others_made(capsys: Capture) -> None:
+    assert main(["paper", "--workers", "1"]) == DATA_MISSING
+    out = capsys.readouterr().out
+    assert "toy: made" in out
+    assert "data missing: There is no file" in out
+    assert "fedrows data fetch movielens" in out
+    assert "fedrows data fetch movielens" in Path("paper", "index.html").read_text("utf-8")
+    assert main(["paper", "--allow-missing"]) == 0
+
+
+def test_an_experiment_that_fails_stops_no_other(room: Path, capsys: Capture) -> None:
+    (room / "fails.py").write_text(FAILS)
+    assert main(["paper", "--workers", "1", "--allow-missing"]) == NOT_MADE
+    out = capsys.readouterr().out
+    assert "fails: failed" in out
+    assert "Not made: It cannot be done." in out
+    assert "toy: made" in out
+
+
+def test_the_runs_of_several_experiments_are_made_together(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    twice = (
+        TOY.replace("ROUNDS", "6")
+        .replace('"toy"', '"twice"')
+        .replace(
+            "    rows, curves = [], []\n",
+            "    rows, curves = [], []\n"
+            "    work.results(Study([Setting('synthetic', 'fedprox', PLAN, data=DATA)], [0]))\n"
+            "    wrong = {**PLAN, 'clients_per_round': 31}\n"
+            "    work.results(Study([Setting('synthetic', 'fedavg', wrong, data=DATA)], [0]))\n",
+        )
+    )
+    (room / "twice.py").write_text(twice)
+    made = []
+    real = fedrows.paper.work.make
+    monkeypatch.setattr(
+        "fedrows.paper.work.make",
+        lambda missing, *rest: made.append(len(missing)) or real(missing, *rest),
+    )
+    assert main(["paper", "toy", "twice", "--workers", "1"]) == NOT_MADE
+    assert made == [3, 1]  # what both ask for, then what one asks for after it, which fails
+    out = capsys.readouterr().out
+    assert "1/2 toy: made" in out
+    assert out.count("  full\n") == 1  # the one that was tried ahead has no more to say
+    assert "twice: Not made: fedavg on synthetic, seed 0 could not be run" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["toys"], "There is no experiment called 'toys': did you mean toy?"),
+        (["--seeds", "0,x"], "--seeds is '0,x', but must be whole numbers as in 0,1,2."),
+        (["--seeds", "-1"], "--seeds is '-1', but must be whole numbers as in 0,1,2."),
+        (["--workers", "0"], "--workers is '0', but must be a whole number of at least 1."),
+        (["--device", "tpu"], "device is 'tpu', but must be auto, cpu, cuda or cuda:N."),
+        (["--quik"], "There is no option called '--quik': did you mean --quick?"),
+    ],
+)
+def test_wrong_words_are_refused(words: list[str], sentence: str, capsys: Capture) -> None:
+    assert main(["paper", *words]) == 2
+    assert capsys.readouterr().err == f"fedrows: {sentence}\n"
+    assert not Path("paper").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(capsys: Capture) -> None:
+    Path("file").write_text("")
+    assert main(["paper", "--out", "file/paper"]) == 2
+    assert capsys.readouterr().err.startswith("fedrows: file/paper cannot be written")
+
+
+def test_a_page_without_its_packages_is_refused_at_once() -> None:
+    script = (
+        "import sys; sys.modules['jinja2'] = None\n"
+        "from fedrows.cli import main; sys.exit(main(['paper', 'figure1']))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert found.returncode == 2
+    assert found.stderr == (
+        "fedrows: The page needs the package jinja2, which is not installed: "
+        "pip install fedrows[paper].\n"
+    )
+    assert not Path("paper").exists()
+
+
+def test_the_list_names_every_experiment(capsys: Capture) -> None:
+    assert main(["paper", "--list"]) == 0
+    assert capsys.readouterr().out == "needs\tNeeds data\ntoy\tA toy\n"
+
+
+def test_an_artefact_is_made_anew_when_something_changed(room: Path) -> None:
+    def outcome(**how: Any) -> str:
+        importlib.invalidate_caches()
+        sys.modules.pop("fedrows.paper.toy", None)
+        [toy] = catalogue.chosen(["toy"])
+        return Workplace(Path("paper"), workers=1, tell=lambda text: None, **how).make(toy)[1]
+
+    assert outcome() == MADE
+    assert outcome() == KEPT
+    assert outcome(quick=True) == MADE
+    assert outcome() == MADE
+    (room / "numbers.json").write_text("{}")
+    assert outcome() == MADE
+    (room / "toy.py").write_text((room / "toy.py").read_text() + "# another\n")
+    assert outcome() == MADE
+    run = next(iter(stamps("paper")))
+    place_of(Path("paper"), run.partition(".")[0]).write_bytes(b"damaged")
+    assert outcome() == MADE
+    Path("paper", "artefacts", "toy.json").write_text('{"key": ')
+    assert outcome() == MADE
+    assert outcome() == KEPT
+
+
+def test_the_others_that_were_made_stay_on_the_page() -> None:
+    assert main(["paper", "toy", "--workers", "1"]) == 0
+    assert main(["paper", "needs", "--allow-missing"]) == 0
+    text = Path("paper", "index.html").read_text("utf-8")
+    assert "A toy" in text
+    assert "Needs data" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_call_that_was_stopped_goes_on_to_the_same_numbers(
+    number: signal.Signals, room: Path
+) -> None:
+    (room / "toy.py").write_text(TOY.replace("ROUNDS", "600"))
+    script = (
+        "import sys; import fedrows.paper.work, fedrows.paper.page; from fedrows import paper\n"
+        f"paper.__path__ = [{str(room)!r}]\n"
+        "from fedrows.cli import main; sys.exit(main(['paper', 'toy', '--workers', '1']))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    while process.poll() is None and not list(Path("paper").glob("runs/*.gz")):
+        time.sleep(0.01)
+    process.send_signal(number)
+    out, _ = process.communicate()
+    assert not Path("paper", "artefacts").exists()
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert out.endswith("are kept: go on with: fedrows paper toy --workers 1\n")
+    [kept] = stamps("paper").items()
+    assert main(["paper", "toy", "--workers", "1"]) == 0
+    assert kept in stamps("paper").items()
+    assert main(["paper", "toy", "--workers", "1", "--out", "fresh"]) == 0
+    assert loss() == loss("fresh")
+
+
+def test_an_artefact_survives_its_file() -> None:
+    cell = Cell("1 ± 2", 1.0, "3", 3.0, ("a", "b"))
+    curve = Curve("c", (1.0, 2.0), (3.0, 4.0), (2.0, 3.0), (4.0, 5.0), "dots", ("a",))
+    found = Artefact(
+        "name",
+        "Title",
+        "Summary.",
+        (Table("key", "Title", ("a", "b"), ((cell, Cell("–")),), "note"),),
+        (Figure("figure", "Title", (Panel("p", "x", "y", (curve,), True, True),), "note"),),
+    )
+    assert from_dict(json.loads(json.dumps(as_dict(found)))) == found
+
+
+def test_the_real_experiments_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper, "__path__", [str(Path(fedrows.paper.work.__file__).parent)])
+    found = catalogue.experiments()
+    assert len(found) > 10
+    assert len({catalogue.code_of(its) for its in found.values()}) == len(found)

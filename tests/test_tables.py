@@ -1,0 +1,388 @@
+"""Tables of which only touched rows exist: the same numbers as in memory, to the last bit."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedrows import catalogue, simulate
+from fedrows.algorithm import Algorithm
+from fedrows.bench import billion
+from fedrows.data import FederatedData
+from fedrows.errors import PlanError, RunFolderError
+from fedrows.lifted import Lifted
+from fedrows.models import din, logistic
+from fedrows.nn.start import start_
+from fedrows.plan import Plan
+from fedrows.ragged import ragged
+from fedrows.simulation import Simulation
+from fedrows.tables import Beside, Constant, Drawn, Given, Shelf, SparseTable, Start, whole
+from tests.twin import federation
+
+LAZY = {"fedadam", "scaffold", "scaffoldapprox"}
+CPU = torch.device("cpu")
+each_algorithm = pytest.mark.parametrize("name", catalogue.names("algorithm"))
+each_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+def algorithm(name: str) -> Algorithm:
+    made: Algorithm = catalogue.algorithm(name)(**({"lazy": True} if name in LAZY else {}))
+    return made
+
+
+def table(
+    rows: int = 1000, start: Start | None = None, folder: Path | None = None
+) -> tuple[Shelf, SparseTable]:
+    shelf = Shelf(folder)
+    part = shelf.add("t", rows, start or Constant(0.0, (3,)), (3,), torch.float64)
+    return shelf, SparseTable.of(part, CPU)
+
+
+class Wide(nn.Module):
+    """Two embeddings, one of lists, and a dense layer."""
+
+    def __init__(self, items: int, kinds: int) -> None:
+        super().__init__()
+        self.item, self.kind = nn.Embedding(items, 3, padding_idx=0), nn.Embedding(kinds, 2)
+        self.out = nn.Linear(5, 1)
+
+    def forward(self, item: Tensor, kind: Tensor) -> Tensor:
+        real = (item != 0).unsqueeze(-1)
+        pooled = torch.where(real, self.item(item), 0).sum(1) / real.sum(1).clamp(min=1)
+        return self.out(torch.cat([pooled, self.kind(kind)], 1))[:, 0]
+
+
+def padded_data(test: float = 0.3) -> FederatedData:
+    rng = np.random.default_rng(3)
+    owner = np.repeat(np.arange(9), 7)
+    return FederatedData.build(
+        client=owner,
+        ids={"item": rng.integers(0, 15, (len(owner), 4)), "kind": rng.integers(0, 5, len(owner))},
+        label=rng.integers(0, 2, len(owner)),
+        test=rng.random(len(owner)) < test,
+        tables={"item": 15, "kind": 5},
+        padded=["item"],
+        target=("kind", None),
+    )
+
+
+def run(
+    data: FederatedData, module: Any, name: str, **plan: Any
+) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """The trained numbers and the history but for its seconds."""
+    fixed = {"rounds": 6, "clients_per_round": 4, "evaluate_every": 2, "chunk": 4, "device": "cpu"}
+    result = simulate(data, module, algorithm(name), **{**fixed, **plan})
+    return result.state_dict(), [{**line, "seconds": 0} for line in result.history]
+
+
+def assert_same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, x in one.items():
+        assert torch.equal(x, other[name]), name
+
+
+@each_dtype
+@each_algorithm
+def test_mapped_tables_give_the_numbers_of_those_in_memory(name: str, dtype: str) -> None:
+    data = padded_data()
+    torch.manual_seed(0)
+    module = Wide(15, 5)
+    in_memory = run(data, module, name, dtype=dtype)
+    mapped = run(data, module, name, dtype=dtype, tables="mapped")
+    assert_same(in_memory[0], mapped[0])
+    assert str(in_memory[1]) == str(mapped[1])
+
+
+@each_algorithm
+def test_so_does_logistic_regression_on_rows_one_wide(name: str) -> None:
+    data = federation()
+    in_memory, mapped = (
+        run(data, logistic.build(data), name, tables=where) for where in ("memory", "mapped")
+    )
+    assert_same(in_memory[0], mapped[0])
+
+
+def test_local_tables_stay_with_their_clients() -> None:
+    rng = np.random.default_rng(0)
+    owner = np.repeat(np.arange(6), 4)
+    data = FederatedData.build(
+        client=owner,
+        ids={"user": owner, "item": rng.integers(0, 8, len(owner))},
+        label=rng.integers(0, 2, len(owner)),
+        test=np.zeros(len(owner), dtype=bool),
+        tables={"user": 6, "item": 8},
+        local=["user"],
+    )
+    for name in ("fedsubavg", "scaffold"):
+        in_memory, mapped = (
+            run(data, logistic.build(data), name, tables=where) for where in ("memory", "mapped")
+        )
+        assert_same(in_memory[0], mapped[0])
+
+
+@pytest.mark.parametrize("name", sorted(LAZY))
+def test_what_moves_every_row_is_refused_by_name(name: str) -> None:
+    data = federation()
+    with pytest.raises(PlanError, match=rf"^{name} moves every row .* lazy form, with --lazy"):
+        Simulation(
+            data,
+            logistic.build(data),
+            catalogue.algorithm(name)(),
+            Plan(clients_per_round=2, tables="mapped"),
+        )
+
+
+def test_a_billion_rows_cost_what_was_touched(tmp_path: Path) -> None:
+    rows = 10**9
+    rng = np.random.default_rng(0)
+    owner = np.repeat(np.arange(20), 5)
+    data = FederatedData.build(
+        client=owner,
+        ids={"item": rng.integers(0, rows, len(owner))},
+        label=rng.integers(0, 2, len(owner)),
+        test=np.arange(len(owner)) % 5 == 0,
+        tables={"item": rows},
+    )
+    result = simulate(
+        data,
+        logistic.build(data),
+        "fedsubavg",
+        tables="mapped",
+        folder=tmp_path / "tables",
+        rounds=3,
+        clients_per_round=20,
+        evaluate_every=1,
+    )
+    table = result.params.tables["item"]
+    assert isinstance(table, SparseTable)
+    assert table.rows.touched().tolist() == data.index["item"].held.tolist()  # type: ignore[union-attr]
+    assert table[data.index["item"].held].abs().min() > 0
+    assert result.history[-1]["test_loss"] > 0
+    assert sum(path.stat().st_size for path in (tmp_path / "tables").iterdir()) < 2**20
+
+
+def test_a_table_larger_than_memory_is_not_made_whole() -> None:
+    _, mine = table(10**13)
+    with pytest.raises(PlanError, match=r"takes 223,517 GiB, .* read its rows by their ids\.$"):
+        whole(mine)
+    with pytest.raises(PlanError, match=r"only, with --tables mapped\.$"):
+        whole(SparseTable.untouched(Drawn(0, "t", 3), 10**13))
+
+
+rows_of = st.lists(st.integers(0, 40), min_size=1, max_size=12)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from(["add", "put", "get"]), rows_of), max_size=12))
+def test_a_table_does_what_a_tensor_does(steps: list[tuple[str, list[int]]]) -> None:
+    start = Drawn(7, "t", 3, padding=0, dtype=torch.float64)
+    _, mine = table(41, start)
+    other = start(torch.arange(41))
+    beside, plain = torch.full_like(mine, 0.5), torch.full_like(other, 0.5)
+    for number, (what, chosen) in enumerate(steps):
+        ids = torch.tensor(chosen)
+        values = torch.arange(3.0 * len(ids), dtype=torch.float64).view(-1, 3) + number
+        for here, there in ((mine, other), (beside, plain)):
+            if what == "add":
+                here.index_add_(0, ids, values)
+                there.index_add_(0, ids, values)
+            elif what == "put":
+                once = ids.unique()
+                here[once] = values[: len(once)]
+                there[once] = values[: len(once)]
+            assert torch.equal(here[ids], there[ids])
+            assert torch.equal(here.index_select(0, ids), there[ids])
+    assert torch.equal(whole(mine), other)
+    assert torch.equal(whole(beside), plain)
+
+
+def test_many_ids_find_their_places_again() -> None:
+    _, mine = table(2**60)
+    rng = np.random.default_rng(0)
+    ids = torch.from_numpy(rng.integers(0, 2**60, 50_000))
+    for part in ids.split(7_000):
+        mine.index_add_(0, part, part[:, None].double().expand(-1, 3))
+    assert torch.equal(mine[ids], ids[:, None].double().expand(-1, 3))
+    assert not mine[ids + 1].any()
+
+
+def test_what_would_read_every_row_is_refused_in_a_sentence() -> None:
+    _, mine = table(10**9)
+    for use in (
+        lambda: mine + 1,
+        lambda: mine.sum(),
+        lambda: mine[:3],
+        lambda: mine.clone(),
+        lambda: torch.zeros(3, 3, dtype=torch.float64) @ mine,
+        lambda: mine[torch.tensor([True, False])],
+    ):
+        with pytest.raises(PlanError, match="would go through all 1,000,000,000 rows"):
+            use()
+    with pytest.raises(IndexError, match="no row 1000000000 in a table"):
+        mine[torch.tensor([10**9])]
+    assert "0 rows touched" in repr(mine)
+
+
+def test_start_values_do_not_depend_on_what_else_is_asked_for() -> None:
+    start = Beside(
+        [Drawn(1, "a", 2, 0.1), Constant(3.0, (1,)), Given(torch.arange(20.0).view(10, 2))]
+    )
+    every = start(torch.arange(10))
+    assert every.shape == (10, 5)
+    assert torch.equal(start(torch.tensor([7, 2])), every[[7, 2]])
+    drawn = Drawn(1, "a", 16)(torch.arange(2000))
+    assert abs(float(drawn.mean())) < 0.02
+    assert abs(float(drawn.std()) - 1) < 0.02
+
+
+def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    _, mine = table(10**6, folder=tmp_path)
+    mine[torch.arange(5)] = torch.ones(5, 3, dtype=torch.float64)
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(RunFolderError, match=r"cannot grow .*No space left.* with --resume\.$"):
+        mine[torch.arange(100_000)] = torch.ones(100_000, 3, dtype=torch.float64)
+    assert mine[torch.arange(5)].sum() == 15
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "my.rows").write_text("my own rows, thank you")
+    _, mine = table(folder=tmp_path)
+    with pytest.raises(RunFolderError, match="is not a table of fedrows"):
+        mine[torch.arange(5)] = 1.0
+    assert (tmp_path / "my.rows").exists()
+    (tmp_path / "place").write_text("a file")
+    _, mine = table(folder=tmp_path / "place")
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        mine[torch.arange(5)] = 1.0
+
+
+def test_a_temporary_folder_goes_with_its_shelf() -> None:
+    shelf, mine = table()
+    mine[torch.arange(5)] = 1.0
+    folder = shelf.folder
+    assert len(list(folder.iterdir())) == 2
+    assert shelf.nbytes > 0
+    del shelf, mine
+    gc.collect()
+    assert not folder.exists()
+
+
+class Started(nn.Module):
+    """An embedding, made or only described, and a layer."""
+
+    def __init__(self, device: str | None) -> None:
+        super().__init__()
+        self.item = nn.Embedding(15, 3, padding_idx=0, device=device)
+        self.kind = nn.Embedding(5, 2, device=device)
+        self.out = nn.Linear(5, 1)
+        start_(self, 4, 0.3)
+
+    forward = Wide.forward
+
+
+def test_an_embedding_that_is_not_made_starts_like_one_that_is() -> None:
+    data = padded_data()
+    made, described = (Lifted(Started(device), data) for device in (None, "meta"))
+    assert_same(made.start().tables, described.start().tables)
+    numbers = [
+        run(data, Started(device), "fedsubavg", tables=where)
+        for device in (None, "meta")
+        for where in ("memory", "mapped")
+    ]
+    for state, history in numbers[1:]:
+        assert_same(numbers[0][0], state)
+        assert str(history) == str(numbers[0][1])
+
+
+def test_a_module_that_could_not_be_made_trains() -> None:
+    rng = np.random.default_rng(0)
+    owner = np.repeat(np.arange(20), 5)
+    data = FederatedData.build(
+        client=owner,
+        ids={"item": rng.integers(0, 10**9, (len(owner), 3)), "kind": owner % 5},
+        label=rng.integers(0, 2, len(owner)),
+        test=np.arange(len(owner)) % 5 == 0,
+        tables={"item": 10**9, "kind": 5},
+        padded=["item"],
+    )
+    module = Wide(2, 5)
+    module.item = nn.Embedding(10**9, 3, padding_idx=0, device="meta")
+    result = simulate(data, module, tables="mapped", rounds=2, clients_per_round=20)
+    assert 0 < result.history[-1]["test_loss"] < 3
+    assert not result.params.tables["item"][torch.tensor([0])].any()
+
+
+def test_two_embeddings_of_one_table_lie_side_by_side() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.factors = nn.Embedding(12, 1), nn.Embedding(12, 2, device="meta")
+            self.kind = nn.Embedding(5, 1)
+
+        def forward(self, item: Tensor, kind: Tensor) -> Tensor:
+            pairs = self.factors(item).sum(1).square().sum(1)
+            return (self.linear(item).sum((1, 2)) + self.kind(kind)[:, 0]) + pairs
+
+    data, module = federation(), Both()
+    names = {"item": ["linear", "factors"]}
+    one, other = (
+        simulate(data, module, embeddings=names, tables=where, rounds=3, clients_per_round=3)
+        for where in ("memory", "mapped")
+    )
+    assert_same(one.state_dict(), other.state_dict())
+
+
+def test_lists_of_ids_are_measured_and_scored() -> None:
+    rng = np.random.default_rng(1)
+    owner = np.repeat(np.arange(8), 6)
+    data = FederatedData.build(
+        client=owner,
+        ids={
+            "user": owner,
+            "item": rng.integers(1, 9, len(owner)),
+            "history": ragged([rng.integers(1, 9, k % 4) for k in range(len(owner))]),
+        },
+        fields={"user": "user", "item": "item", "history": "item"},
+        label=rng.integers(0, 2, len(owner)),
+        test=np.arange(len(owner)) % 6 == 0,
+        tables={"user": 8, "item": 9},
+        padded=["item"],
+    )
+    one, other = (run(data, din.build(data), "fedsubavg", tables=x) for x in ("memory", "mapped"))
+    assert_same(one[0], other[0])
+    assert str(one[1]) == str(other[1])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["fedsubavg", "fedadam", "scaffold"])
+def test_a_gpu_trains_rows_that_are_kept_by_the_host(name: str) -> None:
+    data = padded_data()
+    torch.manual_seed(0)
+    module = Wide(15, 5)
+    in_memory = run(data, module, name, device="cuda", dtype="float64")
+    mapped = run(data, module, name, device="cuda", dtype="float64", tables="mapped")
+    for key, x in in_memory[0].items():
+        torch.testing.assert_close(x, mapped[0][key], rtol=1e-9, atol=1e-9)
+
+
+def test_the_benchmark_of_a_billion_rows_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(billion, "CLIENTS", 60)
+    monkeypatch.setattr(billion, "EXAMPLES", 4)
+    found = billion.main(["--rounds", "3"])
+    assert found["fedsubavg"]["touched"] == found["fedadam"]["touched"] > 500
+    assert [bar["met"] for bar in found["bars"]][::2] == [True, True]

@@ -1,0 +1,310 @@
+"""A run on mapped tables that is killed at any moment goes on as if it never had been."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedrows import catalogue, checkpoint, cli
+from fedrows.errors import RunFolderError
+from fedrows.folder import METRICS, read_lines
+from fedrows.lifted import Lifted
+from fedrows.plan import Plan
+from fedrows.simulation import Simulation
+from fedrows.tables import Constant, Shelf, SparseTable, undo, whole
+from fedrows.tables.column import Column
+from fedrows.tables.kept import Kept, Part
+from fedrows.tables.undo import Undo
+from tests.twin import federation
+
+ROUNDS, EVERY = 12, 3
+RUNS = [
+    ("fedsubavg", {}, "float32"),
+    ("fedadam", {"lazy": True}, "float64"),
+    ("scaffold", {"lazy": True}, "float32"),
+]
+CPU = torch.device("cpu")
+DATA = federation(clients=12, rows=40)
+
+
+class Pooled(nn.Module):
+    """The sum of two embeddings, one of them drawn row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.item, self.kind = nn.Embedding(40, 2, device="meta"), nn.Embedding(5, 2)
+        self.out = nn.Linear(2, 1)
+
+    def forward(self, item: Tensor, kind: Tensor) -> Tensor:
+        return self.out(self.item(item).sum(1) + self.kind(kind))[:, 0]
+
+
+def make(folder: Path, name: str, options: dict[str, Any], dtype: str) -> Simulation:
+    torch.manual_seed(0)
+    plan = Plan(
+        rounds=ROUNDS, clients_per_round=3, chunk=3, dtype=dtype, tables="mapped", device="cpu"
+    )
+    algorithm = catalogue.algorithm(name)(**options)
+    return Simulation(DATA, Lifted(Pooled(), DATA), algorithm, plan, None, folder / "tables")
+
+
+def go(simulation: Simulation, folder: Path) -> dict[str, Tensor]:
+    """Runs to the end, with a checkpoint now and then; every number that there is then."""
+    place = folder / "checkpoint.safetensors"
+    if place.exists():
+        checkpoint.restore_(simulation, place)
+    else:
+        checkpoint.save(place, simulation)
+    for progress in simulation:
+        if progress.round % EVERY == 0:
+            checkpoint.save(place, simulation)
+    progress = simulation.progress
+    found = dict(simulation.tensors())
+    for part, params in {"model": progress.params, **progress.state}.items():
+        found |= {f"{part}/{t}": whole(x) for t, x in params.tables.items()}
+    return found
+
+
+# Forked from a process that has imported things and no more: one with threads would hang.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["pytest", "fedrows.cli.run", "fedrows.checkpoint", "fedrows.lifted"])
+
+
+def killed(work: Callable[..., object], *given: Any) -> None:
+    """Does some work in a process of its own, which must die of SIGKILL."""
+    child = FORKS.Process(target=work, args=given)
+    child.start()
+    child.join(timeout=120)
+    assert child.exitcode == -signal.SIGKILL
+
+
+def run_to_death(moment: tuple[type, str, int, bool], folder: Path, run: tuple[Any, ...]) -> None:
+    die_at(*moment)
+    go(make(folder, *run), folder)
+
+
+def type_to_death(moment: tuple[type, str, int, bool], words: list[str]) -> None:
+    die_at(*moment)
+    cli.main(words)
+
+
+def die_at(owner: type, method: str, call: int, after: bool) -> None:
+    """Kills this process before or after one call of a method."""
+    real, left = getattr(owner, method), [call]
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0 and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = real(*args, **kwargs)
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return found
+
+    setattr(owner, method, dying)
+
+
+MOMENTS = [
+    (Part, "_to_change", 2, True),  # before anything was saved but the start
+    (Part, "_to_change", 15, True),  # rows written down, and not yet changed
+    (Part, "_to_change", 22, False),
+    (Undo, "write", 1, False),
+    (Undo, "write", 1, True),
+    (Undo, "write", 5, True),
+    (Kept, "before_change", 17, False),
+    (Column, "sync", 7, True),  # in the midst of bringing rows to the disk
+    (Shelf, "sync", 3, True),  # rows on the disk, the checkpoint not
+    (Shelf, "saved", 2, False),  # the checkpoint in its place, the log of an older one
+    (Shelf, "saved", 3, True),
+]
+
+
+CASES = [
+    pytest.param(
+        run,
+        moment,
+        id=f"{run[0]}-{moment[0].__name__}-{'-'.join(map(str, moment[1:]))}",
+        marks=[] if (i + j) % len(RUNS) == 0 else pytest.mark.slow,  # together they take a minute
+    )
+    for i, run in enumerate(RUNS)
+    for j, moment in enumerate(MOMENTS)
+]
+
+
+@pytest.mark.parametrize(("run", "moment"), CASES)
+def test_a_killed_run_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, run: tuple[str, dict[str, Any], str], moment: tuple[type, str, int, bool]
+) -> None:
+    wanted = _never_killed(tmp_path / "whole", run)
+    killed(run_to_death, moment, tmp_path, run)
+    found = go(make(tmp_path, *run), tmp_path)
+    assert found.keys() == wanted.keys()
+    for name, x in wanted.items():
+        assert torch.equal(x, found[name]), name
+
+
+_KNOWN: dict[str, dict[str, Tensor]] = {}
+
+
+def _never_killed(folder: Path, run: tuple[str, dict[str, Any], str]) -> dict[str, Tensor]:
+    if run[0] not in _KNOWN:
+        folder.mkdir()
+        _KNOWN[run[0]] = go(make(folder, *run), folder)
+    return _KNOWN[run[0]]
+
+
+def test_a_run_killed_again_and_again_arrives(tmp_path: Path) -> None:
+    wanted = _never_killed(tmp_path / "whole", RUNS[1])
+    for call in (30, 20, 14, 20):
+        killed(run_to_death, (Part, "_to_change", call, True), tmp_path, RUNS[1])
+    found = go(make(tmp_path, *RUNS[1]), tmp_path)
+    assert all(torch.equal(x, found[name]) for name, x in wanted.items())
+
+
+def saved_run(folder: Path) -> Path:
+    """A run that stopped some rounds after its second checkpoint."""
+    simulation, place = make(folder, *RUNS[0]), folder / "checkpoint.safetensors"
+    for progress in simulation:
+        if progress.round in (2, 4):
+            checkpoint.save(place, simulation)
+        if progress.round == 6:
+            break
+    return place
+
+
+def test_looking_changes_no_file(tmp_path: Path) -> None:
+    place = saved_run(tmp_path)
+    before = {path: path.read_bytes() for path in (tmp_path / "tables").iterdir()}
+    assert any(path.suffix == ".undo" for path in before)
+    mark = checkpoint.standing(place).tables
+    assert mark is not None
+    looking, going = make(tmp_path, *RUNS[0]).progress, make(tmp_path, *RUNS[0])
+    assert looking.shelf is not None
+    looking.shelf.go_back(mark, look=True)
+    seen = {t: whole(x) for t, x in looking.params.tables.items()}
+    assert before == {path: path.read_bytes() for path in (tmp_path / "tables").iterdir()}
+    checkpoint.restore_(going, place)
+    for table, x in going.progress.params.tables.items():
+        assert torch.equal(whole(x), seen[table])
+
+
+def test_a_torn_or_foreign_file_is_one_sentence(tmp_path: Path) -> None:
+    place, tables = saved_run(tmp_path), tmp_path / "tables"
+    rows = tables / "0.0.rows"
+    data = rows.read_bytes()
+    for wrong, said in (
+        (data[:100], r"0\.0\.rows is cut short, \d+ of \d+ rows are there: restore it"),
+        (b"x" * len(data), "does not belong to this run's checkpoint"),
+        (b"", "does not belong to this run's checkpoint"),
+    ):
+        rows.write_bytes(wrong)
+        with pytest.raises(RunFolderError, match=said):
+            checkpoint.restore_(make(tmp_path, *RUNS[0]), place)
+    rows.unlink()
+    with pytest.raises(RunFolderError, match=r"cannot be opened \(No such file"):
+        checkpoint.restore_(make(tmp_path, *RUNS[0]), place)
+
+
+def test_the_kind_of_table_must_be_the_same(tmp_path: Path) -> None:
+    place = saved_run(tmp_path)
+    model, algorithm = Lifted(Pooled(), DATA), catalogue.algorithm("fedsubavg")()
+    with pytest.raises(RunFolderError, match="its tables are mapped"):
+        checkpoint.restore_(Simulation(DATA, model, algorithm, Plan(clients_per_round=3)), place)
+    with pytest.raises(RunFolderError, match="does not belong to this run"):
+        checkpoint.restore_(make(tmp_path, "fedadam", {"lazy": True}, "float32"), place)
+
+
+def test_a_record_that_was_cut_short_is_ignored(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    table = SparseTable.of(shelf.add("t", 9, Constant(1.0, (2,)), (2,), torch.float32), CPU)
+    table[torch.arange(4)] = torch.ones(4, 2)
+    columns = shelf.tables["t"].columns()
+    log = Undo(tmp_path / "log.undo", b"n" * 16)
+    log.write(torch.tensor([0, 2]), columns)
+    log.write(torch.tensor([1]), columns)
+    data = (tmp_path / "log.undo").read_bytes()
+    for length, records in ((len(data), 2), (len(data) - 1, 1), (100, 0), (70, 0), (10, 0)):
+        (tmp_path / "log.undo").write_bytes(data[:length])
+        found = [places.tolist() for places, _ in log.records(columns)]
+        assert found == [[0, 2], [1]][:records], length
+    flipped = bytearray(data)
+    flipped[-1] ^= 1
+    (tmp_path / "log.undo").write_bytes(flipped)
+    assert len(list(log.records(columns))) == 1
+
+
+SMALL = [
+    "synthetic",
+    "--clients",
+    "40",
+    "--items",
+    "60",
+    "--clients-per-round",
+    "5",
+    "--chunk",
+    "5",
+]
+QUICK = [*SMALL, "--rounds", "8", "--evaluate-every", "2", "--device", "cpu"]
+
+
+def lines(folder: str) -> list[dict[str, Any]]:
+    """The metrics of a run but for its seconds."""
+    return [{**line, "seconds": 0} for line in read_lines(Path(folder) / METRICS)]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_run_of_the_command_line_that_is_killed_goes_on(elsewhere: Path) -> None:
+    mapped = ["run", *QUICK, "--tables", "mapped", "--checkpoint-seconds", "0"]
+    assert cli.main(["run", *QUICK, "--out", "memory"]) == 0
+    words = [*mapped, "--out", str(elsewhere / "mapped")]
+    killed(type_to_death, (Part, "_to_change", 7, True), words)
+    assert cli.main(["run", "--resume", "mapped"]) == 0
+    assert lines("mapped") == lines("memory")
+    assert (elsewhere / "mapped" / "tables" / "0.ids").exists()
+
+
+def test_a_full_disk_leaves_a_run_that_goes_on(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", *QUICK, "--tables", "mapped", "--checkpoint-seconds", "0", "--out"]
+    assert cli.main([*words, "whole"]) == 0
+    real, left = undo._write, [4]
+
+    def full(file: int, data: bytes) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            os.write(file, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(file, data)
+
+    with monkeypatch.context() as during:
+        during.setattr(undo, "_write", full)
+        assert cli.main([*words, "broken"]) != 0
+    said = capsys.readouterr().err
+    assert re.search(r"undo cannot be written \(No space left .* with --resume\.$", said.strip())
+    assert cli.main(["run", "--resume", "broken"]) == 0
+    assert lines("broken") == lines("whole")
+
+
+def test_the_command_line_says_what_is_lazy(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", *QUICK, "--tables", "mapped", "--algorithm", "fedadam"]
+    assert cli.main(words) != 0
+    assert "choose its lazy form, with --lazy" in capsys.readouterr().err
+    assert cli.main([*words, "--lazy"]) == 0
