@@ -73,6 +73,7 @@ def test_rows_with_too_few_holders_wait_at_their_node(tmp_path: Path) -> None:
     assert list(tmp_path.glob("n*/*/held/*.safetensors"))
 
 
+@pytest.mark.slow
 def test_what_waits_is_sent_later(tmp_path: Path) -> None:
     """Held back in a round with few clients, a row arrives in a later one with enough of them."""
     data = examples(clients=4, rows=3, each=12)
@@ -82,7 +83,9 @@ def test_what_waits_is_sent_later(tmp_path: Path) -> None:
     assert found.params.tables["item"].ne(0).any(1).sum() >= 2
 
 
-@pytest.mark.parametrize("use", ["heat", "union", "update"])
+@pytest.mark.parametrize(
+    "use", ["union", *(pytest.param(use, marks=pytest.mark.slow) for use in ("heat", "update"))]
+)
 @pytest.mark.parametrize("phase", range(6))
 def test_a_node_that_falls_silent_in_any_phase_is_a_drop_out(
     tmp_path: Path, use: str, phase: int

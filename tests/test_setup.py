@@ -15,7 +15,7 @@ import fedrows
 ROOT = Path(__file__).parent.parent
 BEYOND_CORE = {"cli", "report", "flower", "privacy", "private", "__main__"}
 EXTRAS = ["rich", "jinja2", "safetensors", "pandas", "polars", "pyarrow", "flwr", "cryptography"]
-EXTRAS += ["dp_accounting", "tensorboard", "mlflow", "onnx", "onnxscript"]
+EXTRAS += ["dp_accounting", "tensorboard", "mlflow", "onnx", "onnxscript", "matplotlib", "scipy"]
 
 
 def core_modules() -> list[str]:
@@ -25,6 +25,7 @@ def core_modules() -> list[str]:
         for path in paths
         if path.parts[1] not in BEYOND_CORE
         and path.parts[1:3] != ("nn", "kernels")  # they need triton, which comes with a GPU's torch
+        and path.parts[1:3] != ("paper", "page")
     )
 
 
