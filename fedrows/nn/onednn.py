@@ -75,18 +75,28 @@ class LSTMLayer(Function):
 
 def _all(*inputs: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     """All groups forward; oneDNN's notes are large, so they are not stacked."""
+    *given, h, c = inputs
+    own = _by_group([given[0].contiguous(), *given[1:], h.unsqueeze(1), c.unsqueeze(1)])
+    one = torch.ops.aten.mkldnn_rnn_layer.default
+    how: tuple[Any, ...] = (False, [], _LSTM, h.shape[-1], 1, True, False, False, True)
     with torch.enable_grad():  # without it oneDNN takes no notes for the way back
-        found = [_one(*own) for own in _by_group(inputs)]
+        found = [one(*its, *how) for its in own]
     hidden, _, cells, room = zip(*found, strict=True)
     return torch.stack(hidden), torch.cat(cells), list(room)
 
 
 def _all_back(known: list[Tensor], room: list[Tensor]) -> list[Tensor]:
-    """All groups backward."""
-    groups = zip(_by_group(known), room, strict=True)
-    found = [_one_back(*own, notes) for own, notes in groups]
-    *changes, dh, dc = zip(*found, strict=True)
-    return [*(torch.stack(parts) for parts in changes), torch.cat(dh), torch.cat(dc)]
+    """All groups backward: the gradients of their inputs."""
+    x, *weights, h, c, hidden, cells, above, dc = known
+    nothing = torch.zeros_like(h[:1])  # of the last hidden state, which is in `above` already
+    first, last, end = h.unsqueeze(1), hidden[:, -1:], cells.unsqueeze(1)
+    own = [x.contiguous(), *weights, first, c.unsqueeze(1), hidden, last, end, above.contiguous()]
+    ways = zip(_by_group(own), dc.contiguous().unsqueeze(1).unbind(), room, strict=True)
+    one = torch.ops.aten.mkldnn_rnn_layer_backward.default
+    how: tuple[Any, ...] = (False, _LSTM, h.shape[-1], 1, True, True, False, [], False)
+    found = [one(*its, nothing, its_dc, *how, notes) for its, its_dc, notes in ways]
+    *changes, dh, d_cell = zip(*found, strict=True)
+    return [*(torch.stack(parts) for parts in changes), torch.cat(dh), torch.cat(d_cell)]
 
 
 _ops.impl("lstm", _all, "CPU")
@@ -95,28 +105,6 @@ _ops.impl("lstm_backward", _all_back, "CPU")
 
 def _by_group(tensors: Sequence[Tensor]) -> zip[tuple[Tensor, ...]]:
     return zip(*(x.unbind() for x in tensors), strict=True)
-
-
-def _one(x: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-    """One group forward: hidden states, the last of them, the last cell, and oneDNN's notes."""
-    *weights, h, c = more
-    how: tuple[Any, ...] = (False, [], _LSTM, h.shape[-1], 1, True, False, False, True)
-    own = (x.contiguous(), *weights, h[None], c[None])
-    found: tuple[Tensor, ...] = torch.ops.aten.mkldnn_rnn_layer.default(*own, *how)
-    return found
-
-
-def _one_back(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """One group backward: the gradients of its inputs."""
-    x, *weights, h, c, hidden, cell, above, dc, room = tensors
-    how: tuple[Any, ...] = (False, _LSTM, h.shape[-1], 1, True, True, False, [], False)
-    last, nothing = hidden[-1:], torch.zeros_like(h[None])
-    own = (x.contiguous(), *weights, h[None], c[None], hidden, last, cell[None])
-    above, dc = above.contiguous(), dc[None].contiguous()
-    found: tuple[Tensor, ...] = torch.ops.aten.mkldnn_rnn_layer_backward.default(
-        *own, above, nothing, dc, *how, room
-    )
-    return found
 
 
 @cache
