@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 _SLOW = 0.2  # seconds: a round that takes less is not worth measuring
 _BETTER = 0.9  # of the time of one chunk, to be worth leaving it
+_MOST = 1_000  # clients in a chunk: with more, what a step touches has left the cache by the next
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,10 @@ class Chunks:
 
 
 def ways(cohort: int, threads: int) -> list[Chunks]:
-    """The ways to cut a cohort that are worth a try; the first is not to cut it."""
-    found = [Chunks(cohort)]
+    """The ways to cut a cohort that are worth a try; the first is to cut it only if it is huge."""
+    found = [Chunks(min(cohort, _MOST))]
     for count in (1, 2, 5):
-        clients = -(-cohort // (count * threads))
+        clients = min(-(-cohort // (count * threads)), _MOST)
         found.append(Chunks(clients, min(threads, -(-cohort // clients))))
     return list(dict.fromkeys(found))
 

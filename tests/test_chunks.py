@@ -76,7 +76,7 @@ def test_chunks_and_threads_change_nothing(way, made, algorithm):
 @pytest.mark.parametrize("cohort", [1, 2, 7, 50, 5_000])
 def test_every_way_holds_the_cohort(cohort, threads):
     found = ways(cohort, threads)
-    assert found[0] == Chunks(cohort)
+    assert found[0] == Chunks(min(cohort, 1_000))  # beyond that, a step has left the cache
     assert len(set(found)) == len(found)
     assert all(1 <= way.clients <= cohort for way in found)
     assert all(1 <= way.at_a_time <= threads for way in found)

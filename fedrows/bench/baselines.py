@@ -131,7 +131,10 @@ def captured(module: nn.Module, batches: Batches, lr: float) -> Rounds:
         for fields, label in batches:
             _step(module, optimiser, fields, label)
 
+    held = (module, optimiser, batches)  # a graph knows addresses and keeps nothing alive
+
     def run(count: int) -> None:
+        assert held
         for _ in range(count):
             graph.replay()
         torch.cuda.synchronize()
