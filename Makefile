@@ -23,7 +23,7 @@ test: .venv/dev.stamp
 
 # pytest ends with 5 when no test is marked slow
 test-slow: .venv/dev.stamp
-	.venv/bin/pytest -m slow $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	.venv/bin/pytest -m slow -n 2 --dist loadfile $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 bench: .venv/dev.stamp
 	.venv/bin/fedrows bench all --out benchmarks/results
