@@ -250,8 +250,9 @@ class Lifted(Model):
     ) -> Tensor:
         """One client's scores; its ids address the block, so `rows` is the whole block."""
         on_gpu = next(iter(rows.values())).is_cuda
-        recorded = on_gpu or not (self.one_by_one or self._traced.why)  # so it is paid for once
-        stand_ins = self._stand_ins or (StandIns() if recorded else nullcontext())
+        # Also where no trace pays for them: when a run is resumed, it is not traced at once.
+        lifted = on_gpu or not self.one_by_one
+        stand_ins = self._stand_ins or (StandIns() if lifted else nullcontext())
         with context.step(weight, key) as step, stand_ins:
             scores: Tensor = self._call({**fixed, **self._by_name(rows), **dense}, fields)
         self.random = self.random or step.calls > 0  # known from the trial on

@@ -47,11 +47,10 @@ def plainly(model: Lifted, block: Submodels, batch: Batch, monkeypatch) -> list[
         return flat(model.gradient(block, batch))
 
 
-@pytest.mark.parametrize(
-    ("kind", "dtype", "near"), [("draw", "float32", 1e-6), ("epoch", "float64", 1e-12)]
-)
+@pytest.mark.parametrize(("kind", "dtype"), [("draw", "float32"), ("epoch", "float64")])
 @pytest.mark.parametrize("name", ZOO)
-def test_a_replay_is_the_step_itself(name, kind, dtype, near, monkeypatch):
+def test_a_replay_is_the_step_itself_to_the_bit(name, kind, dtype, monkeypatch):
+    """A resumed run, which is traced later than one that was never stopped, stays the same run."""
     animal = ZOO[name]
     model, plan = lift(animal), Plan(batch_size=4, batches=kind, dtype=dtype, device="cpu")
     before = len(model._traced._replays)  # the trial's
@@ -59,9 +58,7 @@ def test_a_replay_is_the_step_itself(name, kind, dtype, near, monkeypatch):
         block, batch = step(model, animal, plan, cohort)
         found = flat(model.gradient(block, batch))
         expected = plainly(model, block, batch, monkeypatch)
-        for mine, its in zip(found, expected, strict=True):
-            scale = float(its.abs().max()) or 1.0
-            torch.testing.assert_close(mine, its, rtol=0, atol=near * scale)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
     assert model._traced.why is None
     assert len(model._traced._replays) == before + 1
 
