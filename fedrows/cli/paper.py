@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ import torch
 from fedrows import __version__
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
+from fedrows.ending import hearing_sigterm
 from fedrows.folder import unwritable
 from fedrows.paper.artefact import Artefact
 from fedrows.paper.catalogue import chosen
@@ -64,7 +63,7 @@ def main(words: Sequence[str]) -> int:
         raise unwritable(work.folder, error) from error
     command = shlex.join(["fedrows", "paper", *words])
     try:
-        with _stoppable():
+        with hearing_sigterm():
             return _make(work, experiments, display, command, typed["allow_missing"])
     except KeyboardInterrupt:
         display.end()
@@ -178,24 +177,6 @@ class _Display:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """SIGTERM stops like Ctrl-C."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _seeds(typed: str | None) -> list[int]:

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from fedrows.errors import FedrowsError
@@ -212,25 +211,3 @@ def undisturbed() -> Iterator[list[int]]:
             signal.signal(known, handler)
         for got in heard:
             signal.raise_signal(got)
-
-
-class AskedToEnd(KeyboardInterrupt):
-    """SIGTERM, which asks a process to end as Ctrl-C does."""
-
-
-@contextlib.contextmanager
-def hearing_sigterm() -> Iterator[None]:
-    """Raises AskedToEnd where SIGTERM would end this process without a word."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise AskedToEnd
-
-    try:
-        before = signal.signal(signal.SIGTERM, leave)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -12,16 +12,15 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+from fedrows.ending import AskedToEnd, hearing_sigterm
 from fedrows.flower.control import Value, as_toml
 from fedrows.flower.processes import (
     MARK,
     PORT_IN_USE,
-    AskedToEnd,
     Group,
     LaunchError,
     end_marked,
     free_port,
-    hearing_sigterm,
     module,
     undisturbed,
 )
