@@ -1,4 +1,4 @@
-"""Writes the tables of docs/speed.md, and draws docs/speed.svg, from benchmarks/results/*.json.
+"""Writes the tables of docs/speed.md, and draws its pictures, from benchmarks/results/*.json.
 
     make bench                          measures, then comes here
     python docs/make_speed.py           from what was measured before
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import draw_sweeps
 from draw_speed import MODELS, Json, dated, draw, gpu_speeds, short, speeds
 
 ROOT = Path(__file__).parent.parent
@@ -43,6 +44,8 @@ def main(results: Path, page: Path, picture: Path) -> None:
     measured = "\n\n".join(part for part in parts if part)
     page.write_text(f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}", "utf-8")
     picture.write_text("\n".join(draw(found)) + "\n", "utf-8")
+    sweeps = picture.with_name(f"{picture.stem}-sweeps{picture.suffix}")
+    sweeps.write_text("\n".join(draw_sweeps.draw(found)) + "\n", "utf-8")
 
 
 def cpu(found: Mapping[str, Json]) -> str:

@@ -409,3 +409,5 @@ def test_the_page_is_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     subprocess.run([*command, str(folder), str(page), str(picture)], check=True)
     assert page.read_text("utf-8") == (ROOT / "docs" / "speed.md").read_text("utf-8")
     assert picture.read_text("utf-8") == (ROOT / "docs" / "speed.svg").read_text("utf-8")
+    sweeps = "speed-sweeps.svg"
+    assert (tmp_path / sweeps).read_text("utf-8") == (ROOT / "docs" / sweeps).read_text("utf-8")

@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for rows in sizes:
         its, beyond[rows] = contestants(small, rows)
         contenders |= its
-    time = medians(seconds_per_round(contenders, options.blocks))
+    times = seconds_per_round(contenders, options.blocks)
+    time = medians(times)
     growth = {
         rows: {
             kind: time[f"{kind} {rows}"] / time[f"{kind} {small}"]
@@ -76,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "small": small,
         "large": large,
         "width": WIDTH,
+        "seconds_per_round": times,
         "milliseconds": {name: 1000 * seconds for name, seconds in time.items()},
         "growth": {str(rows): its for rows, its in growth.items()},
         "mebibytes_beyond_the_table": {str(rows): size for rows, size in beyond.items()},
