@@ -148,9 +148,20 @@ class Group:
     def speaks(self) -> bool:
         """Whether this process is the one to say why the run ends; true in one process only."""
         try:
-            return self._store.add(_key("spoken"), 1) == 1
+            first = self._store.add(_key("spoken"), 1) == 1
+            if not first:
+                self._store.add(_key("heard"), 1)
+            elif self.rank == 0:
+                self._linger()
+            return first
         except RuntimeError:  # the store went with rank 0
             return self.rank == 1
+
+    def _linger(self) -> None:
+        """Waits a moment until the others know, for the store goes with this process."""
+        until = time.monotonic() + _STILL
+        while time.monotonic() < until and self._store.add(_key("heard"), 0) < self.size - 1:
+            time.sleep(0.02)
 
     def _compare(self, facts: Mapping[str, object]) -> None:
         prints = [digest([str(value).encode()]) for value in facts.values()]
@@ -205,10 +216,15 @@ class Group:
             dist.destroy_process_group()
 
     def _find_gone(self, patience: float) -> None:
-        """Raises a GoneError if some heart has not beaten for so long as we have watched it."""
+        """Raises a GoneError if some heart has not beaten for so long as we have watched it.
+
+        So it does if another process has said why the run ends: that one leaves.
+        """
         now, gone = time.monotonic(), []
         for other in range(self.size):
             try:
+                if self._store.check([_key("spoken")]):
+                    raise GoneError("Another process has ended the run")
                 count = self._store.add(_key("beat", other), 0)
             except RuntimeError:
                 raise self._gone([0]) from None  # the store was with it

@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without ± shows ?
+    if "RANK" in os.environ:  # PyTorch would add a stack trace to the sentence on who is gone
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         code = _dispatch(words)
         sys.stdout.flush()
