@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -19,6 +20,8 @@ settings.register_profile(
 )
 settings.load_profile("fedrows")
 torch.set_num_threads(1)  # sums in a fixed order
+# A shell that runs tests in the background has Ctrl-C ignored, and so would all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
