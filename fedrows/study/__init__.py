@@ -194,7 +194,8 @@ def make(
     jobs = [Job(run, one, folder, device) for run, one in missing.items()]
     ear = _Ear(before, before + len(jobs), progress)
     crew.make(sorted(jobs, key=lambda job: -job.settled.work), ear)
-    return ear.failures
+    place = {job.id: number for number, job in enumerate(jobs)}
+    return sorted(ear.failures, key=lambda failure: place[failure[0].id])  # not as workers ended
 
 
 def crew_for(
