@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import cache
 from hashlib import blake2b
@@ -148,19 +148,21 @@ class Group:
     def speaks(self) -> bool:
         """Whether this process is the one to say why the run ends; true in one process only."""
         try:
+            if self.rank:  # rank 0 knows more, such as which round was saved
+                self._wait(lambda: self._store.check([_key("spoken")]), 2 * _STILL)
             first = self._store.add(_key("spoken"), 1) == 1
             if not first:
                 self._store.add(_key("heard"), 1)
-            elif self.rank == 0:
-                self._linger()
+            elif self.rank == 0:  # the others must know before the store goes with this process
+                self._wait(lambda: self._store.add(_key("heard"), 0) == self.size - 1, _STILL)
             return first
         except RuntimeError:  # the store went with rank 0
             return self.rank == 1
 
-    def _linger(self) -> None:
-        """Waits a moment until the others know, for the store goes with this process."""
-        until = time.monotonic() + _STILL
-        while time.monotonic() < until and self._store.add(_key("heard"), 0) < self.size - 1:
+    def _wait(self, until: Callable[[], bool], seconds: float) -> None:
+        """Waits until something is so, or for so long."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not until():
             time.sleep(0.02)
 
     def _compare(self, facts: Mapping[str, object]) -> None:
