@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from hashlib import blake2b
@@ -214,6 +215,9 @@ class Group:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(FAILED)
+        with suppress(RuntimeError):  # all leave together: a broken connection aborts a process
+            self._store.add(_key("left"), 1)
+            self._wait(lambda: self._store.add(_key("left"), 0) >= self.size, _STILL)
         if self._host is dist.group.WORLD and dist.is_initialized():
             dist.destroy_process_group()
 
