@@ -19,7 +19,7 @@ from fedrows.graphed import Graphed
 from fedrows.heat import Heat
 from fedrows.index import Index
 from fedrows.model import Model
-from fedrows.nn import fused, kernels
+from fedrows.nn import fused, kernels, layer
 from fedrows.nn.kernels.select import select
 from fedrows.params import Submodels, join
 from fedrows.plan import Plan
@@ -117,9 +117,8 @@ class SimulatedFleet:
         """What the clients upload and what they are to keep, of which nothing is stored yet."""
         kept = self._recall(cohort, start.index)
         parts = self._parts(cohort, start, sent, kept, round_)
-        said = getattr(self.model, "untraced", None)
-        if said is not None and said not in self.notes:
-            self.notes.append(said)
+        said = [getattr(self.model, "untraced", None), *layer.notes()]
+        self.notes += [note for note in said if note is not None and note not in self.notes]
         return Upload(
             cohort,
             join(start.index, [part.update for part in parts]),

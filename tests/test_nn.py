@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedrows.errors import ModelError
-from fedrows.nn import GRU, LSTM, AttentionPooling, BatchNorm, Dice, EmbeddingBag, context, onednn
+from fedrows.nn import GRU, LSTM, AttentionPooling, BatchNorm, Dice, EmbeddingBag, context
 from fedrows.nn.start import start_
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
@@ -97,43 +97,6 @@ def test_recurrent_layers_equal_torchs_in_float32(ours):
     x = made(5, 6, 3).float()
     torch.testing.assert_close(layer(x)[0], theirs(x)[0])
     assert layer(x)[0].dtype == torch.float32
-
-
-@pytest.mark.parametrize("clients", [1, 3])
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_onednn_gives_what_the_stacked_layer_gives(form, clients, monkeypatch):
-    layer = LSTM(3, 4, **form)
-    if not onednn.usable(made(1).float()):
-        pytest.skip("this PyTorch has no oneDNN")
-    ways = (1 + ("bidirectional" in form)) * form.get("num_layers", 1)
-    numbers = {n: made(clients, *x.shape, seed=3).float() for n, x in layer.named_parameters()}
-    x, h, c = (made(clients, *shape).float() for shape in ((5, 6, 3), (ways, 6, 4), (ways, 6, 4)))
-    if layer.batch_first:
-        x = x.transpose(1, 2)
-    calls, real = [], onednn._by_group
-    monkeypatch.setattr(onednn, "_by_group", lambda own: (calls.append(len(own[0])), real(own))[1])
-    found = []
-    for enabled in (True, False):
-        monkeypatch.setattr(onednn, "enabled", enabled)
-        leaves = [y.clone().requires_grad_() for y in (x, h, c, *numbers.values())]
-
-        def run(x, h, c, *own):
-            return functional_call(layer, dict(zip(numbers, own, strict=True)), (x, (h, c)))
-
-        results = flat(vmap(run)(*leaves))
-        found.append([*results, *gradients(results, leaves)])
-        assert sum(calls) == 2 * clients * ways  # all with oneDNN, there and back, none without
-    for mine, its in zip(*found, strict=True):
-        torch.testing.assert_close(mine, its, rtol=0, atol=1e-5 * float(its.detach().abs().max()))
-
-
-def test_onednn_is_for_float32_and_can_be_switched_off(monkeypatch):
-    assert not onednn.usable(made(2))
-    assert not onednn.usable(torch.ones(0))
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    onednn._works.cache_clear()
-    assert not onednn.usable(torch.ones(2))
-    onednn._works.cache_clear()
 
 
 def test_what_recurrent_layers_cannot_do_is_refused():

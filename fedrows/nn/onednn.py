@@ -1,9 +1,6 @@
 """LSTM layers on a CPU by oneDNN, whose kernels PyTorch's own nn.LSTM uses: one group at a time.
 
-A step of few examples is too small for a batched product to pay. What counts on a CPU is that one
-group's weights stay in the cache for all its steps, and that the time loop is a single operation:
-threads that train other clients can go on beside it. As in `scans`, groups have weights of their
-own, and clients that are lifted become groups. It is used for float32; `scans` serves all else.
+It is used for float32, where there is no kernel of our own (see `compiled`) or many examples.
 """
 
 from __future__ import annotations
@@ -14,18 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-enabled = True  # False: `scans` everywhere
+enabled = True  # False: other ways everywhere
 
 _LSTM = 2  # PyTorch's number for this kind of layer
-_ops = torch.library.Library("fedrows", "DEF")  # so that a trace has one operation for a layer
-_ops.define(
-    "lstm(Tensor x, Tensor of_x, Tensor of_h, Tensor bias, Tensor more, Tensor h, Tensor c)"
-    " -> (Tensor, Tensor, Tensor[])"
-)
-_ops.define("lstm_backward(Tensor[] known, Tensor[] room) -> Tensor[]")
 
 
 def usable(x: Tensor) -> bool:
@@ -35,45 +24,7 @@ def usable(x: Tensor) -> bool:
     return bool(torch.backends.mkldnn.enabled) and _works()
 
 
-class LSTMLayer(Function):
-    """The hidden states (G, T, B, H) and the last cells (G, B, H) of G layers in one direction.
-
-    x (G, T, B, F), weights (G, 4H, F) and (G, 4H, H), biases (G, 4H) each, h and c (G, B, H)
-    """
-
-    @staticmethod
-    def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
-        hidden, cells, room = torch.ops.fedrows.lstm(*inputs)
-        return hidden, cells, *room
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[2:])
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs, *output)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
-        known, room = ctx.saved_tensors[:9], ctx.saved_tensors[9:]
-        above = (
-            torch.zeros_like(like) if grad is None else grad
-            for grad, like in zip(grads, known[7:], strict=False)
-        )
-        return tuple(torch.ops.fedrows.lstm_backward([*known, *above], list(room)))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> Any:
-        clients, stacked = info.batch_size, []
-        for x, dim in zip(inputs, in_dims, strict=True):
-            whole = x.expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
-            stacked.append(whole.flatten(0, 1))
-        hidden, cells, *room = LSTMLayer.apply(*stacked)
-        found = (x.unflatten(0, (clients, -1)) for x in (hidden, cells))
-        return (*found, *room), (0, 0, *[None] * len(room))
-
-
-def _all(*inputs: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+def forward(*inputs: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     """All groups forward; oneDNN's notes are large, so they are not stacked."""
     *given, h, c = inputs
     own = _by_group([given[0].contiguous(), *given[1:], h.unsqueeze(1), c.unsqueeze(1)])
@@ -85,7 +36,7 @@ def _all(*inputs: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     return torch.stack(hidden), torch.cat(cells), list(room)
 
 
-def _all_back(known: list[Tensor], room: list[Tensor]) -> list[Tensor]:
+def backward(known: Sequence[Tensor], room: Sequence[Tensor]) -> list[Tensor]:
     """All groups backward: the gradients of their inputs."""
     x, *weights, h, c, hidden, cells, above, dc = known
     nothing = torch.zeros_like(h[:1])  # of the last hidden state, which is in `above` already
@@ -97,10 +48,6 @@ def _all_back(known: list[Tensor], room: list[Tensor]) -> list[Tensor]:
     found = [one(*its, nothing, its_dc, *how, notes) for its, its_dc, notes in ways]
     *changes, dh, d_cell = zip(*found, strict=True)
     return [*(torch.stack(parts) for parts in changes), torch.cat(dh), torch.cat(d_cell)]
-
-
-_ops.impl("lstm", _all, "CPU")
-_ops.impl("lstm_backward", _all_back, "CPU")
 
 
 def _by_group(tensors: Sequence[Tensor]) -> zip[tuple[Tensor, ...]]:
@@ -115,10 +62,8 @@ def _works() -> bool:
     shapes = ((1, 1, 1, 1), (1, 4, 1), (1, 4, 1), (1, 4), (1, 4), (1, 1, 1), (1, 1, 1))
     own = [torch.zeros(shape) for shape in shapes]
     try:
-        with torch.enable_grad():
-            own[0].requires_grad_()
-            hidden, *_ = LSTMLayer.apply(*own)
-            torch.autograd.grad(hidden.sum(), own[0])
+        hidden, cells, room = forward(*own)
+        backward([*own, hidden, cells, hidden, cells], room)
     except (RuntimeError, TypeError, AttributeError):
         return False
     return True

@@ -5,7 +5,7 @@
     torch.nn.LSTM(25, 100, num_layers=2, batch_first=True).load_state_dict(layer.state_dict())
 
 All input projections of a layer are one product before its time loop (see `scans`); on a CPU a
-layer of an LSTM is one operation for each client (see `onednn`).
+layer of an LSTM is one operation (see `layer`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrows.errors import ModelError
-from fedrows.nn import onednn
+from fedrows.nn.layer import LSTMLayer, way
 from fedrows.nn.scans import GRUScan, LSTMScan
 
 State = tuple[Tensor, ...]  # of one layer and direction: (B, H) each
@@ -138,11 +138,11 @@ class LSTM(_Recurrent):
         biases = self._biases(end)
         weight = getattr(self, f"weight_hh_{end}")
         h, c = state
-        if onednn.usable(x):
+        if fastest := way(x):
             of_x, nothing = getattr(self, f"weight_ih_{end}"), weight.new_zeros(len(weight))
             both = (nothing, nothing) if biases is None else biases
             own = (x, of_x, weight, *both, h, c)
-            states, last, *_ = onednn.LSTMLayer.apply(*(part[None] for part in own))
+            states, last, *_ = LSTMLayer.apply(fastest, *(part[None] for part in own))
             return states[0], (states[0, -1], last[0])
         gates = self._project(end, x, None if biases is None else biases[0] + biases[1])
         hidden, cell, _, _ = LSTMScan.apply(gates, weight[None], h[None], c[None])

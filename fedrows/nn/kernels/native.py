@@ -1,0 +1,90 @@
+"""Kernels for a CPU, a `.cpp` file each, compiled by the machine's own compiler when first needed.
+
+A library is kept in the user's cache, by what went into it: the source, the compiler and what the
+processor can do. Two processes that compile at the same time leave one whole file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+_FLAGS = ("-O3", "-march=native", "-std=c++17")
+_PATIENCE = 120  # seconds; it takes two or three
+
+
+class Missing(Exception):
+    """Why there is no kernel, in a few words."""
+
+
+@cache
+def library(name: str) -> ctypes.CDLL:
+    """The functions of name.cpp, or a Missing error."""
+    source = (_FOLDER / f"{name}.cpp").read_bytes()
+    compiler = _compiler()
+    # What the compiler has defined beforehand names its version and all that the processor has.
+    known = _run([compiler, *_FLAGS, "-x", "c++", "-dM", "-E", os.devnull])
+    key = hashlib.sha256(b"\0".join([source, known, " ".join(_FLAGS).encode()])).hexdigest()
+    kept = _cache() / f"{name}-{key[:20]}.so"
+    try:
+        return ctypes.CDLL(str(kept))
+    except OSError:  # it is not there yet, or broken
+        _compile(compiler, _FOLDER / f"{name}.cpp", kept)
+    try:
+        return ctypes.CDLL(str(kept))
+    except OSError as error:
+        raise Missing(f"{kept} cannot be loaded: {error}") from error
+
+
+def _compiler() -> str:
+    asked = os.environ.get("CXX")
+    for each in [asked] if asked else ["c++", "g++", "clang++"]:
+        if found := shutil.which(each):
+            return found
+    raise Missing(f"there is no {asked}, which $CXX names" if asked else "there is no C++ compiler (g++ or clang++)")
+
+
+def _cache() -> Path:
+    """A folder that nobody else can put a library into."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(cache) if cache else Path.home() / ".cache") / "fedrows" / "kernels"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise Missing(f"the folder {folder} cannot be made: {error.strerror}") from error
+    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Missing(f"others can write into {folder}: make it yours alone (chmod 700)")
+    return folder
+
+
+def _compile(compiler: str, source: Path, to: Path) -> None:
+    try:
+        number, made = tempfile.mkstemp(suffix=".so", dir=to.parent)
+        os.close(number)
+    except OSError as error:
+        raise Missing(f"{to.parent} cannot be written: {error.strerror}") from error
+    try:
+        _run([compiler, *_FLAGS, "-shared", "-fPIC", "-o", made, str(source)])
+        os.replace(made, to)
+    finally:
+        Path(made).unlink(missing_ok=True)
+
+
+def _run(command: list[str]) -> bytes:
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Missing(f"{command[0]} did not run: {error}") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [""]
+        raise Missing(f"{command[0]} failed: {said[0]}")
+    return done.stdout
