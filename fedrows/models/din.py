@@ -60,9 +60,9 @@ class AttentionUnit(nn.Module):
         if fused.usable(k) and attention.fits(k.shape[1], k.shape[2], 80, 40):
             # Without the last bias, which adds the same to all scores of a list.
             layers = (x for part in (self.first, self.second) for x in (part.weight, part.bias))
-            own = (q, k, mask, *layers, self.third.weight[0])
+            own = (q, k, mask, *layers, self.third.weight.squeeze(0))
             found = fused.AttentionStep.apply(*(x.unsqueeze(0) for x in own))
-            return found[0][0], found[1][0]
+            return found[0].squeeze(0), found[1].squeeze(0)
         share = self.pool.shares(self(q, k), mask)
         both = torch.stack([share, mask.to(k.dtype)], 1) @ k  # (B, 2, L) @ (B, L, w)
         return both[:, 0], both[:, 1]
@@ -94,7 +94,7 @@ class DIN(nn.Module):
         x = torch.cat([self.user(user), q, total, q * total, pooled], 1)  # (B, 5w)
         x = self.first_dice(self.first(x))
         x = self.second_dice(self.second(x))
-        return self.third(x)[:, 0]
+        return self.third(x).squeeze(1)
 
 
 def build(

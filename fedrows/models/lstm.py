@@ -36,9 +36,9 @@ class Text(nn.Module):
         real = ids != 0 if self.padded else torch.ones_like(ids, dtype=torch.bool)
         place = torch.arange(ids.shape[1], device=ids.device)
         end = torch.where(real, place, 0).amax(1)  # (B,), the last word
-        last = hidden.gather(1, end.view(-1, 1, 1).expand(-1, 1, HIDDEN))[:, 0]  # (B, H)
+        last = hidden.gather(1, end.view(-1, 1, 1).expand(-1, 1, HIDDEN)).squeeze(1)  # (B, H)
         last = torch.where(real.any(1, keepdim=True), last, 0)
-        return self.output(last)[:, 0]
+        return self.output(last).squeeze(1)
 
 
 def build(data: FederatedData, seed: int = 0) -> Lifted:

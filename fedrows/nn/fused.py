@@ -104,7 +104,7 @@ class RowsStep(Function):
 
     @staticmethod
     def forward(block: Tensor, ids: Tensor, nothing: int | None) -> Tensor:
-        return block.index_select(0, ids)
+        return rows.forward(block.contiguous(), ids.contiguous())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

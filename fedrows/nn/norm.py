@@ -117,6 +117,6 @@ class Dice(nn.Module):
         if in_step and len(x) <= dice.LARGEST and fused.usable(x):
             assert step is not None
             own = (x, step.weight.to(x.dtype), self.alpha)
-            return fused.DiceStep.apply(*(part[None] for part in own), self.norm.eps)[0]
+            return fused.DiceStep.apply(*(part[None] for part in own), self.norm.eps).squeeze(0)
         p = torch.sigmoid(self.norm(x, mask))
         return x * (p + (1 - p) * self.alpha)

@@ -143,10 +143,12 @@ class LSTM(_Recurrent):
             both = (nothing, nothing) if biases is None else biases
             own = (x, of_x, weight, *both, h, c)
             states, last, *_ = LSTMLayer.apply(fastest, *(part[None] for part in own))
-            return states[0], (states[0, -1], last[0])
+            hidden = states.squeeze(0)  # not [0], whose gradient is filled up with zeros and copied
+            return hidden, (hidden[-1], last.squeeze(0))
         gates = self._project(end, x, None if biases is None else biases[0] + biases[1])
         hidden, cell, _, _ = LSTMScan.apply(gates, weight[None], h[None], c[None])
-        return hidden[:, 0], (hidden[-1, 0], cell[0])
+        hidden = hidden.squeeze(1)
+        return hidden, (hidden[-1], cell.squeeze(0))
 
 
 class GRU(_Recurrent):
@@ -164,4 +166,5 @@ class GRU(_Recurrent):
         bias = weight.new_zeros(len(weight)) if biases is None else biases[1]
         gates = self._project(end, x, None if biases is None else biases[0])
         hidden, _, _ = GRUScan.apply(gates, weight[None], bias[None], state[0][None])
-        return hidden[:, 0], (hidden[-1, 0],)
+        hidden = hidden.squeeze(1)
+        return hidden, (hidden[-1],)

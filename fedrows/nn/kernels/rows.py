@@ -1,4 +1,4 @@
-"""The gradient of looking rows up, as one kernel: `rows.cu`."""
+"""Looking rows up as one kernel forward and one backward: `rows.cu`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from torch import Tensor
 from fedrows.nn.kernels import launch
 
 _THREADS = 256
+
+
+def forward(block: Tensor, ids: Tensor) -> Tensor:
+    """The rows at ids (n,) of a block (R, width)."""
+    width = block.shape[1]
+    found = block.new_empty(len(ids), width)
+    numbers = found.numel()
+    if numbers:
+        given: list[Tensor | int] = [block, ids, found, numbers, width]
+        launch("rows_forward", {}, [-(-numbers // _THREADS)], _THREADS, given)
+    return found
 
 
 def backward(grad: Tensor, ids: Tensor, count: int, nothing: int | None) -> Tensor:
