@@ -49,7 +49,9 @@ def _compiler() -> str:
     for each in [asked] if asked else ["c++", "g++", "clang++"]:
         if found := shutil.which(each):
             return found
-    raise Missing(f"there is no {asked}, which $CXX names" if asked else "there is no C++ compiler (g++ or clang++)")
+    if asked:
+        raise Missing(f"there is no {asked}, which $CXX names")
+    raise Missing("there is no C++ compiler (g++ or clang++)")
 
 
 def _cache() -> Path:
