@@ -200,6 +200,10 @@ def test_processes_that_compile_at_the_same_time_leave_one_library(fresh):
     assert len(list(fresh.iterdir())) == 1
 
 
+class NotPosix:
+    name = "nt"
+
+
 BROKEN = {
     "none": (
         lambda folder, m: m.setenv("PATH", str(folder)),
@@ -219,6 +223,7 @@ BROKEN = {
         "the folder .* cannot be made: File exists",
     ),
     "empty": (lambda folder, m: m.setenv("CXX", "true"), "cannot be loaded: .*file too short"),
+    "another system": (lambda folder, m: m.setattr(native, "os", NotPosix), "is known here"),
     "wrong": (lambda folder, m: m.setattr(native, "library", print), "results are wrong"),
 }
 

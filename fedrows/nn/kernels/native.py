@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import shutil
 import stat
 import subprocess
@@ -28,6 +29,8 @@ class Missing(Exception):
 @cache
 def library(name: str) -> ctypes.CDLL:
     """The functions of name.cpp, or a Missing error."""
+    if os.name != "posix":
+        raise Missing(f"{platform.system()} has no compiler that is known here")
     source = (_FOLDER / f"{name}.cpp").read_bytes()
     compiler = _compiler()
     # What the compiler has defined beforehand names its version and all that the processor has.
