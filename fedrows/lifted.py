@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -15,23 +14,9 @@ from torch.func import functional_call, vmap
 
 from fedrows.batches import Batch
 from fedrows.data import FederatedData
-from fedrows.errors import ModelError
 from fedrows.examples import Examples
 from fedrows.index import Index
-from fedrows.liftable import (
-    FALL_BACK,
-    as_label,
-    cannot_score,
-    cannot_train,
-    check_layers,
-    check_scores,
-    embeddings_of,
-    explain,
-    no_buffer_changed,
-    no_draws,
-    slow_operations,
-    with_place,
-)
+from fedrows.liftable import check_layers, embeddings_of
 from fedrows.measuring import Measuring
 from fedrows.model import LOSSES, Loss, Model, logistic_loss, square_loss
 from fedrows.nn import context
@@ -39,9 +24,12 @@ from fedrows.nn.start import start_of
 from fedrows.params import Params, Submodels, join
 from fedrows.schema import Schema, Table
 from fedrows.stand_ins import StandIns
-from fedrows.tables import Beside, Given, SparseTable, Start, gathered, whole
+from fedrows.tables import Beside, Given, SparseTable, Start, whole
 from fedrows.traced import Traced
+from fedrows.trial import try_out
 
+# A cohort's dense tensors, fields, weights and keys: what every client has of its own.
+_Own = tuple[Mapping[str, Tensor], Mapping[str, Tensor], Tensor, Tensor | None]
 _SLOPES: dict[Loss, Loss] = {  # the derivative by the score, where it is known
     logistic_loss: lambda scores, label: torch.sigmoid(scores).sub_(label),
     square_loss: torch.sub,
@@ -83,7 +71,6 @@ class Lifted(Model):
         self._copies: dict[int, nn.Module] = {}  # by thread
         self._parts = list(module.modules())
         self._traced = Traced(self._found)
-        self.note: str | None = None
         self._padded = data.padded
         self._tables_of = dict(data.fields)
         paths = embeddings_of(module, data.tables, data.padded, embeddings or {}, dense)
@@ -105,7 +92,7 @@ class Lifted(Model):
         self._still: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
         self._nothing: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
         self._stand_ins: StandIns | None = StandIns()
-        self._try(data)
+        self.note = try_out(self, data)
         if not self._stand_ins.used:
             self._stand_ins = None  # they would cost time in every operation
         if one_by_one:
@@ -129,7 +116,7 @@ class Lifted(Model):
         return starts, {name: numbers[name] for name in self._dense}
 
     def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor:
-        with self._evaluating():
+        with self.evaluating():
             return self._call(self._numbers(params.tables, params.dense), fields)
 
     def calibrate(self, params: Params, examples: Examples) -> None:
@@ -138,7 +125,7 @@ class Lifted(Model):
         numbers = self._numbers(params.tables, params.dense)
         names = self._measuring.buffers_of_layers()
         inside = {f"module.{n}": x.clone() if n in names else x for n, x in numbers.items()}
-        with self._evaluating():
+        with self.evaluating():
             functional_call(self._measuring, inside, (examples,))
         self._measured = {name: inside[f"module.{name}"] for name in names}
         self._still.clear()
@@ -164,13 +151,46 @@ class Lifted(Model):
             parts.append(self._gradient(own, its_batch))
         return join(block.index, parts)
 
+    @property
+    def untraced(self) -> str | None:
+        """What to say if steps are not replayed from a trace, once that has turned out."""
+        if self._traced.why is None:
+            return None
+        name = type(self.module).__name__
+        return f"{name} trains without a trace of its steps, which is slower: {self._traced.why}."
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The module in evaluation, recording no gradient; its modes come back afterwards."""
+        modes = {part: part.training for part in self.module.modules()}
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for part, training in modes.items():
+                part.training = training
+
+    def fixed(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Buffers and frozen parameters, which nobody trains, where and as the numbers are."""
+        if (device, dtype) not in self._still:
+            found = {name: x.clone() for name, x in self.module.named_buffers()} | self._measured
+            for name, x in self.module.named_parameters():
+                if not x.requires_grad:
+                    found[name] = x.detach()
+            self._still[device, dtype] = {
+                name: x.to(device, dtype if x.is_floating_point() else x.dtype)
+                for name, x in found.items()
+            }
+        return self._still[device, dtype]
+
     def _gradient(self, block: Submodels, batch: Batch) -> Submodels:
         """The gradients of clients that are computed together."""
         like = next(iter(block.rows.values()))
         groups: dict[str, Mapping[str, Tensor]] = {
             "rows": block.rows,
             "dense": block.dense,
-            "fixed": self._fixed(like.device, like.dtype),
+            "fixed": self.fixed(like.device, like.dtype),
             "nothing": {table: self._row_of_nothing(table, like) for table in self._padded},
             "ids": batch.ids,
             "numbers": batch.numbers,
@@ -193,14 +213,6 @@ class Lifted(Model):
             dict(zip(block.dense, found[split:], strict=True)),
         )
 
-    @property
-    def untraced(self) -> str | None:
-        """What to say if steps are not replayed from a trace, once that has turned out."""
-        if self._traced.why is None:
-            return None
-        name = type(self.module).__name__
-        return f"{name} trains without a trace of its steps, which is slower: {self._traced.why}."
-
     def _found(self, given: Mapping[str, Tensor]) -> Sequence[Tensor]:
         """The gradients by rows and by dense tensors, all of whose inputs have names."""
 
@@ -217,27 +229,21 @@ class Lifted(Model):
             every = next(iter(rows.values())).new_ones(()).expand(label.shape)
         whole, fields = self._with_nothing(rows, of("nothing"), of("ids"))
         fields |= of("numbers")
-        scores = self._scores(whole, dense, of("fixed"), fields, every, key)  # (K, B) or (K, B, C)
+        own = (dense, fields, every, key)
+        scores = self._scores(whole, of("fixed"), own)  # (K, B) or (K, B, C)
         slope = self._slope(scores.detach(), label, weight)
         leaves = [*rows.values(), *dense.values()]
         return _apart(torch.autograd.grad(scores, leaves, slope, materialize_grads=True))
 
-    def _scores(
-        self,
-        rows: Mapping[str, Tensor],
-        dense: Mapping[str, Tensor],
-        fixed: Mapping[str, Tensor],
-        fields: Mapping[str, Tensor],
-        weight: Tensor,
-        key: Tensor | None,
-    ) -> Tensor:
+    def _scores(self, rows: Mapping[str, Tensor], fixed: Mapping[str, Tensor], own: _Own) -> Tensor:
         """The scores of every client's examples: (K, B) or (K, B, C)."""
+        dense, fields, weight, key = own
         if self.one_by_one:
-            own = ({n: x[0] for n, x in dense.items()}, {n: x[0] for n, x in fields.items()})
+            first = ({n: x[0] for n, x in dense.items()}, {n: x[0] for n, x in fields.items()})
             only = None if key is None else key[0]
-            return self._client_scores(rows, fixed, *own, weight[0], only)[None]
+            return self._client_scores(rows, fixed, *first, weight[0], only)[None]
         over = (None, None, 0, 0, 0, None if key is None else 0)
-        return vmap(self._client_scores, in_dims=over)(rows, fixed, dense, fields, weight, key)
+        return vmap(self._client_scores, in_dims=over)(rows, fixed, *own)
 
     def _client_scores(
         self,
@@ -322,7 +328,7 @@ class Lifted(Model):
     ) -> dict[str, Tensor]:
         """Everything the module has numbers for, by the module's own names."""
         like = next(iter(rows.values()))
-        return self._fixed(like.device, like.dtype) | self._by_name(rows) | dict(dense)
+        return self.fixed(like.device, like.dtype) | self._by_name(rows) | dict(dense)
 
     def _by_name(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weight of each embedding: the columns that it has in its table's rows."""
@@ -331,19 +337,6 @@ class Lifted(Model):
             its = rows[table].split(self._widths[table], 1) if len(names) > 1 else [rows[table]]
             found |= zip(names, its, strict=True)
         return found
-
-    def _fixed(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Buffers and frozen parameters, which nobody trains, where and as the numbers are."""
-        if (device, dtype) not in self._still:
-            found = {name: x.clone() for name, x in self.module.named_buffers()} | self._measured
-            for name, x in self.module.named_parameters():
-                if not x.requires_grad:
-                    found[name] = x.detach()
-            self._still[device, dtype] = {
-                name: x.to(device, dtype if x.is_floating_point() else x.dtype)
-                for name, x in found.items()
-            }
-        return self._still[device, dtype]
 
     def _row_of_nothing(self, table: str, like: Tensor) -> Tensor:
         """Row 0 of a padded table, which no client holds or moves: (1, width)."""
@@ -360,102 +353,6 @@ class Lifted(Model):
         assert isinstance(part, nn.Embedding)
         start: Start = getattr(part, "start", None) or start_of(part, name)
         return start
-
-    def _first_scores(self, columns: Mapping[str, Tensor], data: FederatedData) -> Any:
-        """The scores of some examples before any training, read row by row."""
-        starts, dense = self.starts()
-        tables: dict[str, Tensor] = {
-            table: SparseTable.untouched(start, data.tables[table])
-            for table, start in starts.items()
-        }
-        few, slots = gathered(Params(tables, dense), columns, data.fields, data.padded)
-        device = next(iter(columns.values())).device
-        return self.scores(few.map(lambda x: x.to(device)), slots)
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """The module in evaluation, recording no gradient; its modes come back afterwards."""
-        modes = {part: part.training for part in self.module.modules()}
-        self.module.eval()
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            for part, training in modes.items():
-                part.training = training
-
-    def _try(self, data: FederatedData) -> None:
-        """Raises a ModelError now, rather than in a round, if the module cannot be trained."""
-        named = {name for names in self._weights.values() for name in names}
-        weights = [x for name, x in self.module.named_parameters() if name in named]
-        like = next((x for x in weights if not x.is_meta), weights[0].new_empty(0, device="cpu"))
-        two = torch.arange(min(2, len(data.train)), device=data.train.label.device)
-        columns = {
-            name: x.to(like.device, like.dtype if x.is_floating_point() else x.dtype)
-            for name, x in data.train.fields(two).items()
-        }
-        label = data.train.label[two].to(like.device)
-        try:
-            with self._evaluating(), no_draws(self.module):
-                drawn = any(x.is_meta for x in weights)
-                scores = self._first_scores(columns, data) if drawn else self.module(**columns)
-                check_scores(self.module, scores, label, self.loss)
-        except ModelError as error:
-            raise with_place(self.module, error) from error
-        except Exception as error:
-            raise cannot_score(self.module, [*columns], error) from error
-        block, batch = self._trial(columns, as_label(label, scores), data)
-        still = self._fixed(like.device, like.dtype)
-        versions = {name: x._version for name, x in still.items()}
-        with warnings.catch_warnings(record=True) as heard:
-            warnings.simplefilter("always")
-            self._try_gradient(block, batch)
-        no_buffer_changed(self.module, versions, still)
-        self.note = slow_operations(self.module, heard)
-
-    def _trial(
-        self, columns: Mapping[str, Tensor], label: Tensor, data: FederatedData
-    ) -> tuple[Submodels, Batch]:
-        """Two clients with the same examples and one row of each table, and a batch of theirs."""
-        own = {name: x.detach() for name, x in self.module.named_parameters()}
-        first = torch.zeros(2, dtype=torch.int64)
-        rows = {t: start(first).to(label.device) for t, start in self.starts()[0].items()}
-        index = Index(torch.zeros(2, dtype=torch.int64), torch.arange(3))
-        dense = {name: torch.stack([own[name]] * 2) for name in self._dense}
-        place = torch.arange(2, device=label.device)
-        both = {name: torch.stack([x, x]) for name, x in columns.items()}
-        batch = Batch(
-            {
-                name: torch.zeros_like(both[name]) + place.view(2, *[1] * columns[name].dim())
-                for name in data.train.ids
-            },
-            torch.stack([label, label]),
-            numbers={name: both[name] for name in data.train.numbers},
-            key=place,
-        )
-        return Submodels(dict.fromkeys(rows, index), rows, dense), batch
-
-    def _try_gradient(self, block: Submodels, batch: Batch) -> None:
-        try:
-            with no_draws(self.module):
-                self.gradient(block, batch)
-            return
-        except ModelError as error:
-            raise with_place(self.module, error) from error
-        except Exception as error:
-            failed = error
-        if not self.one_by_one:
-            self.one_by_one = True
-            try:
-                with no_draws(self.module):
-                    self.gradient(block, batch)
-            except ModelError:
-                raise ModelError(f"{explain(self.module, failed)}.") from failed
-            except Exception as error:
-                failed = error  # so lifting is not what is wrong
-            else:
-                raise ModelError(f"{explain(self.module, failed)}, {FALL_BACK}.") from failed
-        raise cannot_train(self.module, failed) from failed
 
 
 def _apart(gradients: Sequence[Tensor]) -> list[Tensor]:

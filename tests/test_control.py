@@ -1,0 +1,92 @@
+"""Runs as operators see them: settings arrive as typed, and a run goes on when its servers die."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrows.flower import control
+from fedrows.flower.persist import persist
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":8000", "host:0", "host:70000", "host:x"]
+)
+def test_an_address_is_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(control.ControlError, match="write HOST:PORT"):
+        control.split_address(address)
+    assert control.split_address("[::1]:8000") == ("::1", 8000)
+
+
+def test_settings_are_read_back_as_they_were() -> None:
+    config: dict[str, control.Value] = {
+        "text": 'it\'s a "path" \\ with ü and\nlines \x7f',
+        "rounds": 5,
+        "rate": 1e-05,
+        "yes": True,
+        "a-b": "",
+    }
+    assert tomllib.loads(control.as_toml(config)) == config
+
+
+class Servers:
+    """A SuperLink that answers as it was told to."""
+
+    def __init__(self, *answers: tuple[str, str] | None) -> None:
+        self.answers = list(answers)
+        self.submitted = 0
+        self.stopped: list[int] = []
+
+    def submit(self, project: Path, config: Any) -> int:
+        self.submitted += 1
+        return self.submitted
+
+    def look(self, run: int) -> tuple[str, str]:
+        answer = self.answers.pop(0)
+        if answer is None:
+            raise control.ControlError("gone")
+        return answer
+
+    def stop(self, run: int) -> None:
+        self.stopped.append(run)
+
+
+RUNNING, DONE = ("running", ""), ("finished:completed", "")
+KILLED = ("finished:failed", "The ServerApp was killed by signal 9.")
+
+
+def test_a_run_is_submitted_again_when_its_servers_die() -> None:
+    servers = Servers(RUNNING, KILLED, RUNNING, None, None, RUNNING, RUNNING, DONE)
+    said: list[str] = []
+    assert persist(servers, Path(), {}, 5, said.append, every=0.0) == 0
+    assert servers.submitted == 3
+    assert servers.stopped == [2]  # the one whose SuperLink was away
+    assert said[-1] == "Run 3 has completed."
+
+
+def test_a_run_is_not_tried_for_ever() -> None:
+    servers = Servers(KILLED, KILLED, KILLED)
+    with pytest.raises(control.ControlError, match="Run 3 broke off, and so did 2"):
+        persist(servers, Path(), {}, 2, lambda _: None, every=0.0)
+
+
+def test_an_app_that_raised_is_not_tried_again() -> None:
+    failed = ("finished:failed", "ServerApp failed with exception: There is no task called 'x'.")
+    servers = Servers(RUNNING, failed)
+    with pytest.raises(control.ControlError, match="no task called 'x'"):
+        persist(servers, Path(), {}, 5, lambda _: None, every=0.0)
+    assert servers.submitted == 1
+
+
+def test_a_stopped_run_is_over_and_ctrl_c_stops_one() -> None:
+    assert persist(Servers(("finished:stopped", "")), Path(), {}, 5, print, every=0.0) == 130
+
+    class Pressed(Servers):
+        def look(self, run: int) -> tuple[str, str]:
+            raise KeyboardInterrupt
+
+    servers = Pressed()
+    with pytest.raises(KeyboardInterrupt):
+        persist(servers, Path(), {}, 5, lambda _: None, every=0.0)
+    assert servers.stopped == [1]
