@@ -138,10 +138,12 @@ def billion(found: Mapping[str, Json]) -> str:
     its = found.get("billion")
     if not its:
         return ""
-    head = ["", "rows touched", "ms a round", "resident, MiB", "bytes of disk a touched row"]
+    head = ["", "rows touched", "ms a round", "ms for checkpoints, by round", "resident, MiB",
+            "bytes of disk a touched row", "at most, with the log"]  # fmt: skip
     rows = [
-        [name, f"{x['touched']:,}", short(x["milliseconds"]), f"{x['resident'] / 2**20:,.0f}",
-         f"{x['disk_per_row']:.0f}"]
+        [name, f"{x['touched']:,}", short(x["milliseconds"]), short(x["saving_milliseconds"]),
+         f"{x['resident'] / 2**20:,.0f}", f"{x['disk_per_row']:.0f}",
+         f"{x['disk_per_row_with_log']:.0f}"]
         for name, x in its.items() if isinstance(x, dict) and "touched" in x
     ]  # fmt: skip
     first = f"{its['rounds']} rounds on a mapped table of {its['rows']:,} rows, {its['width']} "

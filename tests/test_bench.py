@@ -353,6 +353,7 @@ def results() -> dict[str, Any]:
             **MACHINE, "rows": 10**9, "width": 16, "rounds": 100,
             "fedadam": {
                 "touched": 1234, "milliseconds": 5.5, "resident": 2**30, "disk_per_row": 99,
+                "saving_milliseconds": 0.75, "disk_per_row_with_log": 123,
             },
         },
         "ranks": {**MACHINE, "lr": contest({"fedrows": [0.5], "fedrows, 2 processes": [0.25]}, [])},
@@ -380,7 +381,7 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, made: dict[str, Any]) 
                   "pfl-research was not there: It rained.", "LR from 0.700 to 0.600",
                   "| **fedrows**, FedSubAvg | 4,321 |", "| 10 | 1.25 | 1 | 11 | 22 |",
                   "| LR | 1.0 | 2.0 |", "| 1,000 | 1.01 × | 1.40 × | 2.80 × | 3 |",
-                  "| fedadam | 1,234 | 5.50 | 1,024 | 99 |", "| fedrows, 2 processes | 4.00 |",
+                  "| fedadam | 1,234 | 5.50 | 0.750 | 1,024 | 99 | 123 |", "| fedrows, 2 processes | 4.00 |",
                   "| `cohort` | K | 1.2 | ≤ 1.1 | **no** |",
                   "| `peers` | lr, times centralised | 0.5 | ≥ 1.5 | **no** |"):  # fmt: skip
         assert words in text, words

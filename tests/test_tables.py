@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedrows import catalogue, simulate
+from fedrows import catalogue, simulate, tables
 from fedrows.algorithm import Algorithm
 from fedrows.bench import billion
 from fedrows.data import FederatedData
@@ -28,6 +28,7 @@ from fedrows.plan import Plan
 from fedrows.ragged import ragged
 from fedrows.simulation import Simulation
 from fedrows.tables import Beside, Constant, Drawn, Given, Shelf, SparseTable, Start, whole
+from fedrows.tables.undo import Undo
 from tests.twin import federation
 
 LAZY = {"fedadam", "scaffold", "scaffoldapprox"}
@@ -257,6 +258,48 @@ def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     with pytest.raises(RunFolderError, match=r"cannot grow .*No space left.* with --resume\.$"):
         mine[torch.arange(100_000)] = torch.ones(100_000, 3, dtype=torch.float64)
     assert mine[torch.arange(5)].sum() == 15
+
+
+def test_a_file_takes_the_room_of_its_rows_and_little_more(tmp_path: Path) -> None:
+    shelf, mine = table(10**6, folder=tmp_path)
+    for low in range(0, 200_000, 10_000):
+        mine[torch.arange(low, low + 10_000)] = torch.ones(10_000, 3, dtype=torch.float64)
+        rows = (low + 10_000) * (8 + 3 * 8)
+        assert shelf.tables["t"].nbytes == rows
+        assert rows <= shelf.nbytes <= rows + 2 * (2**18 + 2**13)  # a step for ids and for values
+
+
+def test_a_log_is_long_beside_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables.shelf, "FLOOR", 4096)
+    shelf, mine = table(folder=tmp_path)
+
+    def change(count: int) -> bool:
+        mine[torch.arange(count)] += 1.0
+        return shelf.log_is_long
+
+    assert not change(1000)  # no checkpoint, so nothing to go back to
+    assert not list(tmp_path.glob("*.undo"))
+    shelf.saved(shelf.sync())
+    assert not change(190)  # 1000 rows are 32,000 bytes: a fifth is 200 rows, less two heads
+    assert not change(190)  # a row is written down once
+    assert change(200)
+    assert (tmp_path / "0.1.undo").stat().st_size == 64 + 2 * 16 + 200 * 32
+    shelf.saved(shelf.sync())
+    assert not change(190)
+    assert not list(tmp_path.glob("0.1.undo"))
+    monkeypatch.setattr(tables.shelf, "FLOOR", 2**20)
+    assert not change(1000)
+
+
+def test_a_run_without_checkpoints_writes_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Undo, "write")
+    torch.manual_seed(0)
+    simulate(
+        padded_data(), Wide(15, 5), rounds=6, clients_per_round=4, tables="mapped", folder=tmp_path
+    )
+    assert {path.suffix for path in tmp_path.iterdir()} == {".ids", ".rows"}
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedrows import catalogue, checkpoint, cli
@@ -21,7 +22,7 @@ from fedrows.folder import METRICS, read_lines
 from fedrows.lifted import Lifted
 from fedrows.plan import Plan
 from fedrows.simulation import Simulation
-from fedrows.tables import Constant, Shelf, SparseTable, undo, whole
+from fedrows.tables import Constant, Shelf, SparseTable, shelf, undo, whole
 from fedrows.tables.column import Column
 from fedrows.tables.kept import Kept, Part
 from fedrows.tables.undo import Undo
@@ -93,7 +94,10 @@ def run_to_death(moment: tuple[type, str, int, bool], folder: Path, run: tuple[A
     go(make(folder, *run), folder)
 
 
-def type_to_death(moment: tuple[type, str, int, bool], words: list[str]) -> None:
+def type_to_death(
+    moment: tuple[type, str, int, bool], words: list[str], floor: int = shelf.FLOOR
+) -> None:
+    shelf.FLOOR = floor
     die_at(*moment)
     cli.main(words)
 
@@ -225,10 +229,10 @@ def test_the_kind_of_table_must_be_the_same(tmp_path: Path) -> None:
 
 
 def test_a_record_that_was_cut_short_is_ignored(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
-    table = SparseTable.of(shelf.add("t", 9, Constant(1.0, (2,)), (2,), torch.float32), CPU)
+    mine = Shelf(tmp_path)
+    table = SparseTable.of(mine.add("t", 9, Constant(1.0, (2,)), (2,), torch.float32), CPU)
     table[torch.arange(4)] = torch.ones(4, 2)
-    columns = shelf.tables["t"].columns()
+    columns = mine.tables["t"].columns()
     log = Undo(tmp_path / "log.undo", b"n" * 16)
     log.write(torch.tensor([0, 2]), columns)
     log.write(torch.tensor([1]), columns)
@@ -276,6 +280,68 @@ def test_a_run_of_the_command_line_that_is_killed_goes_on(elsewhere: Path) -> No
     assert cli.main(["run", "--resume", "mapped"]) == 0
     assert lines("mapped") == lines("memory")
     assert (elsewhere / "mapped" / "tables" / "0.ids").exists()
+
+
+LONG = ["run", *QUICK, "--tables", "mapped", "--checkpoint-seconds", "1000"]
+EARLY = [
+    (Undo, "write", 1, True),
+    (Shelf, "sync", 4, False),  # a log that is long, and not yet overtaken
+    (Shelf, "sync", 4, True),
+    (Shelf, "saved", 4, False),
+    (Shelf, "saved", 5, True),
+    (Part, "_to_change", 12, True),
+]
+
+
+def once_saved(folder: Path, words: list[str]) -> list[str]:
+    """The command that goes on with a run that has a log from its third round on."""
+    assert cli.main([*words, "--rounds", "2", "--out", str(folder)]) == 0
+    return ["run", "--resume", str(folder), "--rounds", "8", "--checkpoint-seconds", "1000"]
+
+
+def test_a_long_log_is_a_checkpoint_before_its_time(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: dict[int, list[int]] = {}
+    for floor in (0, shelf.FLOOR):
+        monkeypatch.setattr(shelf, "FLOOR", floor)
+        words = once_saved(elsewhere / str(floor), LONG)
+        with monkeypatch.context() as during:
+            rounds[floor] = saved_rounds(during)
+            assert cli.main(words) == 0
+    assert rounds[0] == [3, 4, 5, 6, 7, 8]  # every round of so few rows changes a fifth of them
+    assert rounds[shelf.FLOOR] == [8]
+    assert lines("0") == lines(str(shelf.FLOOR))
+
+
+def saved_rounds(during: pytest.MonkeyPatch) -> list[int]:
+    """Will have the rounds after which a checkpoint was written."""
+    found, real = [], checkpoint.save
+
+    def save(path: Path, simulation: Simulation) -> None:
+        found.append(simulation.progress.round)
+        real(path, simulation)
+
+    during.setattr(checkpoint, "save", save)
+    return found
+
+
+@pytest.mark.parametrize("moment", EARLY, ids=lambda x: f"{x[0].__name__}-{x[1]}-{x[2]}-{x[3]}")
+def test_a_run_killed_among_early_checkpoints_goes_on(
+    elsewhere: Path, moment: tuple[type, str, int, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adam = ["--algorithm", "fedadam", "--lazy"]
+    assert cli.main(["run", *QUICK, *adam, "--out", "memory"]) == 0
+    words = once_saved(elsewhere / "mapped", [*LONG, *adam])
+    killed(type_to_death, moment, words, 0)
+    monkeypatch.setattr(shelf, "FLOOR", 0)
+    assert cli.main(words) == 0
+    assert lines("mapped") == lines("memory")
+    for folder in ("memory", "mapped"):
+        assert cli.main(["export", folder, "--to", f"{folder}.safetensors"]) == 0
+    one, other = (load_file(elsewhere / f"{x}.safetensors") for x in ("memory", "mapped"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(x, other[name]) for name, x in one.items())
 
 
 def test_a_full_disk_leaves_a_run_that_goes_on(

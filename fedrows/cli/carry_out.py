@@ -183,9 +183,10 @@ def carry_out(
     """Runs the rounds that are left; False if it was stopped before the last of them.
 
     again: the command that goes on, for messages. A round is measured before it is saved, so a
-    checkpoint never lacks a line; lines past it are dropped when the run goes on.
+    checkpoint never lacks a line; lines past it are dropped when the run goes on. Mapped tables
+    whose log of changes has become long are saved before their time.
     """
-    place = folder.path / CHECKPOINT
+    place, shelf = folder.path / CHECKPOINT, simulation.progress.shelf
     rounds = simulation.plan.rounds
     saved = simulation.progress.round
     next_save = time.monotonic() + checkpoint_seconds
@@ -217,7 +218,8 @@ def carry_out(
             before = simulation.seconds
             if simulation.due:
                 measure()
-            if at == rounds or asked() or time.monotonic() >= next_save:
+            due = time.monotonic() >= next_save or (shelf is not None and shelf.log_is_long)
+            if at == rounds or asked() or due:
                 save()
             show.step(at)
             observer.round(facts_of(simulation, clock.taken()))

@@ -34,7 +34,7 @@ def parser_of(command: str, description: str, out: str, resume: str) -> Parser:
         metavar="X",
         type=seconds,
         default=30.0,
-        help="Save the run every so many seconds (default: 30).",
+        help="Save the run at least every so many seconds (default: 30).",
     )
     add_watching(parser)
     return parser

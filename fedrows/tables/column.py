@@ -6,7 +6,9 @@
     64   the rows
 
 Room is reserved on the disk before it is written to. A mapped page that finds no room on a full
-disk kills the process; a reservation that fails raises an error, and what is there stays.
+disk kills the process; a reservation that fails raises an error, and what is there stays. The room
+grows in small steps. The file is longer, with a hole at its end that takes no room, because mapping
+it anew is dear.
 """
 
 from __future__ import annotations
@@ -23,16 +25,17 @@ from fedrows.folder import reason
 
 MAGIC = b"fedrows rows 1".ljust(16, b"\0")
 HEADER = 64
-_LEAST = 2**18  # bytes that a file grows by
+_STEP = 2**18  # bytes of room that are reserved at once
 
 
 class Column:
-    """Rows of one shape and kind in a file; `rows` are as many as there is room for."""
+    """Rows of one shape and kind in a file; `rows` are all that are mapped, the hole included."""
 
     def __init__(self, path: Path, tail: tuple[int, ...], dtype: torch.dtype) -> None:
         self.path, self.tail, self.dtype = path, tail, dtype
         self.rows = torch.empty(0, *tail, dtype=dtype)
-        self._size = dtype.itemsize * prod(tail)  # bytes in a row
+        self.row_bytes = dtype.itemsize * prod(tail)
+        self._room = 0  # rows that have their room on the disk
         self._file = -1
         self._map: mmap.mmap | None = None
 
@@ -62,25 +65,29 @@ class Column:
                 f"{self.path} does not belong to this run's checkpoint: restore the file that "
                 "does, or run again with --overwrite."
             )
-        room = (size - HEADER) // self._size
-        if room < count:
+        length = (size - HEADER) // self.row_bytes
+        if length < count:
             raise RunFolderError(
-                f"{self.path} is cut short, {room} of {count} rows are there: restore it, or run "
+                f"{self.path} is cut short, {length} of {count} rows are there: restore it, or run "
                 "again with --overwrite."
             )
-        if room:
-            self._remap(room, mmap.ACCESS_COPY if look else mmap.ACCESS_WRITE)
+        self._room = count
+        if length:
+            self._remap(length, mmap.ACCESS_COPY if look else mmap.ACCESS_WRITE)
 
     def reserve(self, count: int) -> None:
         """Sees to it that there is room for so many rows."""
-        if count <= len(self.rows):
+        if count <= self._room:
             return
-        more = max(len(self.rows) // 8, _LEAST // self._size)
-        room = max(count, len(self.rows) + more)
-        size = HEADER + room * self._size
+        room = max(count, self._room + _STEP // self.row_bytes)
+        size = HEADER + room * self.row_bytes
         try:
-            _allocate(self._file, HEADER + len(self.rows) * self._size, size)
-            self._remap(room)
+            _allocate(self._file, HEADER + self._room * self.row_bytes, size)
+            if room > len(self.rows):
+                length = room + room // 8
+                os.ftruncate(self._file, HEADER + length * self.row_bytes)
+                self._remap(length)
+            self._room = room
         except OSError as error:
             raise RunFolderError(
                 f"{self.path} cannot grow to {size:,} bytes ({reason(error)}): make room, then go "
@@ -93,14 +100,14 @@ class Column:
             self._map.flush()
         os.fsync(self._file)
 
-    def _remap(self, room: int, access: int = mmap.ACCESS_WRITE) -> None:
-        self._map = mmap.mmap(self._file, HEADER + room * self._size, access=access)
+    def _remap(self, length: int, access: int = mmap.ACCESS_WRITE) -> None:
+        self._map = mmap.mmap(self._file, HEADER + length * self.row_bytes, access=access)
         if hasattr(mmap, "MADV_RANDOM"):  # reading ahead would fetch rows that nobody asked for
             self._map.madvise(mmap.MADV_RANDOM)
-        count = room * prod(self.tail)
+        count = length * prod(self.tail)
         with torch.inference_mode(False):  # or it could be written to in that mode only
             flat = torch.frombuffer(self._map, dtype=self.dtype, count=count, offset=HEADER)
-            self.rows = flat.view(room, *self.tail)
+            self.rows = flat.view(length, *self.tail)
 
     def _kind(self) -> bytes:
         text = f"{str(self.dtype).removeprefix('torch.')} {'x'.join(map(str, self.tail))}"
@@ -112,7 +119,7 @@ class Column:
 
 
 def _allocate(file: int, start: int, stop: int) -> None:
-    """Makes a file longer, its room on the disk reserved."""
+    """Reserves the room of some bytes of a file, which becomes longer if need be."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, start, stop - start)
         return

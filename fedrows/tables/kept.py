@@ -38,6 +38,12 @@ class Kept:
         """Every column of values."""
         return [part.column for part in self.parts]
 
+    @property
+    def nbytes(self) -> int:
+        """What the touched rows weigh in all columns, their ids included."""
+        columns = (self.places.column, *self.columns())
+        return self.places.count * sum(column.row_bytes for column in columns)
+
     def sync(self) -> None:
         """Waits until all of it is on the disk."""
         for column in (self.places.column, *self.columns()):

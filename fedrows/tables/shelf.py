@@ -5,7 +5,9 @@
     saved   now the rows as they are count: a new log of changes begins
 
 A process may be killed between any two of these, or within one. The log has the number of the
-checkpoint it leads back to, so a log that a newer checkpoint has overtaken is not used.
+checkpoint it leads back to, so a log that a newer checkpoint has overtaken is not used. Whoever
+saves the run asks after every round whether the log is long, and saves then: so the disk is never
+much fuller than the rows.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from fedrows.tables.kept import Kept, Part
 from fedrows.tables.starts import Start
 from fedrows.tables.undo import Undo
 
+SHARE = 1 / 5  # of the rows' bytes: a log beyond it is long
+FLOOR = 4 * 2**20  # bytes of a log that nobody minds, however few rows there are
 _NAMES = ("*.ids", "*.rows", "*.undo")
 
 
@@ -63,6 +67,13 @@ class Shelf:
         """What the files take on the disk."""
         files = [path for name in _NAMES for path in self.folder.glob(name)]
         return sum(path.stat().st_blocks * 512 for path in files)
+
+    @property
+    def log_is_long(self) -> bool:
+        """Whether it is time for a checkpoint, at which the log of changes begins anew."""
+        logs = sum(kept.undo.nbytes for kept in self.tables.values() if kept.undo is not None)
+        rows = sum(kept.nbytes for kept in self.tables.values())
+        return logs > max(FLOOR, SHARE * rows)
 
     def create(self) -> None:
         """Makes the files if they are not there; tables that an earlier run left give way."""

@@ -31,20 +31,27 @@ class Undo:
 
     def __init__(self, path: Path, name: bytes) -> None:
         self.path, self._name = path, name
+        self.nbytes = 0  # written so far
         self._file = -1
 
     def write(self, places: Tensor, columns: list[Column]) -> None:
         """Keeps what the rows at some places (R,) are now; on the disk when it returns."""
         parts = [places.numpy(), *(x.rows.index_select(0, places).numpy() for x in columns)]
-        body = b"".join(part.tobytes() for part in parts)
-        head = np.array([len(places), zlib.crc32(body)], dtype=np.int64).tobytes()
+        body = [part.data.cast("B") for part in parts]
+        check = 0
+        for part in body:
+            check = zlib.crc32(part, check)
+        head = np.array([len(places), check], dtype=np.int64).tobytes()
         try:
             if self._file < 0:
                 self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
                 _write(self._file, self._head())
+                self.nbytes = HEADER
                 _sync_folder(self.path.parent)
-            _write(self._file, head + body)
+            for part in (memoryview(head), *body):
+                _write(self._file, part)
             os.fdatasync(self._file) if hasattr(os, "fdatasync") else os.fsync(self._file)
+            self.nbytes += len(head) + sum(map(len, body))
         except OSError as error:
             raise RunFolderError(
                 f"{self.path} cannot be written ({reason(error)}): make room, then go on from the "
@@ -59,7 +66,7 @@ class Undo:
             return
         except OSError as error:
             raise RunFolderError(f"{self.path} cannot be read ({reason(error)}).") from error
-        row = 8 + sum(column.dtype.itemsize * prod(column.tail) for column in columns)
+        row = 8 + sum(column.row_bytes for column in columns)
         with file:
             if file.read(HEADER) != self._head():
                 return  # cut short before its first record
@@ -97,10 +104,10 @@ class Undo:
         self.close()
 
 
-def _write(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
+def _write(file: int, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(file, left) :]
 
 
 def _sync_folder(path: Path) -> None:
