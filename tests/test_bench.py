@@ -381,8 +381,8 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, made: dict[str, Any]) 
                   "pfl-research was not there: It rained.", "LR from 0.700 to 0.600",
                   "| **fedrows**, FedSubAvg | 4,321 |", "| 10 | 1.25 | 1 | 11 | 22 |",
                   "| LR | 1.0 | 2.0 |", "| 1,000 | 1.01 × | 1.40 × | 2.80 × | 3 |",
-                  "| fedadam | 1,234 | 5.50 | 0.750 | 1,024 | 99 | 123 |", "| fedrows, 2 processes | 4.00 |",
-                  "| `cohort` | K | 1.2 | ≤ 1.1 | **no** |",
+                  "| fedadam | 1,234 | 5.50 | 0.750 | 1,024 | 99 | 123 |",
+                  "| fedrows, 2 processes | 4.00 |", "| `cohort` | K | 1.2 | ≤ 1.1 | **no** |",
                   "| `peers` | lr, times centralised | 0.5 | ≥ 1.5 | **no** |"):  # fmt: skip
         assert words in text, words
     made["main"](tmp_path, page, picture)
