@@ -24,6 +24,17 @@ class Chunks:
     clients: int
     at_a_time: int = 1  # 1: one after another, each on all threads
 
+    def bounds(self, cohort: int) -> list[int]:
+        """Where a cohort is cut, its two ends included.
+
+        One client left over joins the chunk before it: PyTorch takes the products of a single one
+        by another routine, which rounds another way.
+        """
+        lows = list(range(0, cohort, self.clients))
+        if len(lows) > 1 and self.clients > 1 and cohort - lows[-1] == 1:
+            lows.pop()
+        return [*lows, cohort]
+
 
 def ways(cohort: int, threads: int) -> list[Chunks]:
     """The ways to cut a cohort that are worth a try; the first is to cut it only if it is huge."""

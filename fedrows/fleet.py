@@ -141,13 +141,12 @@ class SimulatedFleet:
         """What the chunks of a cohort upload, in order."""
 
         def cut(way: Chunks) -> list[Upload]:
-            lows = range(0, len(cohort), way.clients)
+            bounds = way.bounds(len(cohort))
             if way.at_a_time == 1:
-                return [part(low, way) for low in lows]
-            return list(self._pool(way.at_a_time).map(part, lows, [way] * len(lows)))
+                return list(map(part, bounds[:-1], bounds[1:]))
+            return list(self._pool(way.at_a_time).map(part, bounds[:-1], bounds[1:]))
 
-        def part(low: int, way: Chunks) -> Upload:
-            high = min(low + way.clients, len(cohort))
+        def part(low: int, high: int) -> Upload:
             whole = (low, high) == (0, len(cohort))
             own, its_sent, its_kept = (
                 x if x is None or whole else x.slice(low, high) for x in (start, sent, kept)

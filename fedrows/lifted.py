@@ -18,7 +18,7 @@ from fedrows.examples import Examples
 from fedrows.index import Index
 from fedrows.liftable import check_layers, embeddings_of
 from fedrows.measuring import Measuring
-from fedrows.model import LOSSES, Loss, Model, logistic_loss, square_loss
+from fedrows.model import LOSSES, Loss, Model, logistic_loss, sigmoid, square_loss
 from fedrows.nn import context
 from fedrows.nn.start import start_of
 from fedrows.params import Params, Submodels, join
@@ -31,7 +31,7 @@ from fedrows.trial import try_out
 # A cohort's dense tensors, fields, weights and keys: what every client has of its own.
 _Own = tuple[Mapping[str, Tensor], Mapping[str, Tensor], Tensor, Tensor | None]
 _SLOPES: dict[Loss, Loss] = {  # the derivative by the score, where it is known
-    logistic_loss: lambda scores, label: torch.sigmoid(scores).sub_(label),
+    logistic_loss: lambda scores, label: sigmoid(scores).sub_(label),
     square_loss: torch.sub,
 }
 

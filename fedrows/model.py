@@ -37,6 +37,15 @@ def square_loss(scores: Tensor, label: Tensor) -> Tensor:
     return (scores - label).square() / 2
 
 
+def sigmoid(scores: Tensor) -> Tensor:
+    """σ of every score, each the same whichever others stand beside it.
+
+    On a CPU by way of float64. In float32 PyTorch takes the last scores of a tensor, too few for a
+    vector register, another way than the rest: a client would depend on who trains with it.
+    """
+    return scores.double().sigmoid().to(scores.dtype) if scores.is_cpu else scores.sigmoid()
+
+
 LOSSES: dict[str, Loss] = {"binary": logistic_loss, "classes": class_loss, "numbers": square_loss}
 
 

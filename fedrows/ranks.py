@@ -168,13 +168,15 @@ def cuts(work: np.ndarray, ranks: int, chunk: int | None = None) -> list[int]:
 
     work: what each client has to do. Chunks are left whole where there is one for every rank.
     """
-    size = chunk if chunk is not None and -(-len(work) // chunk) >= ranks else 1
-    units = np.add.reduceat(work, np.arange(0, len(work), size))
+    bounds = Chunks(chunk or 1).bounds(len(work))
+    if len(bounds) <= ranks:
+        bounds = Chunks(1).bounds(len(work))
+    units = np.add.reduceat(work, bounds[:-1])
     done, places = np.cumsum(units), [0]
     for number in range(1, ranks):
         best = 1 + int(np.abs(done - done[-1] * number / ranks).argmin())
         places.append(min(max(best, places[-1] + 1), len(units) - (ranks - number)))
-    return [*(place * size for place in places), len(work)]
+    return [*(bounds[place] for place in places), len(work)]
 
 
 def _filled(part: Submodels, index: Mapping[str, Index], whole: Iterator[Tensor]) -> Submodels:

@@ -52,7 +52,8 @@ class Logistic(Model):
             d_rows, d_bias = logistic.gradient(block.rows[table], *given)
             return Submodels(block.index, {table: d_rows}, {"bias": d_bias})
         scores = self._sum(block.rows, batch.ids, dims=2).add_(bias.unsqueeze(1))  # (K, B)
-        error = scores.sigmoid_().sub_(batch.label)
+        wide = scores.double() if scores.is_cpu else scores  # as `model.sigmoid`, but in place
+        error = scores.copy_(wide.sigmoid_()).sub_(batch.label)
         if batch.weight is None:
             error.mul_(1 / error.shape[1])
         else:
