@@ -8,6 +8,7 @@ of a run depends on the chunks in its last bits only, and a run has one way to c
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,32 +37,39 @@ class Chunks:
         return [*lows, cohort]
 
 
-def ways(cohort: int, threads: int) -> list[Chunks]:
-    """The ways to cut a cohort that are worth a try; the first is to cut it only if it is huge."""
-    found = [Chunks(min(cohort, _MOST))]
-    for count in (1, 2, 5):
-        clients = min(-(-cohort // (count * threads)), _MOST)
-        found.append(Chunks(clients, min(threads, -(-cohort // clients))))
-    return list(dict.fromkeys(found))
+def cut(cohort: int, threads: int, parts: int) -> Chunks:
+    """A cohort in so many chunks for each of some threads."""
+    clients = min(-(-cohort // (parts * threads)), _MOST)
+    return Chunks(clients, min(threads, -(-cohort // clients)))
 
 
 def fastest(train: Callable[[Chunks], object], cohort: int, threads: int) -> Chunks:
-    """The way that takes the least time; one chunk unless another is clearly better."""
-    whole, *others = ways(cohort, threads)
-    train(whole)  # warm up
-    least = _seconds(train, whole)
-    if least < _SLOW:
+    """The way that takes the least time; one chunk unless another is clearly better.
+
+    Of many threads, twice as many are tried until they are slower: they wait for each other
+    whenever Python has its turn. Then that many threads have several chunks each.
+    """
+    tried: dict[Chunks, float] = {}
+
+    def seconds(way: Chunks) -> float:
+        if way not in tried:
+            train(way)  # warm up: other shapes have other traces
+            start = time.perf_counter()
+            train(way)
+            tried[way] = time.perf_counter() - start
+        return tried[way]
+
+    whole = Chunks(min(cohort, _MOST))  # cut only if it is huge
+    if seconds(whole) < _SLOW:
         return whole
-    best, least = whole, least * _BETTER
-    for way in others:
-        train(way)  # warm up: other shapes have other traces
-        seconds = _seconds(train, way)
-        if seconds < least:
-            best, least = way, seconds
-    return best
-
-
-def _seconds(train: Callable[[Chunks], object], way: Chunks) -> float:
-    start = time.perf_counter()
-    train(way)
-    return time.perf_counter() - start
+    counts = [2**n for n in range(1, threads.bit_length()) if 2**n < threads] + [threads]
+    at_once, least = counts[0], math.inf
+    for count in counts:
+        now = seconds(cut(cohort, count, 1))
+        if now >= least:
+            break
+        at_once, least = count, now
+    for parts in (2, 5):
+        seconds(cut(cohort, at_once, parts))
+    best = min(tried, key=lambda way: tried[way])
+    return best if tried[best] < _BETTER * tried[whole] else whole

@@ -71,7 +71,7 @@ class SimulatedFleet:
         self.notes: list[str] = []  # what turned out while training, each said once
         # How cohorts are cut: chosen in the first round, or given back to a resumed run.
         self.chunks: Chunks | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: tuple[int, ThreadPoolExecutor] | None = None
         self._heat = self.data.heat(plan.weighting)
         self._graphed: Graphed | None = None  # the fast path of a GPU, `client.train` recorded
         if self.device.type == "cuda" and not getattr(model, "one_by_one", False):
@@ -179,11 +179,10 @@ class SimulatedFleet:
 
     def _pool(self, threads: int) -> ThreadPoolExecutor:
         """Threads that compute on one core each."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(
-                threads, initializer=torch.set_num_threads, initargs=(1,)
-            )
-        return self._threads
+        if self._threads is None or self._threads[0] != threads:
+            pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+            self._threads = threads, pool  # one that was there ends with its last reference
+        return self._threads[1]
 
     def _train(
         self,

@@ -9,7 +9,7 @@ import torch
 from fedrows import chunks
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.algorithms.scaffold import Scaffold
-from fedrows.chunks import Chunks, fastest, ways
+from fedrows.chunks import Chunks, cut, fastest
 from fedrows.data import FederatedData
 from fedrows.lifted import Lifted
 from fedrows.model import logistic_loss, sigmoid
@@ -79,14 +79,14 @@ def test_a_sigmoid_is_the_same_wherever_it_stands(size):
     assert torch.equal(torch.cat(pieces), sigmoid(scores))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("parts", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, 2, 4, 16])
 @pytest.mark.parametrize("cohort", [1, 2, 7, 50, 5_000])
-def test_every_way_holds_the_cohort(cohort, threads):
-    found = ways(cohort, threads)
-    assert found[0] == Chunks(min(cohort, 1_000))  # beyond that, a step has left the cache
-    assert len(set(found)) == len(found)
-    assert all(1 <= way.clients <= cohort for way in found)
-    assert all(1 <= way.at_a_time <= threads for way in found)
+def test_a_cut_holds_the_cohort(cohort, threads, parts):
+    way = cut(cohort, threads, parts)
+    assert 1 <= way.clients <= min(cohort, 1_000)  # beyond that, a step has left the cache
+    assert 1 <= way.at_a_time <= threads
+    assert way.bounds(cohort)[-1] == cohort
 
 
 def timed(monkeypatch, seconds: dict[Chunks, float], cohort: int, threads: int) -> Chunks:
@@ -106,6 +106,23 @@ def test_the_fastest_way_is_taken_if_it_is_clearly_faster(monkeypatch):
     assert timed(monkeypatch, {Chunks(50): 2.0, halves: 1.0}, 50, 2) == halves
     assert timed(monkeypatch, {Chunks(50): 2.0, halves: 1.9}, 50, 2) == Chunks(50)
     assert timed(monkeypatch, {Chunks(50): 0.1, halves: 0.01}, 50, 2) == Chunks(50)  # not worth it
+
+
+def test_threads_are_doubled_until_they_are_slower(monkeypatch):
+    seconds = {Chunks(48): 8.0, Chunks(24, 2): 4.0, Chunks(12, 4): 3.0, Chunks(6, 8): 3.5}
+    best = Chunks(6, 4)
+    assert timed(monkeypatch, seconds | {best: 2.5, Chunks(3, 16): 0.1}, 48, 16) == best
+    assert timed(monkeypatch, seconds, 48, 16) == Chunks(12, 4)
+    seconds = {Chunks(48): 8.0, Chunks(24, 2): 2.0, Chunks(16, 3): 1.0}
+    assert timed(monkeypatch, seconds, 48, 3) == Chunks(16, 3)
+
+
+def test_threads_of_every_number_are_had():
+    data, model = clicks(), din.build(clicks())
+    simulation = Simulation(data, model, FedSubAvg(), PLAN)
+    pools = [simulation.fleet._pool(count) for count in (2, 2, 3)]
+    assert pools[0] is pools[1]
+    assert [pool._max_workers for pool in pools] == [2, 2, 3]
 
 
 def test_a_quick_round_is_not_cut_and_a_given_chunk_is_kept():

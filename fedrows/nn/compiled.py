@@ -71,7 +71,9 @@ def _call(way: str, tensors: Sequence[Tensor], size: int) -> None:
 def _kernel(kind: str, way: str, sizes: Sequence[int], places: Sequence[int]) -> None:
     """Runs f32_forward or one of its like; sizes: groups, steps, examples, inputs, units."""
     function = getattr(native.library("lstm"), f"{kind}_{way}")
-    function(*map(ctypes.c_int64, sizes), *map(ctypes.c_void_p, places))
+    numbers = (ctypes.c_int64 * len(sizes))(*sizes)
+    arrays = (ctypes.c_void_p * len(places))(*places)
+    function(numbers, arrays)
 
 
 def _right() -> bool:

@@ -239,98 +239,112 @@ void cell_back(int64_t units, const T* gates, const T* before, const T* after, c
     }
 }
 
-template <class T>
-void forward(int64_t groups, int64_t steps, int64_t batch, int64_t inputs, int64_t units,
-             const T* x, const T* of_x, const T* of_h, const T* bias, const T* more, const T* h,
-             const T* c, T* hidden, T* cells, T* gates) {
+struct Sizes {
+    int64_t groups, steps, batch, inputs, units;
+    int64_t wide() const { return 4 * units; }
+    int64_t state() const { return batch * units; }
+    int64_t all() const { return steps * batch; }
+};
+
+// One group forward.
+//   x (all, inputs), of_x (wide, inputs), of_h (wide, units), bias and more (wide), h and c (state)
+//   to hidden and cells (all, units), gates (all, wide)
+template <class T> void forward(const Sizes& n, int64_t group, T* const* given) {
+    const int64_t wide = n.wide(), state = n.state(), inputs = n.inputs, units = n.units;
+    const T* const x = given[0] + group * n.all() * inputs;
+    const T* const of_x = given[1] + group * wide * inputs;
+    const T* const of_h = given[2] + group * wide * units;
+    const T* const bias = given[3] + group * wide;
+    const T* const more = given[4] + group * wide;
+    const T* const h = given[5] + group * state;
+    const T* const c = given[6] + group * state;
+    T* const hidden = given[7] + group * n.steps * state;
+    T* const cells = given[8] + group * n.steps * state;
+    T* const gates = given[9] + group * n.all() * wide;
+
     thread_local Room<T> room;
-    const int64_t wide = 4 * units, state = batch * units;
     T* const w_x = room.of(packed<T>(inputs, wide) + packed<T>(units, wide));
     T* const w_h = w_x + packed<T>(inputs, wide);
-    for (; groups--; x += steps * batch * inputs, of_x += wide * inputs, of_h += wide * units,
-                     bias += wide, more += wide, h += state, c += state, hidden += steps * state,
-                     cells += steps * state, gates += steps * batch * wide) {
-        pack(inputs, wide, of_x, 1, inputs, w_x);
-        pack(units, wide, of_h, 1, units, w_h);
-        for (int64_t j = 0; j < wide; ++j) gates[j] = bias[j] + more[j];
-        for (int64_t row = 1; row < steps * batch; ++row)
-            std::memcpy(gates + row * wide, gates, wide * sizeof(T));
-        add_product(steps * batch, wide, inputs, x, inputs, 1, w_x, gates);
-        for (int64_t t = 0; t < steps; ++t) {
-            const T* const h_before = t ? hidden + (t - 1) * state : h;
-            const T* const c_before = t ? cells + (t - 1) * state : c;
-            T* const now = gates + t * batch * wide;
-            add_product(batch, wide, units, h_before, units, 1, w_h, now);
-            for (int64_t b = 0; b < batch; ++b)
-                cell(units, now + b * wide, c_before + b * units, cells + t * state + b * units,
-                     hidden + t * state + b * units);
-        }
+    pack(inputs, wide, of_x, 1, inputs, w_x);
+    pack(units, wide, of_h, 1, units, w_h);
+    for (int64_t j = 0; j < wide; ++j) gates[j] = bias[j] + more[j];
+    for (int64_t row = 1; row < n.all(); ++row)
+        std::memcpy(gates + row * wide, gates, wide * sizeof(T));
+    add_product(n.all(), wide, inputs, x, inputs, 1, w_x, gates);
+    for (int64_t t = 0; t < n.steps; ++t) {
+        const T* const h_before = t ? hidden + (t - 1) * state : h;
+        const T* const c_before = t ? cells + (t - 1) * state : c;
+        T* const now = gates + t * n.batch * wide;
+        add_product(n.batch, wide, units, h_before, units, 1, w_h, now);
+        for (int64_t e = 0; e < n.batch; ++e)
+            cell(units, now + e * wide, c_before + e * units, cells + t * state + e * units,
+                 hidden + t * state + e * units);
     }
 }
 
-template <class T>
-void backward(int64_t groups, int64_t steps, int64_t batch, int64_t inputs, int64_t units,
-              const T* x, const T* of_x, const T* of_h, const T* h, const T* c, const T* hidden,
-              const T* cells, const T* gates, const T* above, T* dx, T* d_of_x, T* d_of_h,
-              T* d_bias, T* dh, T* dc) {
+// One group backward.
+//   x, of_x, of_h, h, c, hidden, cells, gates as above, above (all, units), to the gradients of x,
+//   of_x, of_h, either bias, h, and of c, where the last cell's comes in
+template <class T> void backward(const Sizes& n, int64_t group, T* const* given) {
+    const int64_t wide = n.wide(), state = n.state(), inputs = n.inputs, units = n.units;
+    const T* const x = given[0] + group * n.all() * inputs;
+    const T* const of_x = given[1] + group * wide * inputs;
+    const T* const of_h = given[2] + group * wide * units;
+    const T* const h = given[3] + group * state;
+    const T* const c = given[4] + group * state;
+    const T* const hidden = given[5] + group * n.steps * state;
+    const T* const cells = given[6] + group * n.steps * state;
+    const T* const gates = given[7] + group * n.all() * wide;
+    const T* const above = given[8] + group * n.steps * state;
+    T* const dx = given[9] + group * n.all() * inputs;
+    T* const d_of_x = given[10] + group * wide * inputs;
+    T* const d_of_h = given[11] + group * wide * units;
+    T* const d_bias = given[12] + group * wide;
+    T* const dh = given[13] + group * state;
+    T* const dc = given[14] + group * state;
+
     thread_local Room<T> room;
-    const int64_t wide = 4 * units, state = batch * units, all = steps * batch;
     const int64_t panels = std::max({packed<T>(wide, units), packed<T>(wide, inputs),
-                                     packed<T>(all, units), packed<T>(all, inputs)});
-    T* const slope = room.of(all * wide + all * units + panels);
-    T* const before = slope + all * wide;
-    T* const b = before + all * units;
-    for (; groups--; x += all * inputs, of_x += wide * inputs, of_h += wide * units, h += state,
-                     c += state, hidden += steps * state, cells += steps * state,
-                     gates += all * wide, above += steps * state, dx += all * inputs,
-                     d_of_x += wide * inputs, d_of_h += wide * units, d_bias += wide, dh += state,
-                     dc += state) {
-        pack(wide, units, of_h, units, 1, b);
-        std::memcpy(dh, above + (steps - 1) * state, state * sizeof(T));
-        for (int64_t t = steps; t--;) {
-            const T* const c_before = t ? cells + (t - 1) * state : c;
-            T* const now = slope + t * batch * wide;
-            for (int64_t e = 0; e < batch; ++e)
-                cell_back(units, gates + (t * batch + e) * wide, c_before + e * units,
-                          cells + t * state + e * units, dh + e * units, dc + e * units,
-                          now + e * wide);
-            if (t) std::memcpy(dh, above + (t - 1) * state, state * sizeof(T));
-            else std::fill(dh, dh + state, T(0));
-            add_product(batch, units, wide, now, wide, 1, b, dh);
-        }
-        std::memcpy(before, h, state * sizeof(T));
-        std::memcpy(before + state, hidden, (steps - 1) * state * sizeof(T));
-        std::fill(d_of_h, d_of_h + wide * units, T(0));
-        pack(all, units, before, units, 1, b);
-        add_product(wide, units, all, slope, 1, wide, b, d_of_h);
-        std::fill(d_of_x, d_of_x + wide * inputs, T(0));
-        pack(all, inputs, x, inputs, 1, b);
-        add_product(wide, inputs, all, slope, 1, wide, b, d_of_x);
-        std::fill(dx, dx + all * inputs, T(0));
-        pack(wide, inputs, of_x, inputs, 1, b);
-        add_product(all, inputs, wide, slope, wide, 1, b, dx);
-        std::fill(d_bias, d_bias + wide, T(0));
-        for (int64_t row = 0; row < all; ++row)
-            for (int64_t j = 0; j < wide; ++j) d_bias[j] += slope[row * wide + j];
+                                     packed<T>(n.all(), units), packed<T>(n.all(), inputs)});
+    T* const slope = room.of(n.all() * (wide + units) + panels);  // what the gates' sums change
+    T* const before = slope + n.all() * wide;                     // the state before each step
+    T* const b = before + n.all() * units;
+    pack(wide, units, of_h, units, 1, b);
+    std::memcpy(dh, above + (n.steps - 1) * state, state * sizeof(T));
+    for (int64_t t = n.steps; t--;) {
+        const T* const c_before = t ? cells + (t - 1) * state : c;
+        T* const now = slope + t * n.batch * wide;
+        for (int64_t e = 0; e < n.batch; ++e)
+            cell_back(units, gates + (t * n.batch + e) * wide, c_before + e * units,
+                      cells + t * state + e * units, dh + e * units, dc + e * units,
+                      now + e * wide);
+        if (t) std::memcpy(dh, above + (t - 1) * state, state * sizeof(T));
+        else std::fill(dh, dh + state, T(0));
+        add_product(n.batch, units, wide, now, wide, 1, b, dh);
     }
+    std::memcpy(before, h, state * sizeof(T));
+    std::memcpy(before + state, hidden, (n.steps - 1) * state * sizeof(T));
+    std::fill(d_of_h, d_of_h + wide * units, T(0));
+    pack(n.all(), units, before, units, 1, b);
+    add_product(wide, units, n.all(), slope, 1, wide, b, d_of_h);
+    std::fill(d_of_x, d_of_x + wide * inputs, T(0));
+    pack(n.all(), inputs, x, inputs, 1, b);
+    add_product(wide, inputs, n.all(), slope, 1, wide, b, d_of_x);
+    std::fill(dx, dx + n.all() * inputs, T(0));
+    pack(wide, inputs, of_x, inputs, 1, b);
+    add_product(n.all(), inputs, wide, slope, wide, 1, b, dx);
+    std::fill(d_bias, d_bias + wide, T(0));
+    for (int64_t row = 0; row < n.all(); ++row)
+        for (int64_t j = 0; j < wide; ++j) d_bias[j] += slope[row * wide + j];
 }
 
 }  // namespace
 
-#define BOTH(T, name)                                                                             \
-    extern "C" void name##_forward(                                                               \
-        int64_t groups, int64_t steps, int64_t batch, int64_t inputs, int64_t units, const T* x,  \
-        const T* of_x, const T* of_h, const T* bias, const T* more, const T* h, const T* c,       \
-        T* hidden, T* cells, T* gates) {                                                          \
-        forward<T>(groups, steps, batch, inputs, units, x, of_x, of_h, bias, more, h, c, hidden,  \
-                   cells, gates);                                                                 \
-    }                                                                                             \
-    extern "C" void name##_backward(                                                              \
-        int64_t groups, int64_t steps, int64_t batch, int64_t inputs, int64_t units, const T* x,  \
-        const T* of_x, const T* of_h, const T* h, const T* c, const T* hidden, const T* cells,    \
-        const T* gates, const T* above, T* dx, T* d_of_x, T* d_of_h, T* d_bias, T* dh, T* dc) {   \
-        backward<T>(groups, steps, batch, inputs, units, x, of_x, of_h, h, c, hidden, cells,      \
-                    gates, above, dx, d_of_x, d_of_h, d_bias, dh, dc);                            \
+#define FOR(T, name, way)                                                                      \
+    extern "C" void name(const Sizes* sizes, T* const* given) {                                \
+        for (int64_t group = 0; group < sizes->groups; ++group) way<T>(*sizes, group, given);  \
     }
-BOTH(float, f32)
-BOTH(double, f64)
+FOR(float, f32_forward, forward)
+FOR(float, f32_backward, backward)
+FOR(double, f64_forward, forward)
+FOR(double, f64_backward, backward)
