@@ -6,6 +6,7 @@
 equal    a round with the layers' kernels in a CUDA graph, the same round in plain operations, one
          launch after another, and that in float64: ‖difference‖, TF32 off (bar: 1e-4)
          then every algorithm for three rounds on GPU and CPU in float64, the largest difference
+repeat   ten rounds twice with `deterministic`: how many numbers differ (bar: none), and rounds/s
 speed    FedSubAvg's rounds/s, whole rounds as `fedrows run` does them without evaluation, next to
          plain PyTorch on as many samples (`fedrows/bench/baselines.py`); medians of alternating
          blocks, the same TF32 mode on all sides
@@ -19,6 +20,7 @@ import argparse
 import itertools
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,26 @@ def across_devices(shape: shapes.Shape, name: str, batches: str) -> float:
     return max(float((a - b).abs().max()) for a, b in zip(*ends, strict=True))
 
 
+def repeated(shape: shapes.Shape) -> dict[str, float]:
+    """How many numbers differ between two runs with sums in a fixed order, and rounds/s."""
+    ends = []
+    for _ in range(2):
+        plan = replace(shape.plan, rounds=20, deterministic=True)
+        run = Simulation(shape.data, shape.model(), FedSubAvg(), plan)
+        for progress in run:
+            if progress.round == 10:
+                torch.cuda.synchronize()
+                since = time.perf_counter()
+        torch.cuda.synchronize()
+        speed = 10 / (time.perf_counter() - since)
+        for note in run.simulated.notes:
+            print(note)
+        params = run.progress.params
+        ends.append([*params.tables.values(), *params.dense.values()])
+    differ = sum(int((a != b).sum()) for a, b in zip(*ends, strict=True))
+    return {"numbers that differ": differ, "rounds/s": speed}
+
+
 def running(run: Simulation) -> Rounds:
     """Whole rounds of a simulation."""
     loop = rounds(run.fleet, run.plan, run.progress)
@@ -157,6 +179,10 @@ def main() -> None:
         found[f"{name}, differences"] = apart = differences(shape_of(name))
         said = ", ".join(f"{value:.1e} {what}" for what, value in apart.items())
         print(f"{name:5} fast and plain differ by {said} (bar: 1e-4 of the model)", flush=True)
+    for name in names:
+        found[f"{name}, repeated"] = again = repeated(shape_of(name))
+        said = ", ".join(f"{value:,.0f} {what}" for what, value in again.items())
+        print(f"{name:5} repeated with sums in a fixed order: {said} (bar: none)", flush=True)
     for batches in ("draw", "epoch"):
         for name in catalogue.names("algorithm"):
             apart = {what: across_devices(shape_of(what), name, batches) for what in ("lr", "own")}
@@ -190,6 +216,9 @@ def bars(found: dict[str, Any]) -> list[dict[str, Any]]:
         if f"{name}, differences" in found:
             apart = found[f"{name}, differences"]["of the model"]
             held.append(at_most(f"{name}, fast and plain path apart", apart, EQUAL))
+        if f"{name}, repeated" in found:
+            again = found[f"{name}, repeated"]["numbers that differ"]
+            held.append(at_most(f"{name}, numbers that differ in a second run", again, 0))
         speed = found.get(f"{name}, TF32 off", {})
         for what, bar in asked.items() if speed else ():
             value = speed["fedrows"] / speed.get(what, 1)

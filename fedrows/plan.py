@@ -54,6 +54,9 @@ class Plan:
         choices=("memory", "mapped"),
     )
     threads: int | None = option(None, "CPU threads; as PyTorch chooses if not given.", least=1)
+    deterministic: bool = option(
+        False, "On a GPU, add in a fixed order, slower: the same seed gives the same bits."
+    )
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.")
     dtype: str = option("float32", "Numbers of the model.", choices=("float32", "float64"))
 

@@ -25,6 +25,7 @@ from fedrows.algorithm import Algorithm
 from fedrows.data import FederatedData
 from fedrows.errors import PlanError
 from fedrows.evaluation import Evaluator
+from fedrows.fixed_order import fixed_order
 from fedrows.fleet import SimulatedFleet
 from fedrows.lifted import Lifted
 from fedrows.model import Loss, Model
@@ -88,8 +89,10 @@ class Simulation:
         running = rounds(self.fleet, self._running, self.progress)
         while self._may_go_on():
             since = time.perf_counter()
-            progress = next(running, None)
+            with fixed_order(self.plan.deterministic) as unsteady:
+                progress = next(running, None)
             self.seconds += time.perf_counter() - since
+            self._note(unsteady)
             if progress is None:
                 return
             if self.private is not None and self.private.told.bytes_up is not None:
@@ -106,6 +109,16 @@ class Simulation:
             self.private.prepare()
         if self.ranked is not None:
             self.ranked.check(self.progress.params, self.progress.round)
+
+    def _note(self, unsteady: list[str]) -> None:
+        """Says once which operations still add in any order."""
+        if unsteady:
+            those = ", ".join(unsteady)
+            said = (
+                f"Last bits may differ when it is repeated: PyTorch has no fixed order for {those}."
+            )
+            if said not in self.simulated.notes:
+                self.simulated.notes.append(said)
 
     def _may_go_on(self) -> bool:
         """Whether another round would spend no more privacy than there is."""

@@ -71,7 +71,7 @@ def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, *options: Any, **more: Any
 ) -> Tensor:
     """`F.embedding` on a GPU, of rows that all clients have in one block."""
-    if torch._C._functorch.is_batchedtensor(weight) or not fused.usable(weight):
+    if torch._C._functorch.is_batchedtensor(weight) or not fused.adds_freely(weight):
         return NotImplemented
     found = fused.RowsStep.apply(weight, input.reshape(-1), padding_idx)
     return found.view(*input.shape, -1)

@@ -46,7 +46,7 @@ class Logistic(Model):
 
     def gradient(self, block: Submodels, batch: Batch) -> Submodels:
         bias = block.dense["bias"]
-        if len(self.fields) == 1 and fused.usable(bias):
+        if len(self.fields) == 1 and fused.adds_freely(bias):
             ((name, table),) = self.fields.items()
             given = (bias, batch.ids[name], batch.label, batch.weight)
             d_rows, d_bias = logistic.gradient(block.rows[table], *given)

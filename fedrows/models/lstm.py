@@ -35,9 +35,8 @@ class Text(nn.Module):
         hidden, _ = self.lstm(self.token(ids))  # (B, T, H)
         real = ids != 0 if self.padded else torch.ones_like(ids, dtype=torch.bool)
         place = torch.arange(ids.shape[1], device=ids.device)
-        end = torch.where(real, place, 0).amax(1)  # (B,), the last word
-        last = hidden.gather(1, end.view(-1, 1, 1).expand(-1, 1, HIDDEN)).squeeze(1)  # (B, H)
-        last = torch.where(real.any(1, keepdim=True), last, 0)
+        end = torch.where(real, place, -1).amax(1, keepdim=True)  # (B, 1), the last word, or none
+        last = torch.where((place == end).unsqueeze(2), hidden, 0).sum(1)  # (B, H)
         return self.output(last).squeeze(1)
 
 

@@ -27,6 +27,11 @@ def usable(x: Tensor) -> bool:
     return kernels.missing() is None
 
 
+def adds_freely(x: Tensor) -> bool:
+    """Whether a kernel may run that adds in any order, and rounds another way each time."""
+    return usable(x) and not torch.are_deterministic_algorithms_enabled()
+
+
 def notes() -> list[str]:
     """What to say where a GPU is used without the kernels."""
     why = kernels.missing()

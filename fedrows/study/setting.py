@@ -25,7 +25,12 @@ from fedrows.private.options import Privacy
 from fedrows.task import Task, presets
 
 FORMAT = 1  # grows when the same setting comes to other numbers, or a run's file changes
-DECIDED = ("seed", "device", "threads")  # of the plan, but not a setting's to choose
+DECIDED = (
+    "seed",
+    "device",
+    "threads",
+    "deterministic",
+)  # of the plan, but not a setting's to choose
 WORK = {"logistic": 1, "lstm": 1000}  # for an example, roughly
 OTHER_WORK = 200
 
