@@ -204,6 +204,10 @@ class NotPosix:
     name = "nt"
 
 
+def homeless() -> None:
+    raise RuntimeError("Could not determine home directory.")
+
+
 BROKEN = {
     "none": (
         lambda folder, m: m.setenv("PATH", str(folder)),
@@ -220,7 +224,15 @@ BROKEN = {
     ),
     "a file": (
         lambda folder, m: (m.setenv("CXX", "true"), folder.rmdir(), folder.touch()),
-        "the folder .* cannot be made: File exists",
+        "there is no folder for kernels, name one by XDG_CACHE_HOME: .*File exists",
+    ),
+    "no home": (
+        lambda folder, m: (
+            m.setenv("CXX", "true"),
+            m.delenv("XDG_CACHE_HOME"),
+            m.setattr(native.Path, "home", homeless),
+        ),
+        "name one by XDG_CACHE_HOME: Could not determine home",
     ),
     "empty": (lambda folder, m: m.setenv("CXX", "true"), "cannot be loaded: .*file too short"),
     "another system": (lambda folder, m: m.setattr(native, "os", NotPosix), "is known here"),

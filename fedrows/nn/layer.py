@@ -41,7 +41,7 @@ def way(x: Tensor) -> str | None:
 def notes() -> list[str]:
     """What to say where layers have run in a slower way than they could have."""
     why = compiled.missing() if _asked and compiled.enabled else None
-    return [] if why is None else [f"LSTM layers run slower than they could: {why}."]
+    return [] if why is None else [f"LSTM layers run slower than they could: {why.rstrip('.')}."]
 
 
 class LSTMLayer(Function):

@@ -60,12 +60,14 @@ def _compiler() -> str:
 def _cache() -> Path:
     """A folder that nobody else can put a library into."""
     cache = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(cache) if cache else Path.home() / ".cache") / "fedrows" / "kernels"
     try:
+        folder = (Path(cache) if cache else Path.home() / ".cache") / "fedrows" / "kernels"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
-    except OSError as error:
-        raise Missing(f"the folder {folder} cannot be made: {error.strerror}") from error
+    except (OSError, RuntimeError) as error:  # or there is no home
+        raise Missing(
+            f"there is no folder for kernels, name one by XDG_CACHE_HOME: {error}"
+        ) from error
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Missing(f"others can write into {folder}: make it yours alone (chmod 700)")
     return folder
