@@ -3,8 +3,9 @@
     python benchmarks/deploy.py bytes     MovieLens' and Amazon's payload and what is on the wire
     python benchmarks/deploy.py cache     what row-cache saves on MovieLens in 20 rounds
     python benchmarks/deploy.py scale     2,000 clients on 4 nodes, K = 100, 50 rounds
+    python benchmarks/deploy.py coding    what float16 and int8 cost in quality; then TASK … if wanted
 
-Starts real federations on loopback ports. The wire is measured by a relay between every node and
+The first three start real federations on loopback ports. The wire is measured by a relay between every node and
 the SuperLink that counts what goes through it, polling and HTTP headers included.
 """
 
@@ -17,8 +18,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from coding import measure_coding
 
 from fedrows import catalogue
 from fedrows.cli.settings import choose
@@ -180,5 +184,10 @@ def measure_scale() -> dict[str, Any]:
 
 if __name__ == "__main__":
     what = sys.argv[1] if len(sys.argv) > 1 else "bytes"
-    measures = {"bytes": measure_bytes, "cache": measure_cache, "scale": measure_scale}
+    measures: dict[str, Callable[[], Any]] = {
+        "bytes": measure_bytes,
+        "cache": measure_cache,
+        "scale": measure_scale,
+        "coding": lambda: measure_coding(sys.argv[2:]),
+    }
     print(json.dumps(measures[what](), indent=1))
