@@ -1,12 +1,13 @@
-"""What a deployment costs: bytes beside those of the numbers, and the server's own seconds.
+"""What a deployment costs: bytes, the server's own seconds, and the quality that rounding takes.
 
     python benchmarks/deploy.py bytes     MovieLens' and Amazon's payload and what is on the wire
     python benchmarks/deploy.py cache     what row-cache saves on MovieLens in 20 rounds
     python benchmarks/deploy.py scale     2,000 clients on 4 nodes, K = 100, 50 rounds
-    python benchmarks/deploy.py coding    what float16 and int8 cost in quality; then TASK … if wanted
+    python benchmarks/deploy.py coding    what float16 and int8 cost in quality, in three cases
 
-The first three start real federations on loopback ports. The wire is measured by a relay between every node and
-the SuperLink that counts what goes through it, polling and HTTP headers included.
+The first three start real federations on loopback ports. The wire is measured by a relay between
+every node and the SuperLink that counts what goes through it, polling and HTTP headers included.
+The last one takes names of cases, too: `coding movielens`, `coding factors`, `coding amazon`.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def run(
     out, passed = folder / "run", dict[int, tuple[int, int]]()
     terms = {"min_nodes": nodes, "timeout": 600.0, "row_cache": row_cache}
     project = write_project(folder / "project", settings, terms, out, folder / "data")
-    with Measured(folder, plain.nodes, keys) as federation:
+    federation = Measured(folder, plain.nodes, keys)
+    with federation:
         number = federation.submit(project, {})
         while not (status := federation.status(number)).startswith("finished"):
             for line in read_rounds(out / ROUNDS):

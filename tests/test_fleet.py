@@ -440,3 +440,24 @@ def test_robust_rules_bound_what_a_liar_does(tmp_path: Path, rule: dict[str, Any
     honest, lied = moved("a", plain, False), moved("b", plain, True)
     bounded = difference(moved("c", plain | rule, False), moved("d", plain | rule, True))
     assert bounded < 0.5 * difference(honest, lied)
+
+
+@pytest.mark.parametrize("coding", ["float16", "int8"])
+def test_a_rest_alone_sends_no_row(tmp_path: Path, coding: str) -> None:
+    data = examples(rows=300, each=60)
+    counts = {}
+    for one in ("float32", coding):
+        config = CONFIG | {"dtype": "float32", "rounds": 12, "clients-per-round": 12}
+        config |= {"coding": one, "local-steps": 1, "batch-size": 3}
+        fleet, post = federation(job_of(data), config, shards_of(data), tmp_path / one)
+        answers: list[bytes] = []
+
+        def listen(node: int, answer: bytes, heard: list[bytes] = answers) -> bytes:
+            heard.append(answer)
+            return answer
+
+        post.meddle = listen
+        run(fleet, data)
+        letters = [x.parts for x in map(unpack, answers) if x.kind == "done"]
+        counts[one] = sum(len(x["update/item"]) for x in letters) // (4 if one == "float32" else 2)
+    assert 0 < counts[coding] == counts["float32"]

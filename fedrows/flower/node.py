@@ -210,10 +210,12 @@ class ClientNode:
         coding = self.contract.coding
         if coding not in ("float16", "int8"):
             return parcel.write(name, found, coding)
-        found = found.map(torch.add, self._recall(f"rest/{name}", memories, found.index))
-        parts = parcel.write(name, found, coding, tag)
+        rest = self._recall(f"rest/{name}", memories, found.index)
+        parts = parcel.write(name, found.map(_with_rest, rest), coding, tag)
         form = Form(found.index, self.model.schema, coding, self.contract.plan.torch_dtype)
-        store(f"rest/{name}", found.map(torch.sub, parcel.read(name, parts, form)), after)
+        arrived = parcel.read(name, parts, form)
+        left = found.map(lambda own, old, gone: own + old - gone, rest, arrived)
+        store(f"rest/{name}", left, after)
         return parts
 
     def _recall(self, name: str, memories: list[Memory], index: Mapping[str, Index]) -> Submodels:
@@ -235,6 +237,15 @@ class ClientNode:
                     overlay(mine[low:high], its.ids[low:high], f"local/{table}", memory)
             rows[table] = mine
         return Submodels(index, rows, start.dense)
+
+
+def _with_rest(update: Tensor, rest: Tensor) -> Tensor:
+    """An update with what was rounded off before, in rows that move anyway.
+
+    A rest alone is no reason to send a row, or every row that a client ever moved would travel.
+    """
+    moved = update.unsqueeze(-1).flatten(1).ne(0).any(1)
+    return update + rest * moved.view(-1, *[1] * (update.dim() - 1))
 
 
 def _plain(data: bytes, count: int) -> list[int]:
