@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from coding import measure_coding
+from coding import CASES, measure_coding
 
 from fedrows import catalogue
 from fedrows.cli.settings import choose
@@ -185,11 +185,14 @@ def measure_scale() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    what = sys.argv[1] if len(sys.argv) > 1 else "bytes"
+    what, *cases = sys.argv[1:] or ["bytes"]
     measures: dict[str, Callable[[], Any]] = {
         "bytes": measure_bytes,
         "cache": measure_cache,
         "scale": measure_scale,
-        "coding": lambda: measure_coding(sys.argv[2:]),
+        "coding": lambda: measure_coding(cases),
     }
+    for word, known in [(what, measures), *((case, CASES) for case in cases)]:
+        if word not in known:
+            sys.exit(f"Nothing called {word!r} can be measured: name one of {', '.join(known)}.")
     print(json.dumps(measures[what](), indent=1))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from fedrows.cache import cache_folder
 from fedrows.errors import DataError
 
 PIECE = 1 << 16  # bytes read at a time
@@ -52,8 +53,7 @@ def data_folder() -> Path:
     """The folder of raw data: $FEDROWS_DATA, or fedrows in the user's cache."""
     if chosen := os.environ.get("FEDROWS_DATA"):
         return Path(chosen).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "fedrows"
+    return cache_folder()
 
 
 def path(source: Source) -> Path:

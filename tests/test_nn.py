@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from layers import FORMS, made
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -18,18 +19,6 @@ from fedrows.nn.start import start_
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 RECURRENT = {LSTM: nn.LSTM, GRU: nn.GRU}
-FORMS = {
-    "one layer": {},
-    "two layers": {"num_layers": 2},
-    "batch first": {"num_layers": 2, "batch_first": True},
-    "both directions": {"num_layers": 2, "bidirectional": True},
-    "no bias": {"bias": False},
-}
-
-
-def made(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
 def flat(found: object) -> list[Tensor]:

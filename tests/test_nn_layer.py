@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from layers import FORMS, made
+from torch import nn
 from torch.func import functional_call, vmap
 
 from fedrows import simulate
@@ -19,21 +21,9 @@ from fedrows.models import lstm
 from fedrows.nn import LSTM, compiled, layer, onednn
 from fedrows.nn.kernels import native
 
-FORMS = {
-    "one layer": {},
-    "two layers": {"num_layers": 2},
-    "batch first": {"num_layers": 2, "batch_first": True},
-    "both directions": {"num_layers": 2, "bidirectional": True},
-    "no bias": {"bias": False},
-}
 KINDS = {"compiled": (torch.float32, torch.float64), "onednn": (torch.float32,)}
 CASES = [(way, kind) for way, kinds in KINDS.items() for kind in kinds]
 NEAR = {torch.float32: 1e-5, torch.float64: 1e-13}
-
-
-def made(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
 @pytest.fixture
@@ -230,7 +220,7 @@ BROKEN = {
         lambda folder, m: (
             m.setenv("CXX", "true"),
             m.delenv("XDG_CACHE_HOME"),
-            m.setattr(native.Path, "home", homeless),
+            m.setattr(Path, "home", homeless),
         ),
         "name one by XDG_CACHE_HOME: Could not determine home",
     ),

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fedrows.cache import cache_folder
 from fedrows.errors import FedrowsError
 
 _STAMP = "installed.txt"
@@ -26,8 +27,7 @@ def folder() -> Path:
     """Where the environments are."""
     if chosen := os.environ.get("FEDROWS_BENCH_ENVS"):
         return Path(chosen)
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "fedrows" / "bench"
+    return cache_folder() / "bench"
 
 
 def python_of(name: str, requirements: Path) -> Path:

@@ -17,6 +17,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from fedrows.cache import cache_folder
+
 _FOLDER = Path(__file__).parent
 _FLAGS = ("-O3", "-march=native", "-std=c++17")
 _PATIENCE = 120  # seconds; it takes two or three
@@ -59,9 +61,8 @@ def _compiler() -> str:
 
 def _cache() -> Path:
     """A folder that nobody else can put a library into."""
-    cache = os.environ.get("XDG_CACHE_HOME")
     try:
-        folder = (Path(cache) if cache else Path.home() / ".cache") / "fedrows" / "kernels"
+        folder = cache_folder() / "kernels"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
     except (OSError, RuntimeError) as error:  # or there is no home
