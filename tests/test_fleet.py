@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("safetensors")
 
+from deployed import CONFIG, difference, examples, job_of, run, shards_of, simulated
 from post import federation, fresh
 
 from fedrows import catalogue
@@ -20,69 +20,11 @@ from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.data import FederatedData
 from fedrows.fleet import SimulatedFleet
-from fedrows.flower import parcel
-from fedrows.flower.fleet import FlowerFleet
-from fedrows.flower.job import Job, contract
-from fedrows.flower.node import ClientNode
-from fedrows.flower.state import NodeState
-from fedrows.flower.wire import Letter, pack, unpack
+from fedrows.flower.wire import unpack
 from fedrows.heat import heat_of
 from fedrows.index import Index
-from fedrows.models.logistic import Logistic
-from fedrows.params import Params, Submodels
-from fedrows.server import Progress, begin, rounds
-from fedrows.simulation import Simulation
-
-CONFIG: dict[str, Any] = {
-    "rounds": 4, "clients-per-round": 6, "lr": 0.3, "seed": 3, "local-steps": 3, "dtype": "float64"
-}  # fmt: skip
-
-
-def examples(
-    clients: int = 12, rows: int = 30, seed: int = 0, each: int = 8, **more: Any
-) -> FederatedData:
-    draw = np.random.default_rng(seed)
-    client = np.repeat(np.arange(clients), each)
-    ids = draw.zipf(1.3, len(client)).clip(max=rows - 1)
-    return FederatedData.build(
-        client=client,
-        ids={"item": ids},
-        label=(draw.random(len(client)) < 0.5),
-        test=draw.random(len(client)) < 0.2,
-        tables={"item": rows},
-        **more,
-    )
-
-
-def job_of(data: FederatedData, model: Any = lambda d, s: Logistic(d)) -> Job:
-    return Job("test", lambda config: data, model, lambda config: data)
-
-
-def shards_of(data: FederatedData, nodes: int = 3) -> dict[str, FederatedData]:
-    return {f"n{i}": data.select(torch.arange(i, data.clients, nodes)) for i in range(nodes)}
-
-
-def run(fleet: FlowerFleet, data: FederatedData) -> Progress:
-    its = fleet.contract
-    progress = begin(its.model(data), its.algorithm, its.plan, data.local)
-    for _ in rounds(fleet, its.plan, progress):
-        pass
-    return progress
-
-
-def simulated(fleet: FlowerFleet, data: FederatedData) -> Params:
-    its = fleet.contract
-    simulation = Simulation(data, its.model(data), its.algorithm, its.plan)
-    for _ in simulation:
-        pass
-    return simulation.progress.whole()
-
-
-def difference(one: Params, other: Params) -> float:
-    pairs = [(one.tables[t], other.tables[t]) for t in one.tables]
-    pairs += [(one.dense[d], other.dense[d]) for d in one.dense]
-    return max(float((a - b).abs().max()) for a, b in pairs)
-
+from fedrows.params import Submodels
+from fedrows.server import begin, rounds
 
 ALGORITHMS = [name for name in catalogue.names("algorithm") if name != "centralsgd"]
 
@@ -297,149 +239,6 @@ def test_clients_that_come_go_and_change_move_the_heat(tmp_path: Path) -> None:
     assert torch.equal(whole.ids, kept.ids)
     assert torch.allclose(whole.counts, kept.counts)
     assert whole.total == pytest.approx(kept.total)
-
-
-def test_a_node_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
-    data, smaller = examples(), examples(rows=20)
-    said: list[str] = []
-    fleet, post = federation(job_of(data), CONFIG, shards_of(data), tmp_path)
-    fleet._tell = said.append  # type: ignore[assignment]
-    post.here[9] = fresh(job_of(smaller), CONFIG, smaller, tmp_path / "odd", "odd")
-    run(fleet, data)
-    assert "odd" not in fleet.registry.nodes
-    [line] = [line for line in said if "not let in" in line]
-    assert "tables" in line
-    assert "tables" in (tmp_path / "odd" / "refused.txt").read_text()
-
-
-def test_nobody_speaks_for_anothers_clients(tmp_path: Path) -> None:
-    data = examples()
-    fleet, post = federation(job_of(data), CONFIG, shards_of(data), tmp_path)
-    post.here[8] = fresh(job_of(data), CONFIG, data.select([0, 3]), tmp_path / "x", "thief")
-    post.here[9] = fresh(job_of(data), CONFIG, data.select([0, 3]), tmp_path / "y", "n0")
-    run(fleet, data)
-    assert set(fleet.registry.nodes) == {"n0", "n1", "n2"}
-    assert fleet.rejected["registration"] == 2
-
-
-def hostile(letter: Letter, kind: str, draw: np.random.Generator) -> bytes:
-    """An honest answer made into one that must be refused."""
-    facts, parts = dict(letter.facts), dict(letter.parts)
-    name = "update/item"
-    count = len(parts[name]) // 8
-    if kind == "tag":
-        facts["tag"] = int(draw.integers(1, 2**40))
-    elif kind == "nan":
-        values = np.frombuffer(parts[name], dtype="<f8").copy()
-        values[draw.integers(count)] = draw.choice([np.nan, np.inf, -np.inf])
-        parts[name] = values.tobytes()
-    elif kind == "huge":
-        parts[name] = (np.frombuffer(parts[name], dtype="<f8") * 1e12 + 1e9).tobytes()
-    elif kind == "shape":
-        parts[name] = parts[name][:-8] if draw.random() < 0.5 else parts[name] + bytes(8)
-    elif kind == "ids":
-        parts[f"{name}/at"] = parcel.ids_to_bytes(torch.arange(10**6, 10**6 + count))
-    elif kind == "missing":
-        del parts[name]
-    elif kind == "strange":
-        parts["model/item"] = bytes(8)
-    elif kind == "kind":
-        return pack(Letter("here", facts, parts))
-    elif kind == "steps":
-        parts["steps"] = parcel.ids_to_bytes(torch.tensor([10**6]))
-    whole = bytearray(pack(Letter(letter.kind, facts, parts)))
-    if kind == "truncated":
-        return bytes(whole[: draw.integers(0, len(whole))])
-    if kind == "version":
-        whole[4] ^= int(draw.integers(1, 255))
-    elif kind == "noise":
-        return draw.bytes(int(draw.integers(0, 2_000)))
-    elif kind == "large":
-        return bytes(whole) + bytes(4_000_000)
-    return bytes(whole)
-
-
-KINDS = ["tag", "nan", "huge", "shape", "ids", "missing", "strange", "kind", "steps", "truncated",
-         "version", "noise", "large", "replay"]  # fmt: skip
-
-
-@pytest.mark.parametrize("count", [8, pytest.param(130, marks=pytest.mark.slow)])
-def test_a_thousand_hostile_uploads_change_nothing(tmp_path: Path, count: int) -> None:
-    """Eight nodes of twelve are hostile; the model is that of a run in which they are silent."""
-    data, draw = examples(), np.random.default_rng(5)
-    config = CONFIG | {"rounds": count, "min-answers": 1, "local-steps": 1, "clients-per-round": 12}
-    results, old = [], list[bytes]()
-    for evil in (True, False):
-        shards = shards_of(data, 12)
-        fleet, post = federation(job_of(data), config, shards, tmp_path / str(evil))
-        for place, (name, shard) in enumerate(shards.items(), start=1):
-            # Nodes live on in this test, for speed; Flower starts a process for each letter.
-            folder = NodeState(tmp_path / str(evil) / name)
-            node = ClientNode(contract(job_of(data), config), shard, folder, name)
-            post.here[place] = node.answer
-
-        def meddle(node: int, answer: bytes, evil: bool = evil) -> bytes | str:
-            letter = unpack(answer)
-            if node > 8 or letter.kind != "done":
-                return answer
-            if not evil:
-                return "it did not answer in time"
-            old.append(answer)
-            kind = KINDS[len(old) % len(KINDS)]
-            if kind == "replay" and len(old) > 20:
-                return old[int(draw.integers(len(old) - 12))]
-            return hostile(letter, "tag" if kind == "replay" else kind, draw)
-
-        post.meddle = meddle
-        its = fleet.contract
-        progress = begin(its.model(data), its.algorithm, its.plan)
-        memory = {}
-        for at in rounds(fleet, its.plan, progress):
-            memory[at.round] = _resident()
-            post.sent.clear()
-            assert fleet.last is not None
-            assert fleet.last.answered == 4
-        results.append(progress.whole())
-        if evil:
-            assert sum(fleet.rejected.values()) == len(old) == 8 * count
-            assert len(fleet.rejected) >= 5
-            assert memory[count] < memory[count // 2] + 16 * 2**20
-    assert difference(*results) == 0
-
-
-def _resident() -> int:
-    """Bytes of memory that this process really has."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
-@pytest.mark.parametrize(
-    "rule", [{"robust": "clip", "clip-norm": 0.3}, {"robust": "trim", "trim-share": 0.3}]
-)
-def test_robust_rules_bound_what_a_liar_does(tmp_path: Path, rule: dict[str, Any]) -> None:
-    """A lie that is small enough to pass the checks moves the model less with a rule."""
-    data = examples(rows=6)
-    plain = CONFIG | {"algorithm": "fedavg", "clients-per-round": 12, "rounds": 2}
-
-    def moved(name: str, config: dict[str, Any], lies: bool) -> Params:
-        fleet, post = federation(job_of(data), config, shards_of(data, 12), tmp_path / name)
-
-        def meddle(node: int, answer: bytes) -> bytes:
-            letter = unpack(answer)
-            if node != 3 or letter.kind != "done" or not lies:
-                return answer
-            values = np.frombuffer(letter.parts["update/item"], dtype="<f8") * -40
-            return pack(
-                Letter("done", letter.facts, {**letter.parts, "update/item": values.tobytes()})
-            )
-
-        post.meddle = meddle
-        found = run(fleet, data).whole()
-        assert not fleet.rejected
-        return found
-
-    honest, lied = moved("a", plain, False), moved("b", plain, True)
-    bounded = difference(moved("c", plain | rule, False), moved("d", plain | rule, True))
-    assert bounded < 0.5 * difference(honest, lied)
 
 
 @pytest.mark.parametrize("coding", ["float16", "int8"])

@@ -11,8 +11,8 @@ import torch
 
 pytest.importorskip("cryptography")
 
+from deployed import CONFIG, difference, examples, job_of, run, shards_of, simulated
 from post import federation
-from test_fleet import CONFIG, difference, examples, job_of, run, shards_of, simulated
 
 from fedrows.errors import PlanError
 from fedrows.flower.job import contract
