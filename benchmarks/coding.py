@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedrows import catalogue
 from fedrows.cli.settings import Settings, choose
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.flower.deployment import Deployment
 from fedrows.flower.job import CAP, Contract, Job, Terms

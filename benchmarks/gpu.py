@@ -36,8 +36,8 @@ from fedrows.bench.bars import at_least, at_most
 from fedrows.bench.blocks import Rounds, medians, seconds_per_round
 from fedrows.bench.machine import facts
 from fedrows.nn import fused
-from fedrows.recorded import rounds
 from fedrows.simulation import Simulation
+from fedrows.simulator.recorded import rounds
 
 BARS = {  # what is asked for on one H200: rounds/s, and times a baseline
     "lr": {"rounds/s": 1500},

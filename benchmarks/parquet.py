@@ -54,8 +54,8 @@ def make(folder: Path, rows: int, clients: int, text: int) -> dict[str, Any]:
 def load(folder: Path) -> dict[str, Any]:
     """Reads the files into a store, or opens the store that is there."""
     from fedrows import FederatedData
-    from fedrows.splits import Split
-    from fedrows.vocabulary import Vocabulary
+    from fedrows.data.splits import Split
+    from fedrows.data.vocabulary import Vocabulary
 
     start = time.perf_counter()
     data = FederatedData.from_parquet(

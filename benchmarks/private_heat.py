@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedrows import catalogue
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
 from fedrows.privacy.counting import Counting, heats, table
 from fedrows.simulation import Simulation

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedrows.folder import read_lines
+from fedrows.measure.summary import Target, by_algorithm, display, summarise
 from fedrows.report.chart import nice_ticks, tick_label
-from fedrows.summary import Target, by_algorithm, display, summarise
+from fedrows.runs.folder import read_lines
 
 WIDTH, HEIGHT = 880, 400
 FLOOR, TOP = 330, 92

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from fedrows.version import __version__
+
 __all__ = [
     "FederatedData",
     "Hashed",
@@ -16,22 +17,22 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fedrows.data import FederatedData
+    from fedrows.data.federation import FederatedData
+    from fedrows.data.splits import Split
+    from fedrows.data.vocabulary import Hashed, Vocabulary
     from fedrows.plan import Plan
     from fedrows.simulation import Simulation, simulate
-    from fedrows.splits import Split
     from fedrows.study import Study
-    from fedrows.vocabulary import Hashed, Vocabulary
 
 _HOMES = {
-    "FederatedData": "data",
+    "FederatedData": "data.federation",
     "Plan": "plan",
     "Simulation": "simulation",
     "simulate": "simulation",
-    "Split": "splits",
+    "Split": "data.splits",
     "Study": "study",
-    "Hashed": "vocabulary",
-    "Vocabulary": "vocabulary",
+    "Hashed": "data.vocabulary",
+    "Vocabulary": "data.vocabulary",
 }
 
 

@@ -23,10 +23,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedrows.heat import Heat
-from fedrows.index import Index
 from fedrows.options import check
-from fedrows.params import Params, Submodels, Total
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.params import Params, Submodels, Total
 
 State = dict[str, Params]  # what a server remembers beside the model, by name
 

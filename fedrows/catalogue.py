@@ -12,7 +12,7 @@ from fedrows.errors import UnknownNameError
 
 if TYPE_CHECKING:  # nothing is imported until it is asked for
     from fedrows.algorithm import Algorithm
-    from fedrows.data import FederatedData
+    from fedrows.data.federation import FederatedData
     from fedrows.model import Model
     from fedrows.task import Task
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round
-from fedrows.batches import Batch, LocalData, batches, steps_of
+from fedrows.data.batches import Batch, LocalData, batches, steps_of
 from fedrows.model import Model
-from fedrows.params import Submodels
 from fedrows.plan import Plan
+from fedrows.rows.params import Submodels
 
 
 @dataclass

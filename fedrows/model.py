@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedrows.batches import Batch
-from fedrows.examples import Examples
-from fedrows.params import Params, Submodels
-from fedrows.schema import Schema
+from fedrows.data.batches import Batch
+from fedrows.data.examples import Examples
+from fedrows.rows.params import Params, Submodels
+from fedrows.rows.schema import Schema
 from fedrows.tables import Given, Start
 
 Loss = Callable[[Tensor, Tensor], Tensor]

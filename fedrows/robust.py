@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrows.errors import PlanError
-from fedrows.params import Submodels
+from fedrows.rows.params import Submodels
 
 
 def clip_norms_(update: Submodels, bound: float) -> Tensor:

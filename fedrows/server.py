@@ -16,8 +16,8 @@ from fedrows.algorithm import Algorithm, Round, State
 from fedrows.errors import PlanError
 from fedrows.fleet import Fleet
 from fedrows.model import Model
-from fedrows.params import Params, Submodels, index_add_, take, total
 from fedrows.plan import Plan
+from fedrows.rows.params import Params, Submodels, index_add_, take, total
 from fedrows.seeds import COHORT, choose
 from fedrows.tables import Shelf, SparseTable
 

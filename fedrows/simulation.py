@@ -20,25 +20,26 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from fedrows import catalogue, group
+from fedrows import catalogue
 from fedrows.algorithm import Algorithm
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
-from fedrows.evaluation import Evaluator
-from fedrows.fixed_order import fixed_order
-from fedrows.fleet import SimulatedFleet
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
+from fedrows.measure.evaluation import Evaluator
 from fedrows.model import Loss, Model
-from fedrows.params import Params
 from fedrows.plan import Plan
 from fedrows.private.options import Privacy
-from fedrows.recorded import rounds
+from fedrows.rows.params import Params
 from fedrows.server import Progress, begin
+from fedrows.simulator import group
+from fedrows.simulator.fixed_order import fixed_order
+from fedrows.simulator.recorded import rounds
+from fedrows.simulator.simulated import SimulatedFleet
 from fedrows.tables import whole
 
 if TYPE_CHECKING:
     from fedrows.private.fleet import PrivateFleet
-    from fedrows.ranks import RankedFleet
+    from fedrows.simulator.ranks import RankedFleet
 
 
 class Simulation:
@@ -181,7 +182,7 @@ def _behind(fleet: SimulatedFleet, privacy: Privacy) -> PrivateFleet:
 
 def _split(fleet: SimulatedFleet, private: bool) -> RankedFleet:
     """The fleet as one of several processes, which are waited for."""
-    from fedrows.ranks import RankedFleet
+    from fedrows.simulator.ranks import RankedFleet
 
     if private:
         raise PlanError("A private run has one process: start it without torchrun.")

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
-from fedrows.fetch import Source
+from fedrows.files.fetch import Source
 from fedrows.options import options
 from fedrows.plan import Plan
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from fedrows import fleet
 from fedrows.cli import main
-from fedrows.folder import RunFolder
+from fedrows.runs.folder import RunFolder
+from fedrows.simulator import simulated
 
 SMALL = ["--clients=30", "--items=20", "--examples-per-client=8", "--clients-per-round=5"]
 RUN = ["run", "synthetic", *SMALL, "--rounds", "12", "--evaluate-every", "5"]
@@ -67,7 +67,7 @@ def start(*words: str) -> subprocess.Popen[str]:
 @contextmanager
 def interrupted(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
     """Sends Ctrl-C while round `at` is running."""
-    train = fleet.SimulatedFleet.train
+    train = simulated.SimulatedFleet.train
 
     def pressed(self: Any, cohort: Any, start: Any, sent: Any, round_: Any) -> Any:
         if round_.number == at:
@@ -75,5 +75,5 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
         return train(self, cohort, start, sent, round_)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fleet.SimulatedFleet, "train", pressed)
+        patch.setattr(simulated.SimulatedFleet, "train", pressed)
         yield

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.flower.fleet import FlowerFleet
 from fedrows.flower.job import Job
 from fedrows.models.logistic import Logistic
-from fedrows.params import Params
+from fedrows.rows.params import Params
 from fedrows.server import Progress, begin, rounds
 from fedrows.simulation import Simulation
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from fedrows import Simulation
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.data import FederatedData
-from fedrows.lifted import Lifted
-from fedrows.params import Params
+from fedrows.data.federation import FederatedData
+from fedrows.lifting.lifted import Lifted
 from fedrows.plan import Plan
+from fedrows.rows.params import Params
 
 
 def federation(kinds: int = 2) -> FederatedData:

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.flower.fleet import FlowerFleet
 from fedrows.flower.job import Job, contract
 from fedrows.flower.node import ClientNode

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fedrows import catalogue
-from fedrows.data import FederatedData
-from fedrows.lifted import Lifted
+from fedrows.data.federation import FederatedData
+from fedrows.lifting.lifted import Lifted
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 from fedrows.privacy.messages import digest
 from fedrows.private.options import Privacy
-from fedrows.ragged import ragged
+from fedrows.rows.ragged import ragged
 from fedrows.simulation import Simulation
 
 ROUNDS, COHORT = 6, 8

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from fedrows import Simulation, catalogue
 from fedrows.algorithm import Algorithm
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.models.logistic import Logistic
 from fedrows.options import options
@@ -107,7 +107,12 @@ def test_its_file_says_what_it_is_and_imports_no_other(name):
         )
     }
     assert not {module for module in imported if module.startswith("fedrows.algorithms")}
-    assert not imported & {"fedrows.data", "fedrows.client", "fedrows.fleet", "fedrows.server"}
+    assert not imported & {
+        "fedrows.data.federation",
+        "fedrows.client",
+        "fedrows.fleet",
+        "fedrows.server",
+    }
 
 
 @every_name

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedrows.data.examples import Examples
+from fedrows.data.histories import dispersion
 from fedrows.datasets import amazon
 from fedrows.datasets.amazon import Options
 from fedrows.errors import DataError
-from fedrows.examples import Examples
-from fedrows.histories import dispersion
-from fedrows.ragged import Ragged
+from fedrows.rows.ragged import Ragged
 
 ALL = Options(fewest_samples=1, core=1)
 SPLIT = ALL.test_after
@@ -235,7 +235,7 @@ def test_line_ends_may_differ_and_blocks_may_be_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     whole = amazon.read(made(tmp_path, form, WHOLE[form]), form, ALL)
-    monkeypatch.setattr("fedrows.textfiles.PIECE", 7)
+    monkeypatch.setattr("fedrows.files.text_files.PIECE", 7)
     file = made(tmp_path, form, WHOLE[form].replace("\n", "\r\n").rstrip())
     assert rows(amazon.read(file, form, ALL).train) == rows(whole.train)
     bad = WHOLE[form].splitlines(keepends=True)
@@ -255,8 +255,8 @@ def test_a_file_that_is_not_it_is_named(tmp_path: Path, form: str) -> None:
 
 
 def test_a_line_without_an_end_is_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrows.textfiles.PIECE", 64)
-    monkeypatch.setattr("fedrows.textfiles.LONGEST", 100)
+    monkeypatch.setattr("fedrows.files.text_files.PIECE", 64)
+    monkeypatch.setattr("fedrows.files.text_files.LONGEST", 100)
     file = made(tmp_path, "ratings", RATINGS + "x" * 1000)
     with pytest.raises(DataError, match=r"Line 8 of .* has no end within 100 bytes"):
         amazon.read(file, "ratings", ALL)

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrows.batches import Batch, batches, local_data
-from fedrows.data import FederatedData
+from fedrows.data.batches import Batch, batches, local_data
+from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
 
 DRAW = Plan(local_steps=4, batch_size=3, device="cpu")

@@ -25,12 +25,12 @@ from fedrows.bench.environments import PeerError
 from fedrows.bench.processes import InProcesses
 from fedrows.bench.worker import Worker
 from fedrows.cli.flags import Parser
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import RunFolderError
-from fedrows.fleet import SimulatedFleet
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 from fedrows.server import begin, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 ROOT = Path(__file__).parent.parent
 

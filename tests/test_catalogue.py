@@ -9,7 +9,7 @@ import pytest
 
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, UnknownNameError
 from fedrows.options import options
 from fedrows.plan import Plan

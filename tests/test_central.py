@@ -15,9 +15,6 @@ from torch import Tensor
 from fedrows.algorithm import Round
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.errors import PlanError
-from fedrows.heat import heat_of
-from fedrows.index import Index
-from fedrows.params import Params, Submodels, total
 from fedrows.privacy.central import (
     CentralDP,
     GridNoise,
@@ -28,6 +25,9 @@ from fedrows.privacy.central import (
     private_heat,
 )
 from fedrows.privacy.ledger import Ledger
+from fedrows.rows.heat import heat_of
+from fedrows.rows.index import Index
+from fedrows.rows.params import Params, Submodels, total
 
 ROWS, WIDTH = 12, 2
 PARAMS = Params({"a": torch.zeros(ROWS, WIDTH), "b": torch.zeros(5, 1)}, {"bias": torch.zeros(3)})

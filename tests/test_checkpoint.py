@@ -11,9 +11,10 @@ import safetensors.torch
 import torch
 from safetensors.torch import save_file
 
-from fedrows import catalogue, checkpoint
+from fedrows import catalogue
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.plan import Plan
+from fedrows.runs import checkpoint
 from fedrows.simulation import Simulation
 
 Make = Callable[..., Simulation]

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedrows import chunks
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.algorithms.scaffold import Scaffold
-from fedrows.chunks import Chunks, cut, fastest
-from fedrows.data import FederatedData
-from fedrows.lifted import Lifted
+from fedrows.data.federation import FederatedData
+from fedrows.lifting.lifted import Lifted
 from fedrows.model import logistic_loss, sigmoid
 from fedrows.models import din, lstm
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
-from fedrows.recorded import rounds as recorded_rounds
 from fedrows.simulation import Simulation
+from fedrows.simulator import chunks
+from fedrows.simulator.chunks import Chunks, cut, fastest
+from fedrows.simulator.recorded import rounds as recorded_rounds
 
 CLIENTS = 7
 PLAN = Plan(

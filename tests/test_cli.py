@@ -9,8 +9,9 @@ import pytest
 from commands import COMPARE, RUN, SMALL, Capture, fedrows, start
 from commands import own_folder as own_folder
 
-from fedrows import catalogue, checkpoint
+from fedrows import catalogue
 from fedrows.cli import COMMANDS
+from fedrows.runs import checkpoint
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 

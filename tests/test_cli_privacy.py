@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedrows.cli import main
+from fedrows.measure.summary import show_epsilon, summarise
 from fedrows.private.options import Privacy
 from fedrows.report.spent import table
-from fedrows.summary import show_epsilon, summarise
 
 SMALL = "--clients 40 --items 30 --examples-per-client 10 --clients-per-round 8 --device cpu"
 

@@ -14,9 +14,11 @@ import pytest
 from commands import RUN, Capture, assert_same, contents, fedrows, interrupted, metrics, start
 from commands import own_folder as own_folder
 
-from fedrows import catalogue, checkpoint, fleet
+from fedrows import catalogue
 from fedrows.cli import main
-from fedrows.folder import RunFolder
+from fedrows.runs import checkpoint
+from fedrows.runs.folder import RunFolder
+from fedrows.simulator import simulated
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -120,7 +122,7 @@ def test_a_second_interrupt_stops_at_once(capsys: Capture, monkeypatch: pytest.M
         signal.raise_signal(signal.SIGINT)
         raise AssertionError("still running")
 
-    monkeypatch.setattr(fleet.SimulatedFleet, "train", never)
+    monkeypatch.setattr(simulated.SimulatedFleet, "train", never)
     assert main([*RUN, "--out", "run"]) == 130
     assert "Go on from round 0 with: fedrows run --resume run" in capsys.readouterr().out
 

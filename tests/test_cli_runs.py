@@ -8,9 +8,10 @@ import pytest
 from commands import COMPARE, RUN, Capture, assert_same, fedrows, interrupted, metrics
 from commands import own_folder as own_folder
 
-from fedrows import catalogue, checkpoint
+from fedrows import catalogue
 from fedrows.cli import main
-from fedrows.folder import RunFolder
+from fedrows.runs import checkpoint
+from fedrows.runs.folder import RunFolder
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 

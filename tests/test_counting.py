@@ -9,13 +9,13 @@ import pytest
 import torch
 from attack import bytes_of
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.datasets.movielens import SOURCE, Options, read
 from fedrows.errors import PlanError
-from fedrows.heat import heat_of
-from fedrows.index import Index
 from fedrows.privacy.counting import WAYS, Counting, count, heats, table, values_of
 from fedrows.privacy.values import rows_per_value
+from fedrows.rows.heat import heat_of
+from fedrows.rows.index import Index
 
 MOVIES = 20
 GROUPS = {"sex": (0, 2), "movie": (2, 2 + MOVIES), "sex×movie": (2 + MOVIES, 2 + 3 * MOVIES)}

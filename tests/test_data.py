@@ -12,10 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrows.data import FederatedData
+from fedrows.data.examples import Examples
+from fedrows.data.federation import FederatedData
+from fedrows.data.splits import split_at_random
 from fedrows.errors import DataError
-from fedrows.examples import Examples
-from fedrows.splits import split_at_random
 
 frames = pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
 RATINGS = {

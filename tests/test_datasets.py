@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.datasets import movielens, synthetic
 from fedrows.errors import DataError, PlanError
 from fedrows.models import logistic

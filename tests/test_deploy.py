@@ -20,14 +20,14 @@ import torch
 from fedrows import catalogue
 from fedrows.cli import main
 from fedrows.cli.settings import Settings, choose
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.flower.demo import federate, write_project
 from fedrows.flower.deployment import ROUNDS
 from fedrows.flower.launch import Federation
 from fedrows.flower.persist import persist
-from fedrows.folder import CHECKPOINT, read_lines
 from fedrows.privacy.messages import unpack
 from fedrows.report.exchange import read_rounds
+from fedrows.runs.folder import CHECKPOINT, read_lines
 
 
 def settings_of(task: str, algorithm: str, **typed: Any) -> Settings:

@@ -21,8 +21,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from fedrows import catalogue, cli, fetch
-from fedrows.data import FederatedData
+from fedrows import catalogue, cli
+from fedrows.data.federation import FederatedData
+from fedrows.files import fetch
 from fedrows.task import Task
 
 ROOT = Path(__file__).parent.parent

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import fedrows.evaluation
-from fedrows.data import FederatedData
-from fedrows.evaluation import Evaluator
+import fedrows.measure.evaluation
+from fedrows.data.federation import FederatedData
+from fedrows.measure.evaluation import Evaluator
 from fedrows.models.logistic import Logistic
-from fedrows.params import Params
 from fedrows.plan import Plan
+from fedrows.rows.params import Params
 
 NAN = pytest.approx(math.nan, nan_ok=True)
 PLAN = Plan(device="cpu")

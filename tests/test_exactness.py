@@ -20,15 +20,15 @@ from fedrows.algorithms.holdersmean import HoldersMean
 from fedrows.algorithms.scaffold import Scaffold
 from fedrows.algorithms.scaffoldapprox import ScaffoldApprox
 from fedrows.algorithms.steppedmean import SteppedMean
-from fedrows.batches import local_data
 from fedrows.client import train
-from fedrows.data import FederatedData
-from fedrows.fleet import SimulatedFleet
-from fedrows.lifted import Lifted
+from fedrows.data.batches import local_data
+from fedrows.data.federation import FederatedData
+from fedrows.lifting.lifted import Lifted
 from fedrows.models.logistic import Logistic
-from fedrows.params import Submodels, take, total
 from fedrows.plan import Plan
+from fedrows.rows.params import Submodels, take, total
 from fedrows.server import Progress, begin, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 DRAWN = Plan(
     rounds=30, clients_per_round=3, local_steps=4, batch_size=2, lr=0.3, lr_decay=0.97,

@@ -18,7 +18,9 @@ import fedrows
 from fedrows import FederatedData, Vocabulary, catalogue
 from fedrows.cli import main
 from fedrows.cli.export import read
-from fedrows.export import (
+from fedrows.models.din import DIN
+from fedrows.rows.ragged import Ragged
+from fedrows.runs.export import (
     ExportError,
     Trained,
     check_format,
@@ -27,9 +29,7 @@ from fedrows.export import (
     save,
     save_vocabulary,
 )
-from fedrows.folder import RunFolder
-from fedrows.models.din import DIN
-from fedrows.ragged import Ragged
+from fedrows.runs.folder import RunFolder
 from fedrows.simulation import simulate
 
 SMALL = ["--clients=30", "--items=20", "--examples-per-client=8", "--clients-per-round=5"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedrows.errors import DataError
-from fedrows.fetch import Source, data_folder, fetch, path, require
+from fedrows.files.fetch import Source, data_folder, fetch, path, require
 
 BODY = bytes(range(256)) * 1_000  # several pieces
 

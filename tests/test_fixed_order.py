@@ -10,10 +10,10 @@ import torch
 
 from fedrows import simulate
 from fedrows.bench import shapes
-from fedrows.data import FederatedData
-from fedrows.fixed_order import deterministic, fixed_order
+from fedrows.data.federation import FederatedData
 from fedrows.models import lstm
 from fedrows.nn import fused
+from fedrows.simulator.fixed_order import deterministic, fixed_order
 
 
 @pytest.fixture(autouse=True)

@@ -18,13 +18,13 @@ from post import federation, fresh
 from fedrows import catalogue
 from fedrows.algorithm import Round
 from fedrows.client import Upload
-from fedrows.data import FederatedData
-from fedrows.fleet import SimulatedFleet
+from fedrows.data.federation import FederatedData
 from fedrows.flower.wire import unpack
-from fedrows.heat import heat_of
-from fedrows.index import Index
-from fedrows.params import Submodels
+from fedrows.rows.heat import heat_of
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
 from fedrows.server import begin, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 ALGORITHMS = [name for name in catalogue.names("algorithm") if name != "centralsgd"]
 

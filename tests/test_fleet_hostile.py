@@ -19,7 +19,7 @@ from fedrows.flower.job import contract
 from fedrows.flower.node import ClientNode
 from fedrows.flower.state import NodeState
 from fedrows.flower.wire import Letter, pack, unpack
-from fedrows.params import Params
+from fedrows.rows.params import Params
 from fedrows.server import begin, rounds
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fedrows import folder as folders
 from fedrows.errors import RunFolderError
-from fedrows.folder import RunFolder, check_free, clear, read_config
+from fedrows.runs import folder as folders
+from fedrows.runs.folder import RunFolder, check_free, clear, read_config
 
 
 def full(*_: object, **__: object) -> None:

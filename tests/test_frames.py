@@ -9,10 +9,10 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
+from fedrows.data.splits import Split
+from fedrows.data.vocabulary import Hashed, Vocabulary
 from fedrows.errors import DataError
-from fedrows.splits import Split
-from fedrows.vocabulary import Hashed, Vocabulary
 
 frames = pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
 LOG = {

@@ -10,14 +10,14 @@ import torch
 from nets import Around, Branching, Dropping, Net, Recurrent, federation, positive, trained
 from torch import Tensor, nn
 
-from fedrows.batches import Batch, batches, local_data
-from fedrows.data import FederatedData
-from fedrows.lifted import Lifted
+from fedrows.data.batches import Batch, batches, local_data
+from fedrows.data.federation import FederatedData
+from fedrows.lifting.lifted import Lifted
 from fedrows.model import logistic_loss
 from fedrows.models.logistic import Logistic, build
-from fedrows.params import Params, take
 from fedrows.plan import Plan
-from fedrows.ragged import ragged
+from fedrows.rows.params import Params, take
+from fedrows.rows.ragged import ragged
 
 
 def cohort_batch(data: FederatedData, weight: Tensor | None = None) -> tuple[dict, Batch]:

@@ -9,15 +9,16 @@ import pytest
 import torch
 from threads import Module, Threads, federation, plan_of
 
-from fedrows import cli, group
+from fedrows import cli
 from fedrows.algorithms.centralsgd import CentralSGD
 from fedrows.algorithms.fedavg import FedAvg
 from fedrows.errors import PlanError
-from fedrows.fleet import SimulatedFleet
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.models.logistic import Logistic
 from fedrows.private.options import Privacy
 from fedrows.simulation import Simulation
+from fedrows.simulator import group
+from fedrows.simulator.simulated import SimulatedFleet
 
 
 @pytest.fixture

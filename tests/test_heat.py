@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrows.data import FederatedData
-from fedrows.heat import Heat, heat_of
-from fedrows.index import Index, index_and_slots
+from fedrows.data.federation import FederatedData
+from fedrows.rows.heat import Heat, heat_of
+from fedrows.rows.index import Index, index_and_slots
 
 HELD = [[1, 4], [4], [4, 6, 8]]
 WEIGHTS = torch.tensor([1.0, 2, 5])

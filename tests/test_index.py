@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrows.index import Index, index_and_slots
+from fedrows.rows.index import Index, index_and_slots
 
 ROWS = 9
 HELD = [[4, 9, 31], [9, 12], [], [4, 12, 40, 77]]

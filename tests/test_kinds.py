@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError, ModelError
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.simulation import simulate
 
 SETTINGS = {"rounds": 40, "clients_per_round": 10, "lr": 0.5, "device": "cpu"}

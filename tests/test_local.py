@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedrows import catalogue
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrows import logs
+from fedrows.watch import logs
 
 say = logging.getLogger("fedrows.test")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedrows.metrics import Buckets, accuracy, auc, by_bucket, grouped_auc, mean_loss
+from fedrows.measure.metrics import Buckets, accuracy, auc, by_bucket, grouped_auc, mean_loss
 
 nan = float("nan")
 

@@ -12,17 +12,17 @@ from torch.func import functional_call
 
 from fedrows import Simulation
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.batches import Batch, batches, local_data
-from fedrows.data import FederatedData
+from fedrows.data.batches import Batch, batches, local_data
+from fedrows.data.examples import Examples
+from fedrows.data.federation import FederatedData
 from fedrows.errors import ModelError
-from fedrows.examples import Examples
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.model import logistic_loss
 from fedrows.models import din, lstm
 from fedrows.nn import context
-from fedrows.params import Params, take
 from fedrows.plan import Plan
-from fedrows.ragged import ragged
+from fedrows.rows.params import Params, take
+from fedrows.rows.ragged import ragged
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 PLAN = Plan(rounds=2, clients_per_round=3, batch_size=3, local_steps=2, device="cpu", clip=5.0)

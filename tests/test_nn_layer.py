@@ -16,7 +16,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from fedrows import simulate
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.models import lstm
 from fedrows.nn import LSTM, compiled, layer, onednn
 from fedrows.nn.kernels import native

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.paper import claims, figure1, found, searched, table1, table2, table3, table4, table5
 from fedrows.paper.artefact import as_dict, from_dict

@@ -12,10 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedrows import catalogue
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.datasets import synthetic
 from fedrows.errors import FedrowsError
-from fedrows.fleet import SimulatedFleet
 from fedrows.paper import (
     conditioning,
     convergence,
@@ -35,6 +34,7 @@ from fedrows.paper.ridge import Ridge
 from fedrows.paper.spectrum import singular, singular_sparse, spectrum
 from fedrows.plan import Plan
 from fedrows.server import begin, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 
 def few(seed: int = 0, clients: int = 8, rows: int = 7, examples: int = 40) -> FederatedData:

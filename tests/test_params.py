@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedrows.index import Index
-from fedrows.params import (
+from fedrows.rows.index import Index
+from fedrows.rows.params import (
     Params,
     RowTotal,
     Submodels,

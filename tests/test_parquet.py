@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from test_store import assert_same
 
-from fedrows import arrow
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
+from fedrows.data.splits import Split
+from fedrows.data.stored import arrow
+from fedrows.data.vocabulary import Hashed, Vocabulary
 from fedrows.errors import DataError
-from fedrows.splits import Split
-from fedrows.vocabulary import Hashed, Vocabulary
 
 ROWS = 400
 
@@ -105,7 +105,7 @@ def test_files_give_what_a_frame_gives(tmp_path, small, options):
 
 
 def test_the_tests_have_many_parts(tmp_path, small):
-    from fedrows.layout import layout
+    from fedrows.data.layout import layout
 
     files = sorted(written(tmp_path / "raw", made_up()).iterdir())
     its = layout(client="user", label="like", features=["item", "seen"])

@@ -20,7 +20,7 @@ from private_runs import (
     wide_model,
 )
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
 from fedrows.privacy.ring import RangeError
 from fedrows.private.fleet import PrivateFleet

@@ -18,7 +18,7 @@ from fedrows.errors import PlanError
 from fedrows.flower.job import contract
 from fedrows.flower.private import PrivateFleet
 from fedrows.flower.wire import unpack
-from fedrows.heat import heat_of
+from fedrows.rows.heat import heat_of
 from fedrows.server import begin, rounds
 
 PRIVATE: dict[str, Any] = CONFIG | {

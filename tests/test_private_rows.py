@@ -11,14 +11,14 @@ from private_runs import OPEN, finish, lists_and_places, run, seeded, synthetic,
 
 from fedrows import catalogue
 from fedrows.algorithm import Round
-from fedrows.data import FederatedData
-from fedrows.index import Index
+from fedrows.data.federation import FederatedData
+from fedrows.data.narrow import narrow, part_of
 from fedrows.models.logistic import Logistic
-from fedrows.narrow import narrow, part_of
-from fedrows.params import Submodels, take
 from fedrows.plan import Plan
 from fedrows.private.held import HeldBack
 from fedrows.private.options import Privacy
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels, take
 from fedrows.simulation import Simulation
 
 

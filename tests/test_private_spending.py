@@ -6,11 +6,11 @@ import pytest
 import torch
 from private_runs import COHORT, finish, furthest, run, seeded, synthetic, uploads
 
-from fedrows import checkpoint
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
-from fedrows.params import Submodels
 from fedrows.private.options import Privacy
+from fedrows.rows.params import Submodels
+from fedrows.runs import checkpoint
 from fedrows.simulation import Simulation
 
 

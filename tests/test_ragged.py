@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
-from fedrows.fleet import SimulatedFleet
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
-from fedrows.ragged import look_up, ragged
+from fedrows.rows.ragged import look_up, ragged
 from fedrows.server import begin, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 LISTS = st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=8)
 

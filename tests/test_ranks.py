@@ -22,16 +22,16 @@ from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.algorithms.fedavg import FedAvg
 from fedrows.algorithms.scaffold import Scaffold
-from fedrows.chunks import Chunks
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
-from fedrows.fleet import SimulatedFleet
-from fedrows.group import Group, RankError
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
-from fedrows.ranks import RankedFleet, cuts
 from fedrows.server import begin, rounds
+from fedrows.simulator.chunks import Chunks
+from fedrows.simulator.group import Group, RankError
+from fedrows.simulator.ranks import RankedFleet, cuts
+from fedrows.simulator.simulated import SimulatedFleet
 
 ALGORITHMS = {
     name: catalogue.algorithm(name)()

@@ -13,9 +13,9 @@ pytest.importorskip("jinja2", reason="needs jinja2: install fedrows[report]")
 
 from fedrows import report
 from fedrows.errors import RunFolderError
+from fedrows.measure.summary import Target, summarise
 from fedrows.report import chart, story
 from fedrows.report.folder import read_metrics
-from fedrows.summary import Target, summarise
 
 ATTACK = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'"
 PAINTS = ("color", "backgroundColor")

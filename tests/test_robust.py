@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedrows.errors import PlanError
-from fedrows.index import Index
-from fedrows.params import Params, Submodels, total
 from fedrows.robust import clip_norms_, trim
+from fedrows.rows.index import Index
+from fedrows.rows.params import Params, Submodels, total
 
 ROWS = 5
 CLOSE = {"rtol": 0, "atol": 1e-12}

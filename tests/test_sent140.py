@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.datasets import sent140
 from fedrows.datasets.sent140 import Options, tokens_of
 from fedrows.errors import DataError, PlanError
-from fedrows.ragged import Ragged
+from fedrows.rows.ragged import Ragged
 
 ALL = Options(fewest_tweets=1, test_share=0.0)
 

@@ -19,16 +19,16 @@ from fedrows.algorithms.fedavg import FedAvg
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.algorithms.scaffold import Scaffold
 from fedrows.client import Upload
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
-from fedrows.fleet import SimulatedFleet
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.models.logistic import Logistic
-from fedrows.params import Params, take, total
 from fedrows.plan import Plan
+from fedrows.rows.params import Params, take, total
 from fedrows.seeds import COHORT, choose
 from fedrows.server import Progress, begin, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 PLAN = Plan(rounds=6, clients_per_round=4, local_steps=3, batch_size=2, lr=0.3, device="cpu")
 EPOCH = replace(PLAN, batches="epoch", clip=0.5)

@@ -9,8 +9,8 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from fedrows.data.splits import Split, as_split, split_at_random
 from fedrows.errors import DataError
-from fedrows.splits import Split, as_split, split_at_random
 
 OWNER = np.array([0, 1, 0, 1, 0, 2])
 TIME = np.array([30, 20, 10, 50, 20, 40])

@@ -11,8 +11,8 @@ from torch.func import vmap
 from torch.nn import functional as F
 
 from fedrows.errors import ModelError
+from fedrows.lifting.stand_ins import StandIns, embedding_bag, scaled_dot_product_attention
 from fedrows.nn import context
-from fedrows.stand_ins import StandIns, embedding_bag, scaled_dot_product_attention
 
 KEYS = torch.tensor([5, -(2**62), 7])
 

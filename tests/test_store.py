@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
+from fedrows.data.stored.store import FACTS, cached, open_store, save, sources
 from fedrows.errors import DataError
-from fedrows.ragged import Ragged, ragged
-from fedrows.store import FACTS, cached, open_store, save, sources
+from fedrows.rows.ragged import Ragged, ragged
 
 
 def federation(seed: int = 0) -> FederatedData:

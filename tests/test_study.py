@@ -14,7 +14,7 @@ import pytest
 
 from fedrows import cli
 from fedrows.errors import PlanError, RunFolderError, UnknownNameError
-from fedrows.folder import RunFolder
+from fedrows.runs.folder import RunFolder
 from fedrows.study import Results, Setting, Study, StudyError, crew, crew_for
 from fedrows.study.crew import Alone, Workers
 from fedrows.study.kept import place_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedrows.summary import (
+from fedrows.measure.summary import (
     Target,
     by_algorithm,
     show,

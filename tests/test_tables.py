@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from fedrows import catalogue, simulate, tables
 from fedrows.algorithm import Algorithm
 from fedrows.bench import billion
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.models import din, logistic
 from fedrows.nn.start import start_
 from fedrows.plan import Plan
-from fedrows.ragged import ragged
+from fedrows.rows.ragged import ragged
 from fedrows.simulation import Simulation
 from fedrows.tables import Beside, Constant, Drawn, Given, Shelf, SparseTable, Start, whole
 from fedrows.tables.undo import Undo

@@ -16,11 +16,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedrows import catalogue, checkpoint, cli
+from fedrows import catalogue, cli
 from fedrows.errors import RunFolderError
-from fedrows.folder import METRICS, read_lines
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.plan import Plan
+from fedrows.runs import checkpoint
+from fedrows.runs.folder import METRICS, read_lines
 from fedrows.simulation import Simulation
 from fedrows.tables import Constant, Shelf, SparseTable, shelf, undo, whole
 from fedrows.tables.column import Column
@@ -78,7 +79,9 @@ def go(simulation: Simulation, folder: Path) -> dict[str, Tensor]:
 
 # Forked from a process that has imported things and no more: one with threads would hang.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["pytest", "fedrows.cli.run", "fedrows.checkpoint", "fedrows.lifted"])
+FORKS.set_forkserver_preload(
+    ["pytest", "fedrows.cli.run", "fedrows.runs.checkpoint", "fedrows.lifting.lifted"]
+)
 
 
 def killed(work: Callable[..., object], *given: Any) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedrows.data import FederatedData
+from fedrows.data.examples import Examples
+from fedrows.data.federation import FederatedData
 from fedrows.datasets import taobao
 from fedrows.datasets.taobao import DAY, END, START, Options
 from fedrows.errors import DataError
-from fedrows.examples import Examples
-from fedrows.ragged import Ragged
+from fedrows.rows.ragged import Ragged
 
 ALL = Options(user_share=1.0)
 HEADER = "user,item,behavior,split\n"

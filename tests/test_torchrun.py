@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedrows import cli
-from fedrows.checkpoint import standing
-from fedrows.folder import read_lines
+from fedrows.runs.checkpoint import standing
+from fedrows.runs.folder import read_lines
 
 ROOT = Path(__file__).parent.parent
 SIZES = [

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from zoo import ITEMS, USERS, ZOO, Animal, ratings
 
-from fedrows import traced
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.batches import Batch, batches, local_data
-from fedrows.lifted import Lifted
-from fedrows.params import Submodels, take
+from fedrows.data.batches import Batch, batches, local_data
+from fedrows.lifting import traced
+from fedrows.lifting.lifted import Lifted
+from fedrows.lifting.traced import Traced
 from fedrows.plan import Plan
+from fedrows.rows.params import Submodels, take
 from fedrows.simulation import Simulation
-from fedrows.traced import Traced
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ from nets import (
 from torch import nn
 
 from fedrows.errors import ModelError
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 
 
 class Stray(Net):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
-from fedrows.trivial import PSEUDO, baselines, scores
+from fedrows.measure.trivial import PSEUDO, baselines, scores
 
 
 def logit(share: float) -> float:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrows.columns import distinct
+from fedrows.data.columns import distinct
+from fedrows.data.vocabulary import EVERY, Hashed, Vocabulary, hashed, number_columns, value_of
 from fedrows.errors import DataError
-from fedrows.vocabulary import EVERY, Hashed, Vocabulary, hashed, number_columns, value_of
 
 ITEMS = np.array(["tea", "rye", "tea", "oat", "egg", "tea", "rye"], dtype=object)
 HELD = np.array([0, 0, 0, 0, 1, 1, 1], dtype=bool)
@@ -78,7 +78,7 @@ def test_hashes_are_the_same_everywhere_and_spread():
     rows = hashed("x", np.array(["tea", "rye", "tea"], dtype=object), 1000, False)
     assert rows.tolist() == [234, 801, 234]
     assert hashed("x", np.array(["tea", "rye"]), 1000, False).tolist() == [234, 801]
-    script = "import numpy as np; from fedrows.vocabulary import hashed; "
+    script = "import numpy as np; from fedrows.data.vocabulary import hashed; "
     script += "print(hashed('x', np.array(['tea']), 1000, False)[0])"
     again = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert again.stdout.strip() == "234"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fedrows.cli import main
 from fedrows.errors import FedrowsError
-from fedrows.folder import RunFolder
+from fedrows.runs.folder import RunFolder
 from fedrows.watch import Facts, Observers, Run, Watching, opened
 from fedrows.watch.observer import WatchError, metrics_of, numbers_of, settings_of
 from fedrows.watch.opened import FAILURES, names

@@ -13,15 +13,15 @@ from zoo import MORE, WITH_LISTS, ZOO, Animal
 
 from fedrows import Simulation
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.batches import Batch, batches, local_data, step_keys
-from fedrows.data import FederatedData
-from fedrows.lifted import Lifted
+from fedrows.data.batches import Batch, batches, local_data, step_keys
+from fedrows.data.federation import FederatedData
+from fedrows.lifting.lifted import Lifted
+from fedrows.lifting.stand_ins import StandIns
 from fedrows.model import LOSSES
 from fedrows.nn import context
-from fedrows.params import Params, Submodels, take
 from fedrows.plan import Plan
+from fedrows.rows.params import Params, Submodels, take
 from fedrows.seeds import COHORT, choose
-from fedrows.stand_ins import StandIns
 
 PLAN = Plan(rounds=5, clients_per_round=4, batch_size=4, batches="epoch", device="cpu")
 Numbers = dict[str, Tensor]

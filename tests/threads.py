@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedrows.data import FederatedData
-from fedrows.group import Group
+from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
+from fedrows.simulator.group import Group
 
 
 class Module(nn.Module):

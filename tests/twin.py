@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedrows.batches import batches, local_data
-from fedrows.data import FederatedData
+from fedrows.data.batches import batches, local_data
+from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
 from fedrows.seeds import COHORT, choose
 

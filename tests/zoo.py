@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedrows.nn
-from fedrows.data import FederatedData
-from fedrows.ragged import ragged
+from fedrows.data.federation import FederatedData
+from fedrows.rows.ragged import ragged
 
 USERS, ITEMS, KINDS, WORDS, LONGEST, MORE = 12, 16, 5, 20, 6, 3  # MORE: of padding, in a test
 

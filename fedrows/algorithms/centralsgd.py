@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from fedrows.algorithm import Algorithm, Round, State
-from fedrows.heat import Heat
-from fedrows.params import Params, Total
+from fedrows.rows.heat import Heat
+from fedrows.rows.params import Params, Total
 
 
 @final

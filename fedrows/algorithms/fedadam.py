@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round, State
-from fedrows.heat import Heat
 from fedrows.options import option
-from fedrows.params import Params, Total
+from fedrows.rows.heat import Heat
+from fedrows.rows.params import Params, Total
 
 
 @final

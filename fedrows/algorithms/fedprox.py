@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 from fedrows.algorithm import Algorithm, Round, State
-from fedrows.heat import Heat
 from fedrows.options import option
-from fedrows.params import Params, Submodels, Total
+from fedrows.rows.heat import Heat
+from fedrows.rows.params import Params, Submodels, Total
 
 
 @final

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round, State
-from fedrows.heat import Heat
-from fedrows.index import Index
 from fedrows.options import option
-from fedrows.params import Params, Submodels, Total, take
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.params import Params, Submodels, Total, take
 
 
 @final

@@ -13,8 +13,8 @@ from typing import final
 import torch
 
 from fedrows.algorithm import Algorithm, Round, State
-from fedrows.heat import Heat
-from fedrows.params import Params, Total
+from fedrows.rows.heat import Heat
+from fedrows.rows.params import Params, Total
 
 
 @final

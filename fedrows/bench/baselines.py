@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedrows.bench.blocks import Rounds
-from fedrows.data import FederatedData
-from fedrows.examples import Examples
+from fedrows.data.examples import Examples
+from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
 
 Batches = Sequence[tuple[dict[str, Tensor], Tensor]]  # fields and labels of each step

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedrows import checkpoint
 from fedrows.algorithm import Algorithm
 from fedrows.algorithms.fedadam import FedAdam
 from fedrows.algorithms.fedsubavg import FedSubAvg
@@ -30,10 +29,11 @@ from fedrows.bench.bars import at_most, said
 from fedrows.bench.blocks import settings, whole
 from fedrows.bench.machine import forget_peak, peak
 from fedrows.cli.flags import Parser
-from fedrows.data import FederatedData
-from fedrows.folder import CHECKPOINT
-from fedrows.lifted import Lifted
+from fedrows.data.federation import FederatedData
+from fedrows.lifting.lifted import Lifted
 from fedrows.plan import Plan
+from fedrows.runs import checkpoint
+from fedrows.runs.folder import CHECKPOINT
 from fedrows.simulation import Simulation
 
 WIDTH, CLIENTS, EXAMPLES, COLUMNS = 16, 2_000, 80, 5

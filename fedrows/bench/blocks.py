@@ -18,7 +18,8 @@ import torch
 
 from fedrows.bench.machine import facts
 from fedrows.cli.flags import Parser, UsageError
-from fedrows.folder import as_json, unwritable, write_whole
+from fedrows.files.whole import as_json, write_whole
+from fedrows.runs.folder import unwritable
 
 Rounds = Callable[[int], object]  # runs so many rounds
 _PAUSE = 0.05  # seconds, in which the threads of the last contender go to sleep

@@ -20,8 +20,8 @@ from fedrows.bench.blocks import medians, seconds_per_round, settings
 from fedrows.bench.machine import forget_peak, peak, resident
 from fedrows.bench.models import simulated
 from fedrows.cli.flags import Parser
-from fedrows.fleet import SimulatedFleet
 from fedrows.server import begin, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 SIZES = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 STEP = 1.1  # how much more a client may cost in the next larger cohort

@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedrows.cache import cache_folder
 from fedrows.errors import FedrowsError
+from fedrows.files.cache import cache_folder
 
 _STAMP = "installed.txt"
 

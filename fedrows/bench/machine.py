@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedrows import __version__
+from fedrows.version import __version__
 
 
 def facts() -> dict[str, Any]:

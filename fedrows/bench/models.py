@@ -14,8 +14,8 @@ from fedrows.bench import baselines, shapes
 from fedrows.bench.bars import Faster
 from fedrows.bench.blocks import Rounds
 from fedrows.bench.processes import InProcesses
-from fedrows.fleet import SimulatedFleet
 from fedrows.server import begin, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 Contenders = dict[str, tuple[Rounds, int]]  # who runs, and how many rounds make a block
 

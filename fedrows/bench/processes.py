@@ -14,8 +14,8 @@ import torch
 from torch import multiprocessing, nn
 
 from fedrows.bench.baselines import Client
-from fedrows.data import FederatedData
-from fedrows.examples import Examples
+from fedrows.data.examples import Examples
+from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
 
 

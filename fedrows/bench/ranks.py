@@ -17,15 +17,15 @@ from typing import Any
 import torch
 from torch import multiprocessing
 
-from fedrows import group
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.bench.bars import contest
 from fedrows.bench.blocks import seconds_per_round, settings, whole
 from fedrows.bench.models import SHAPES, Contenders, simulated
 from fedrows.cli.flags import Parser, UsageError
-from fedrows.fleet import SimulatedFleet
-from fedrows.ranks import RankedFleet
 from fedrows.server import begin, rounds
+from fedrows.simulator import group
+from fedrows.simulator.ranks import RankedFleet
+from fedrows.simulator.simulated import SimulatedFleet
 
 _COUNTS = {"lr": 100, "lstm": 1, "din": 1, "own": 10}  # rounds of a block
 

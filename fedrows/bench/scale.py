@@ -17,19 +17,19 @@ import torch
 from torch import Tensor
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.batches import Batch
 from fedrows.bench.bars import at_most, said
 from fedrows.bench.blocks import Rounds, medians, seconds_per_round, settings, whole
 from fedrows.bench.machine import resident
 from fedrows.cli.flags import Parser, UsageError
-from fedrows.data import FederatedData
-from fedrows.fleet import SimulatedFleet
+from fedrows.data.batches import Batch
+from fedrows.data.federation import FederatedData
 from fedrows.model import Model
-from fedrows.params import Params, Submodels, index_add_, index_select
 from fedrows.plan import Plan
-from fedrows.schema import Schema, Table
+from fedrows.rows.params import Params, Submodels, index_add_, index_select
+from fedrows.rows.schema import Schema, Table
 from fedrows.seeds import COHORT, SAMPLE, choose
 from fedrows.server import Progress, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 WIDTH, CLIENTS, EXAMPLES, COLUMNS = 16, 2_000, 80, 5
 BLOCK = 40  # rounds

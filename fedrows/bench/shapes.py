@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from fedrows import catalogue
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.models import din, lstm
 from fedrows.models.logistic import Logistic

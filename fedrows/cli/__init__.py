@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fedrows import __version__
 from fedrows.errors import FedrowsError, UnknownNameError
+from fedrows.version import __version__
 
 COMMANDS = {
     "run": "Train one algorithm on a task.",

@@ -9,17 +9,18 @@ from typing import Any
 
 import torch
 
-from fedrows import checkpoint
 from fedrows.cli.settings import Settings, check_clients
 from fedrows.cli.show import Show, say
 from fedrows.cli.stop import Stop
 from fedrows.cli.together import agreed
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
-from fedrows.folder import CHECKPOINT, CONFIG, DATA, REPORT, RunFolder, reason
-from fedrows.group import GoneError
+from fedrows.files.whole import reason
 from fedrows.plan import Plan
+from fedrows.runs import checkpoint
+from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, REPORT, RunFolder
 from fedrows.simulation import Simulation
+from fedrows.simulator.group import GoneError
 from fedrows.task import Task
 from fedrows.watch import Facts, Observer, Run
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedrows import catalogue, checkpoint, group
+from fedrows import catalogue
 from fedrows.cli.carry_out import (
     begin,
     carry_out,
@@ -37,12 +37,15 @@ from fedrows.cli.settings import (
 from fedrows.cli.show import Show, say, show
 from fedrows.cli.stop import Stop
 from fedrows.cli.together import one_voice
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import RunFolderError, UnknownNameError
-from fedrows.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder, check_free, reason
+from fedrows.files.whole import reason
+from fedrows.measure.summary import METRICS, Target
 from fedrows.plan import Plan
+from fedrows.runs import checkpoint
+from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder, check_free
 from fedrows.simulation import threads
-from fedrows.summary import METRICS, Target
+from fedrows.simulator import group
 from fedrows.watch import Observers, Run
 
 SEEDS = "0,1,2"

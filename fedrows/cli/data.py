@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fedrows import catalogue, fetch
+from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
 from fedrows.errors import DataError, UnknownNameError
-from fedrows.summary import show_bytes
+from fedrows.files import fetch
+from fedrows.measure.summary import show_bytes
 
 ACTIONS = {
     "list": "show all data sets",

@@ -13,9 +13,9 @@ from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError, add_options
 from fedrows.cli.settings import choose, names_of_prefixed
 from fedrows.cli.show import print_table, say
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError
-from fedrows.heat import Heat
+from fedrows.rows.heat import Heat
 
 WIDTH = 50  # of the longest bar
 STEPS = (1, 2, 5)  # where bars begin, times powers of ten

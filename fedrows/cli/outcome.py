@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedrows import report
 from fedrows.cli.show import print_table, say
-from fedrows.folder import RunFolder
-from fedrows.summary import Target, table
+from fedrows.measure.summary import Target, table
+from fedrows.runs.folder import RunFolder
 
 INTERRUPTED = 130
 

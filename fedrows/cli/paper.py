@@ -15,18 +15,18 @@ from typing import Any
 
 import torch
 
-from fedrows import __version__
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
-from fedrows.ending import hearing_sigterm
-from fedrows.folder import unwritable
 from fedrows.paper.artefact import Artefact
 from fedrows.paper.catalogue import chosen
 from fedrows.paper.catalogue import experiments as all_experiments
 from fedrows.paper.experiment import Experiment
 from fedrows.paper.work import FAILED, MISSING, Workplace
 from fedrows.plan import Plan
+from fedrows.runs.folder import unwritable
+from fedrows.runs.signals import hearing_sigterm
 from fedrows.study.page import writer
+from fedrows.version import __version__
 
 INTERRUPTED, NOT_MADE, DATA_MISSING = 130, 1, 3
 OUT = "paper"

@@ -12,9 +12,9 @@ from fedrows.cli.flags import Parser, UsageError, add_options, value
 from fedrows.cli.settings import add_settings, seconds
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError
-from fedrows.logs import without_secrets
 from fedrows.options import options
 from fedrows.watch import Observers, Watching, opened
+from fedrows.watch.logs import without_secrets
 
 HERE = ""  # --resume without a folder: the one of --out, or the usual one
 

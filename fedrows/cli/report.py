@@ -9,7 +9,8 @@ from fedrows import report
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError
-from fedrows.folder import RunFolder, reason
+from fedrows.files.whole import reason
+from fedrows.runs.folder import RunFolder
 
 
 def main(words: Sequence[str]) -> int:

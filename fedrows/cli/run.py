@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrows import catalogue, group
+from fedrows import catalogue
 from fedrows.cli.carry_out import (
     begin,
     carry_out,
@@ -26,9 +26,10 @@ from fedrows.cli.settings import Settings, add_privacy, choose, extended, from_c
 from fedrows.cli.show import say, show
 from fedrows.cli.stop import Stop
 from fedrows.cli.together import follow, one_voice, threads_of
-from fedrows.folder import RunFolder, check_free
 from fedrows.options import options
+from fedrows.runs.folder import RunFolder, check_free
 from fedrows.simulation import Simulation, threads
+from fedrows.simulator import group
 from fedrows.watch import Observers, Watching
 
 DEFAULT = "fedsubavg"

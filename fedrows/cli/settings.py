@@ -17,14 +17,14 @@ import torch
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.cli.flags import Parser, UsageError, Values, add_options, flag_of, value
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
-from fedrows.evaluation import Evaluator
-from fedrows.folder import TABLES
+from fedrows.measure.evaluation import Evaluator
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.private.options import Privacy
 from fedrows.private.options import from_config as privacy_from
+from fedrows.runs.folder import TABLES
 from fedrows.simulation import Simulation
 from fedrows.task import Task, presets
 

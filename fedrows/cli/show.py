@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from fedrows.summary import METRICS, show_epsilon
+from fedrows.measure.summary import METRICS, show_epsilon
 
 SHOWN_EVERY = 0.1  # seconds; a fast run has thousands of rounds in one
 

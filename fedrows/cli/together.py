@@ -8,11 +8,11 @@ from contextlib import contextmanager, redirect_stdout
 
 import torch
 
-from fedrows import group
 from fedrows.cli.stop import Stop
 from fedrows.errors import FedrowsError
-from fedrows.group import GoneError
 from fedrows.simulation import Simulation
+from fedrows.simulator import group
+from fedrows.simulator.group import GoneError
 
 INTERRUPTED, REFUSED = 130, 2
 

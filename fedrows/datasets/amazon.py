@@ -29,15 +29,15 @@ from typing import Any
 
 import numpy as np
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
+from fedrows.data.histories import dispersion, histories, starts_of
+from fedrows.data.splits import Split
 from fedrows.errors import DataError
-from fedrows.fetch import Source
-from fedrows.histories import dispersion, histories, starts_of
+from fedrows.files.fetch import Source
+from fedrows.files.text_files import TextFile, find, shown
 from fedrows.options import check, option
-from fedrows.ragged import Ragged
-from fedrows.splits import Split
+from fedrows.rows.ragged import Ragged
 from fedrows.task import Task
-from fedrows.textfiles import TextFile, find, shown
 
 REVIEWS, RATINGS = "reviews_Electronics_5.json", "ratings_Electronics.csv"
 FORMS = {

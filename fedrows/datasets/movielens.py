@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
+from fedrows.data.splits import split_at_random
 from fedrows.errors import DataError
-from fedrows.fetch import Source, require
+from fedrows.files.fetch import Source, require
 from fedrows.options import check, option
-from fedrows.splits import split_at_random
 from fedrows.task import Task
 
 USERS, RATINGS = "ml-1m/users.dat", "ml-1m/ratings.dat"

@@ -33,14 +33,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
+from fedrows.data.splits import split_at_random
 from fedrows.errors import DataError
-from fedrows.fetch import Source
+from fedrows.files.fetch import Source
+from fedrows.files.text_files import TextFile, find, shown
 from fedrows.options import check, option
-from fedrows.ragged import ragged
-from fedrows.splits import split_at_random
+from fedrows.rows.ragged import ragged
 from fedrows.task import Task
-from fedrows.textfiles import TextFile, find, shown
 
 MEMBER = "training.1600000.processed.noemoticon.csv"
 FORMS = {

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
+from fedrows.data.splits import split_at_random
 from fedrows.options import check, option
-from fedrows.params import Params
+from fedrows.rows.params import Params
 from fedrows.seeds import MAKE, below, bits, key, normal, uniform
-from fedrows.splits import split_at_random
 from fedrows.task import Task
 
 BIAS = 0.5

@@ -31,15 +31,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
+from fedrows.data.histories import dispersion, histories, starts_of
 from fedrows.errors import DataError
-from fedrows.fetch import Source
-from fedrows.histories import dispersion, histories, starts_of
+from fedrows.files.fetch import Source
+from fedrows.files.text_files import TextFile, find, shown
 from fedrows.options import check, option
-from fedrows.ragged import Ragged
+from fedrows.rows.ragged import Ragged
 from fedrows.seeds import MAKE, below, bits, key, uniform
 from fedrows.task import Task
-from fedrows.textfiles import TextFile, find, shown
 
 MEMBER = "UserBehavior.csv"
 FORMS = {

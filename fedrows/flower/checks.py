@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrows.flower import parcel
 from fedrows.flower.parcel import Form
 from fedrows.flower.wire import Letter, WireError, ids_from_bytes, unpack
-from fedrows.params import Submodels
+from fedrows.rows.params import Submodels
 
 FACTOR = 100.0  # times the median: what no honest update is, if nobody names a bound
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.errors import FedrowsError
+from fedrows.files.whole import reason
 from fedrows.flower.processes import environment
-from fedrows.folder import reason
 
 CONNECTION = "fedrows"
 FINISHED = "finished"

@@ -22,17 +22,17 @@ from fedrows.cli.flags import UsageError, add_options, value
 from fedrows.cli.parse import algorithms_of, parse, parser_of
 from fedrows.cli.settings import Settings, choose
 from fedrows.cli.show import say
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.flower.control import FINISHED, as_toml
 from fedrows.flower.deployment import ROUNDS
 from fedrows.flower.job import CAP, Job, Terms
 from fedrows.flower.launch import Federation, NodeSpec
 from fedrows.flower.signing import own_key, write_peers
-from fedrows.folder import CHECKPOINT, REPORT, check_free
 from fedrows.model import Model
 from fedrows.options import options
 from fedrows.report.exchange import read_rounds
+from fedrows.runs.folder import CHECKPOINT, REPORT, check_free
 from fedrows.watch import Watching
 
 ALLOWED = 1e-5  # between deployed and simulated parameters

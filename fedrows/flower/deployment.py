@@ -24,16 +24,18 @@ import safetensors
 import torch
 from torch import Tensor
 
-from fedrows import checkpoint, report
+from fedrows import report
 from fedrows.errors import FedrowsError, PlanError, RunFolderError
-from fedrows.evaluation import Evaluator
+from fedrows.files.whole import as_json, write_whole
 from fedrows.flower.door import Post
 from fedrows.flower.fleet import Exchange, FlowerFleet
 from fedrows.flower.job import Contract, digest
 from fedrows.flower.private import PrivateFleet
 from fedrows.flower.registry import Limits, Registry
-from fedrows.folder import CHECKPOINT, CONFIG, DATA, RunFolder, as_json, write_whole
+from fedrows.measure.evaluation import Evaluator
 from fedrows.report.exchange import read_rounds
+from fedrows.runs import checkpoint
+from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RunFolder
 from fedrows.server import begin, rounds
 from fedrows.watch import Facts, Observer, Run
 

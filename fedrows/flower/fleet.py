@@ -28,11 +28,11 @@ from fedrows.flower.parcel import Form
 from fedrows.flower.registry import Registry
 from fedrows.flower.state import tag_of
 from fedrows.flower.wire import Letter, WireError, ids_to_bytes, pack, unpack
-from fedrows.heat import Heat
-from fedrows.index import Index
-from fedrows.params import Submodels
 from fedrows.robust import clip_norms_, trim
-from fedrows.schema import Schema
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
+from fedrows.rows.schema import Schema
 
 POLL = 0.1  # seconds between two looks for answers
 PAUSE = 10.0  # seconds at most before a round is tried again

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedrows.flower.wire import ids_to_bytes
-from fedrows.params import Submodels
+from fedrows.rows.params import Submodels
 from fedrows.seeds import mix
 
 Marks = dict[str, tuple[Tensor, Tensor]]  # table → ids, sorted, and the mark of each

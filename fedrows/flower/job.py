@@ -16,16 +16,17 @@ from typing import Any
 
 from torch import nn
 
-from fedrows import __version__, catalogue
+from fedrows import catalogue
 from fedrows.algorithm import Algorithm
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
 from fedrows.flower.wire import VERSION
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.options import check, option, options
 from fedrows.plan import Plan
 from fedrows.private.options import Privacy
+from fedrows.version import __version__
 from fedrows.watch import Watching
 
 CLEAR = Privacy()

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedrows.index import Index
-from fedrows.params import Submodels
-from fedrows.schema import Schema
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
+from fedrows.rows.schema import Schema
 
 Memory = dict[str, Tensor]
 

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from fedrows.algorithm import Round
-from fedrows.batches import local_data
 from fedrows.client import train
-from fedrows.data import FederatedData
+from fedrows.data.batches import local_data
+from fedrows.data.federation import FederatedData
 from fedrows.flower import parcel
 from fedrows.flower.job import Contract, difference, digest
 from fedrows.flower.memory import Memory, overlay, recall, store
@@ -32,9 +32,9 @@ from fedrows.flower.registry import describe
 from fedrows.flower.shard import Lost, Told, changes, losses, matching, present
 from fedrows.flower.state import NodeState, empty, round_of
 from fedrows.flower.wire import Letter, WireError, ids_from_bytes, ids_to_bytes, pack, unpack
-from fedrows.index import Index
 from fedrows.model import Model
-from fedrows.params import Submodels, index_select
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels, index_select
 
 
 class ClientNode:

@@ -24,9 +24,9 @@ from fedrows.flower.wire import (
     numbers_size,
     numbers_to_bytes,
 )
-from fedrows.index import Index
-from fedrows.params import Submodels
-from fedrows.schema import Schema
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
+from fedrows.rows.schema import Schema
 from fedrows.seeds import WIRE, key
 
 

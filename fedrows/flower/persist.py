@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from fedrows.ending import hearing_sigterm
 from fedrows.flower.control import FINISHED, ControlError, Value
+from fedrows.runs.signals import hearing_sigterm
 
 OWN_FAULT = "ServerApp failed with exception: "
 PATIENCE = 600.0  # seconds to wait for a SuperLink that is gone

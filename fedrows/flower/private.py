@@ -26,6 +26,7 @@ from torch import Tensor
 from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.errors import PlanError
+from fedrows.files.whole import placing
 from fedrows.flower import parcel
 from fedrows.flower.fleet import PAUSE, Exchange, FlowerFleet, each_once
 from fedrows.flower.job import digest
@@ -36,14 +37,13 @@ from fedrows.flower.space import Space
 from fedrows.flower.state import empty, tag_of
 from fedrows.flower.sums import Sum, carry
 from fedrows.flower.wire import Letter, WireError, ids_from_bytes
-from fedrows.folder import placing
-from fedrows.heat import Heat
-from fedrows.index import Index
-from fedrows.params import Submodels
 from fedrows.privacy import openings, secure_sum, union
 from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.ring import Coding
 from fedrows.private.accounts import Accounts
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
 
 DIRECT = 2**20  # rows up to which a union has a word for each
 HELD = 10_000  # rows that a node holds in a round, for a Bloom filter's size

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import train
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
+from fedrows.data.narrow import Narrowed, narrow
 from fedrows.errors import FedrowsError
 from fedrows.flower import parcel
 from fedrows.flower.node import ClientNode
@@ -24,12 +25,11 @@ from fedrows.flower.signing import own_key, read_peers
 from fedrows.flower.space import Space
 from fedrows.flower.state import Tagged, round_of
 from fedrows.flower.wire import Letter, ids_to_bytes, pack
-from fedrows.index import Index
-from fedrows.narrow import Narrowed, narrow
-from fedrows.params import Submodels
 from fedrows.privacy.answers import Answers
 from fedrows.privacy.counting import values_of
 from fedrows.privacy.ring import Coding
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
 
 FIGURES = 3  # opened with every update: Σ of the weights, of the steps, of the losses
 

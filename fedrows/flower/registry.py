@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from fedrows.errors import RunFolderError
+from fedrows.files.whole import placing
 from fedrows.flower.state import Name, empty
 from fedrows.flower.wire import Letter, WireError, ids_from_bytes, ids_to_bytes
-from fedrows.folder import placing
-from fedrows.heat import Heat
-from fedrows.index import Index
-from fedrows.schema import Schema
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.schema import Schema
 
 
 @dataclass

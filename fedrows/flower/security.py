@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrows.errors import FedrowsError
-from fedrows.folder import reason
+from fedrows.files.whole import reason
 
 if TYPE_CHECKING:
     from cryptography import x509

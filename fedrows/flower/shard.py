@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.data import FederatedData
-from fedrows.examples import Examples
+from fedrows.data.examples import Examples
+from fedrows.data.federation import FederatedData
 from fedrows.flower.state import Name
-from fedrows.index import Index
 from fedrows.model import Model
-from fedrows.params import Params, Submodels
-from fedrows.ragged import Column, Ragged
+from fedrows.rows.index import Index
+from fedrows.rows.params import Params, Submodels
+from fedrows.rows.ragged import Column, Ragged
 
 LOSS_EXAMPLES = 1_000  # of each client, for the loss that it reports
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedrows.errors import FedrowsError
-from fedrows.folder import as_json, write_whole
+from fedrows.files.whole import as_json, write_whole
 from fedrows.privacy.keys import KEY, NodeKey
 
 FILE = "signing.key"

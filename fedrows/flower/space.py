@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.index import Index
-from fedrows.schema import Schema
+from fedrows.rows.index import Index
+from fedrows.rows.schema import Schema
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
-from fedrows.ending import AskedToEnd, hearing_sigterm
 from fedrows.flower.control import Value, as_toml
 from fedrows.flower.processes import (
     MARK,
@@ -27,6 +26,7 @@ from fedrows.flower.processes import (
 from fedrows.flower.security import Security
 from fedrows.flower.superlink import CONTROL_FROM, THIS_MACHINE
 from fedrows.flower.supernode import LAST_ID
+from fedrows.runs.signals import AskedToEnd, hearing_sigterm
 
 HOST = "127.0.0.1"
 SUPERLINK, EXECUTOR = "superlink", "serverapp"

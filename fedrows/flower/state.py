@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fedrows.errors import FedrowsError
-from fedrows.folder import as_json, placing, reason, write_whole
+from fedrows.files.whole import as_json, placing, reason, write_whole
 
 Name = int | str  # what a node calls a client
 NODE, REFUSED = "node.json", "refused.txt"

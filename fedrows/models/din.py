@@ -17,9 +17,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import ModelError
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.nn import AttentionPooling, Dice, fused
 from fedrows.nn.kernels import attention
 from fedrows.nn.start import start_

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedrows.batches import Batch
-from fedrows.data import FederatedData
+from fedrows.data.batches import Batch
+from fedrows.data.federation import FederatedData
 from fedrows.model import Model
 from fedrows.nn import fused
 from fedrows.nn.kernels import logistic
-from fedrows.params import Params, Submodels
-from fedrows.schema import Schema, Table
+from fedrows.rows.params import Params, Submodels
+from fedrows.rows.schema import Schema, Table
 from fedrows.tables import Constant, Start
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import ModelError
-from fedrows.lifted import Lifted
+from fedrows.lifting.lifted import Lifted
 from fedrows.nn import LSTM
 from fedrows.nn.start import start_
 

@@ -7,6 +7,8 @@ on runs that are reduced.
 
 from __future__ import annotations
 
+from fedrows.measure.summary import METRICS
+from fedrows.measure.trivial import NAMES
 from fedrows.paper.artefact import Artefact, Cell, Table
 from fedrows.paper.comparing import compare, sweep, trivial
 from fedrows.paper.evaluated import Evaluated
@@ -30,8 +32,6 @@ from fedrows.paper.judging import (
     sooner,
 )
 from fedrows.paper.tasks import AMAZON, MOVIELENS, SENT140, TAOBAO, TASKS
-from fedrows.summary import METRICS
-from fedrows.trivial import NAMES
 
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested"
 

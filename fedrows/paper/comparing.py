@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedrows import catalogue
+from fedrows.measure.summary import METRICS, number, summarise
+from fedrows.measure.trivial import baselines
 from fedrows.paper import searched
 from fedrows.paper.evaluated import Evaluated, Rates
 from fedrows.paper.experiment import Work
 from fedrows.study import Run, Setting, Study
-from fedrows.summary import METRICS, number, summarise
 from fedrows.task import presets
-from fedrows.trivial import baselines
 
 Line = dict[str, Any]
 
@@ -23,7 +23,7 @@ class Block:
     """Runs side by side: by algorithm, or by K; and what each of them came to."""
 
     runs: dict[str, list[Run]]
-    found: dict[str, dict[str, Any]]  # as in `fedrows.summary`
+    found: dict[str, dict[str, Any]]  # as in `fedrows.measure.summary`
     target: dict[str, Any]
     rates: dict[str, Rates]
 

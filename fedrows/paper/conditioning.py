@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.paper import family
 from fedrows.paper.artefact import Artefact, Cell, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedrows.algorithm import Algorithm
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.paper import known
 from fedrows.paper.artefact import Artefact, Cell, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work

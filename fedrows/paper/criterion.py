@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrows import catalogue
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.datasets import synthetic
-from fedrows.fleet import SimulatedFleet
 from fedrows.paper import convergence, known
 from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work
@@ -27,6 +26,7 @@ from fedrows.paper.objective import Objective, require_scipy
 from fedrows.paper.ridge import Ridge
 from fedrows.plan import Plan
 from fedrows.server import begin, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 RIDGE, ROUNDS = 0.01, 1_000
 OPTIONS = synthetic.Options(clients=300, items=60, examples_per_client=30, test_share=0)

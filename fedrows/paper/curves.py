@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from fedrows.measure.summary import METRICS, number, show
+from fedrows.measure.trivial import NAMES
 from fedrows.paper.artefact import Cell, Curve
 from fedrows.study import Run
-from fedrows.summary import METRICS, number, show
-from fedrows.trivial import NAMES
 
 Levels = Mapping[str, Mapping[str, float]]  # baseline → metric → value
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedrows import catalogue
+from fedrows.measure.summary import Target
 from fedrows.options import options
 from fedrows.paper.experiment import Work
 from fedrows.study import Setting
-from fedrows.summary import Target
 
 Rates = Mapping[str, float]  # lr of the plan, and options of the algorithm
 

@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 
 from fedrows import catalogue
-from fedrows.batches import Batch
-from fedrows.data import FederatedData
-from fedrows.fleet import SimulatedFleet
+from fedrows.data.batches import Batch
+from fedrows.data.federation import FederatedData
 from fedrows.model import Model
 from fedrows.paper.artefact import Artefact, Cell, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.measured import line, number, verdict
-from fedrows.params import Params, Submodels
 from fedrows.plan import Plan
-from fedrows.schema import Schema
-from fedrows.schema import Table as Rows
+from fedrows.rows.params import Params, Submodels
+from fedrows.rows.schema import Schema
+from fedrows.rows.schema import Table as Rows
 from fedrows.server import begin, rounds
+from fedrows.simulator.simulated import SimulatedFleet
 
 CLIENTS, ROUNDS = 100, 200
 START = (1.0, 1.0)

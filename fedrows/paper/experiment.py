@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.paper.artefact import Artefact
 from fedrows.study import Results, Study
 

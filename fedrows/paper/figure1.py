@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedrows import catalogue
 from fedrows.algorithm import Round
-from fedrows.heat import heat_of
-from fedrows.index import Index
 from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.params import Params, Submodels, total
+from fedrows.rows.heat import heat_of
+from fedrows.rows.index import Index
+from fedrows.rows.params import Params, Submodels, total
 
 CLIENTS = 3
 HELD = (((0, 0.9), (1, 0.6)), ((0, 0.3), (1, 0.3)), ((1, 0.9), (2, 1.2)))  # (row, update) by client

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
-from fedrows.folder import write_whole
+from fedrows.files.whole import write_whole
 from fedrows.paper import searched
 from fedrows.paper.tasks import TASKS
 from fedrows.study import Results, Study, kept

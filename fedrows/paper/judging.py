@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fedrows.measure.summary import METRICS, display, show_rounds
 from fedrows.paper.comparing import Block
 from fedrows.paper.curves import ids
 from fedrows.paper.evaluated import Evaluated
-from fedrows.summary import METRICS, display, show_rounds
 
 SUB, CENTRAL = "fedsubavg", "centralsgd"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 
 EACH = 8  # a client's examples of a row it holds
 SPREAD = 1.0  # of a row's own logit, and of a client's

@@ -16,12 +16,12 @@ from fedrows.algorithm import Algorithm, Round, State
 from fedrows.algorithms.fedadam import FedAdam
 from fedrows.algorithms.fedavg import FedAvg
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.heat import Heat
-from fedrows.index import Index
 from fedrows.paper.artefact import Artefact, Cell, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.measured import line, number
-from fedrows.params import Params, Submodels, total
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.params import Params, Submodels, total
 from fedrows.seeds import MAKE, bits, key, normal, uniform
 
 SIZES = (10**4, 10**5, 10**6, 10**7)  # M, rows

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedrows.batches import Batch
-from fedrows.data import FederatedData
+from fedrows.data.batches import Batch
+from fedrows.data.federation import FederatedData
 from fedrows.model import Model
 from fedrows.models.logistic import Logistic
-from fedrows.params import Params, Submodels
+from fedrows.rows.params import Params, Submodels
 
 
 class Ridge(Model):

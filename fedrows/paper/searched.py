@@ -18,10 +18,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from fedrows.measure.summary import METRICS, number
 from fedrows.paper.evaluated import Evaluated, Rates, Size
 from fedrows.paper.experiment import Work
 from fedrows.study import Run, Setting, Study
-from fedrows.summary import METRICS, number
 
 SEED = 1000
 SERVER_RATES = (0.001, 0.01, 0.1, 1.0)

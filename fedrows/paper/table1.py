@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import torch
 
-from fedrows.data import FederatedData
-from fedrows.heat import Heat
+from fedrows.data.federation import FederatedData
 from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
 from fedrows.paper.curves import printed
 from fedrows.paper.evaluated import Evaluated
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.tasks import TASKS
+from fedrows.rows.heat import Heat
 
 FEATURES = {  # table, group of its rows, and what they are called
     "movielens": ("weight", "movie", "movies"),

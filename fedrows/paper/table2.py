@@ -3,7 +3,7 @@
 Rounds to the target are by the paper's rule: the best train loss of CentralSGD, seed by seed, or an
 AUC of 0.6; only evaluated rounds count. Beside the rates of the paper stand searched ones, where
 the rule is applied to the searched CentralSGD. Two ablations, the holders' mean and the stepped-on
-mean, and the trivial baselines of `fedrows.trivial` are in every table and beside every curve.
+mean, and the trivial baselines of `measure.trivial` are in every table and beside every curve.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
+from fedrows.measure.summary import METRICS, display, number, show, show_rounds, show_speed_up
+from fedrows.measure.trivial import NAMES, PSEUDO
 from fedrows.paper import searched
 from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
 from fedrows.paper.comparing import Block, compare, trivial
@@ -18,8 +20,6 @@ from fedrows.paper.curves import Levels, curve, goal, guides, ids, level_cell, p
 from fedrows.paper.evaluated import Evaluated
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.study import Run
-from fedrows.summary import METRICS, display, number, show, show_rounds, show_speed_up
-from fedrows.trivial import NAMES, PSEUDO
 
 WHICH = {"paper": "the paper's rates", "searched": "searched rates"}
 _FIGURES = {0: ("figure3", "Figure 3"), 1: ("figure6", "Figure 6")}  # by place in `metrics`

@@ -5,13 +5,13 @@ The target is that of Table 2; where it is CentralSGD's, CentralSGD has the defa
 
 from __future__ import annotations
 
+from fedrows.measure.summary import METRICS, show_rounds
+from fedrows.measure.trivial import NAMES
 from fedrows.paper.artefact import Artefact, Cell, Figure, Panel, Table
 from fedrows.paper.comparing import Block, sweep, trivial
 from fedrows.paper.curves import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
 from fedrows.paper.evaluated import Evaluated
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.summary import METRICS, show_rounds
-from fedrows.trivial import NAMES
 
 _FIGURES = {0: ("figure4", "Figure 4"), 1: ("figure7", "Figure 7")}  # by place in `metrics`
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from fedrows import catalogue
 from fedrows.errors import FedrowsError
+from fedrows.measure.summary import METRICS, display
 from fedrows.paper import searched
 from fedrows.paper.artefact import Artefact, Cell, Table
 from fedrows.paper.curves import ids
 from fedrows.paper.evaluated import ALL, Evaluated, Rates
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.tasks import TASKS
-from fedrows.summary import METRICS, display
 from fedrows.task import presets
 
 LOCAL = tuple(name for name in ALL if name != "fedadam")  # Table 5 has FedAdam

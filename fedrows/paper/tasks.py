@@ -8,8 +8,8 @@ says little of who wins.
 
 from __future__ import annotations
 
+from fedrows.measure.summary import Target
 from fedrows.paper.evaluated import ALL, FEW, Evaluated, Size
-from fedrows.summary import Target
 
 SEEDS = (0, 1, 2)
 NO_EXACT = tuple(name for name in ALL if name != "scaffold")

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round
-from fedrows.batches import batches, local_data
 from fedrows.client import step_
-from fedrows.data import FederatedData
-from fedrows.fleet import SimulatedFleet
+from fedrows.data.batches import batches, local_data
+from fedrows.data.federation import FederatedData
 from fedrows.model import Model
-from fedrows.params import Params, Submodels, take, total
 from fedrows.plan import Plan
+from fedrows.rows.params import Params, Submodels, take, total
 from fedrows.seeds import COHORT, choose
 from fedrows.server import begin
+from fedrows.simulator.simulated import SimulatedFleet
 
 
 def iterations(

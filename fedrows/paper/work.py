@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedrows import __version__, catalogue
-from fedrows.data import FederatedData
+from fedrows import catalogue
+from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError, FedrowsError
-from fedrows.fetch import data_folder
-from fedrows.folder import write_whole
+from fedrows.files.fetch import data_folder
+from fedrows.files.whole import write_whole
 from fedrows.paper.artefact import Artefact, as_dict, from_dict
 from fedrows.paper.catalogue import asks_for_runs, code_of
 from fedrows.paper.experiment import Experiment
@@ -32,6 +32,7 @@ from fedrows.study.bench import Bench, sentence
 from fedrows.study.crew import Crew
 from fedrows.study.kept import DamagedError, content_of, digest_of, place_of
 from fedrows.study.setting import Settled, files_of
+from fedrows.version import __version__
 
 ARTEFACTS = "artefacts"
 TOLD = ("seed", "command", "seconds", "device", "torch", "fedrows", "finished", "config")

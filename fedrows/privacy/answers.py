@@ -28,7 +28,7 @@ from typing import BinaryIO
 import numpy as np
 
 from fedrows.errors import PlanError, RunFolderError
-from fedrows.folder import placing
+from fedrows.files.whole import placing
 from fedrows.privacy.noise import Source
 from fedrows.privacy.response import Response, check_epsilon
 from fedrows.privacy.values import Values

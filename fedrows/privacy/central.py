@@ -28,12 +28,12 @@ import torch
 from torch import Tensor
 
 from fedrows.errors import PlanError
-from fedrows.heat import Heat
-from fedrows.index import Index
 from fedrows.options import check, option
-from fedrows.params import Params, RowTotal, Submodels, Total
 from fedrows.privacy.ledger import Entry, Event
 from fedrows.privacy.noise import Source, binomials, choose, normals, words
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.params import Params, RowTotal, Submodels, Total
 
 _GRID = 2.0**-30  # of the noise
 

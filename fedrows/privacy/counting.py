@@ -26,10 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
-from fedrows.heat import Heat, heat_of
-from fedrows.index import Index
 from fedrows.options import check, option
 from fedrows.privacy.ledger import Entry
 from fedrows.privacy.noise import Source
@@ -37,6 +35,8 @@ from fedrows.privacy.oracle import Oracle
 from fedrows.privacy.response import floored
 from fedrows.privacy.values import Values, derived
 from fedrows.privacy.ways import RESOLVED, Estimate, Holders, by_row, by_sketch, by_value
+from fedrows.rows.heat import Heat, heat_of
+from fedrows.rows.index import Index
 
 WAYS = ("exact", "secure", "randomized-response", "hashed")
 

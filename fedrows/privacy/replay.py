@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from fedrows.folder import placing
+from fedrows.files.whole import placing
 from fedrows.privacy.messages import pack, unpack
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.randomness import replaying

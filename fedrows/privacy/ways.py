@@ -13,11 +13,11 @@ from functools import cached_property
 import numpy as np
 
 from fedrows.errors import PlanError
-from fedrows.index import Index
 from fedrows.privacy.noise import Source, words
 from fedrows.privacy.oracle import Oracle, simulated
 from fedrows.privacy.response import Response
 from fedrows.privacy.values import Values, rows_per_value
+from fedrows.rows.index import Index
 
 RESOLVED = 2  # standard errors that a count must be worth
 

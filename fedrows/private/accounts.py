@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fedrows.index import Index
 from fedrows.privacy.ledger import Entry, Ledger
 from fedrows.privacy.values import Values
 from fedrows.private.options import Privacy
+from fedrows.rows.index import Index
 
 
 class Accounts:

@@ -12,10 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedrows.data import FederatedData
+from fedrows.data.federation import FederatedData
 from fedrows.errors import RunFolderError
-from fedrows.folder import reason
-from fedrows.index import Index
+from fedrows.files.whole import reason
 from fedrows.privacy import union
 from fedrows.privacy.answers import Answers, TwoStage
 from fedrows.privacy.counting import values_of
@@ -23,6 +22,7 @@ from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.noise import Source
 from fedrows.privacy.protocol import Outcome, ProtocolError, run
 from fedrows.private.options import Privacy
+from fedrows.rows.index import Index
 
 _MISSED = 1e-6  # the odds, at most, that a Bloom filter misses a row
 

@@ -24,10 +24,6 @@ from torch import Tensor
 from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.errors import RunFolderError
-from fedrows.fleet import SimulatedFleet
-from fedrows.heat import Heat
-from fedrows.index import Index
-from fedrows.params import Submodels
 from fedrows.privacy.central import draw_cohort, private_heat
 from fedrows.privacy.counting import heats
 from fedrows.privacy.keys import NodeKey
@@ -39,7 +35,11 @@ from fedrows.private.held import HeldBack
 from fedrows.private.means import Mean, NoisyMean, Sending, WeightedMean
 from fedrows.private.options import Privacy
 from fedrows.private.training import Trained, shared, trained
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
 from fedrows.seeds import COHORT, choose
+from fedrows.simulator.simulated import SimulatedFleet
 
 Drop = Callable[[int, str], Mapping[int, int]]  # round, union or update → client → silent from
 Seed = Callable[[int], bytes]  # use → what its secrets follow from

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.index import Index
-from fedrows.params import Submodels
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
 
 Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # client (E,), id (E,), row (E, width)
 

@@ -15,10 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.fleet import SimulatedFleet
-from fedrows.heat import Heat
-from fedrows.index import Index
-from fedrows.params import Submodels
 from fedrows.privacy.central import CentralDP, Touched, corrected
 from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.noise import Source
@@ -27,6 +23,10 @@ from fedrows.private.asking import Asked
 from fedrows.private.held import HeldBack
 from fedrows.private.options import Privacy
 from fedrows.private.summing import Opened, Parts, SecureSum, Shape
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
+from fedrows.simulator.simulated import SimulatedFleet
 
 PRECISION = 1e-6  # of a mean, after the correction
 SLACK = 1e-6  # share of a clipped norm that is left for rounding to fixed point

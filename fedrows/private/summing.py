@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedrows.params import Submodels
 from fedrows.privacy import openings
 from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.openings import Openings
 from fedrows.privacy.protocol import ProtocolError, run
 from fedrows.privacy.ring import Coding, RangeError
+from fedrows.rows.params import Submodels
 
 
 @dataclass(frozen=True)

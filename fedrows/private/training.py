@@ -15,11 +15,11 @@ from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import train
-from fedrows.fleet import SimulatedFleet
-from fedrows.index import Index
-from fedrows.narrow import Narrowed, narrow, part_of
-from fedrows.params import Submodels, join
+from fedrows.data.narrow import Narrowed, narrow, part_of
 from fedrows.private.asking import Asked
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels, join
+from fedrows.simulator.simulated import SimulatedFleet
 
 
 @dataclass(frozen=True, eq=False)

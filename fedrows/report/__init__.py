@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedrows.folder import REPORT, write_whole
+from fedrows.files.whole import write_whole
 from fedrows.report.folder import write_summary
+from fedrows.runs.folder import REPORT
 
 __all__ = ["write", "write_summary"]
 

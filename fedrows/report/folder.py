@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.errors import RunFolderError
-from fedrows.folder import DATA, METRICS, SUMMARY, as_json, read_lines, write_whole
-from fedrows.summary import Line, Summary, Target, number, summarise
+from fedrows.files.whole import as_json, write_whole
+from fedrows.measure.summary import Line, Summary, Target, number, summarise
+from fedrows.runs.folder import DATA, METRICS, SUMMARY, read_lines
 
 
 def read_metrics(path: Path) -> list[Line]:

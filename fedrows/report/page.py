@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrows.report import chart, exchange, spent, story, template
-from fedrows.report.folder import read_json, read_metrics
-from fedrows.report.panels import Buckets, curve_panels, heat_panel
-from fedrows.report.styles import STYLE_COUNT, STYLES
-from fedrows.report.template import read
-from fedrows.summary import (
+from fedrows.measure.summary import (
     METRICS,
     Summary,
     Target,
@@ -25,6 +20,11 @@ from fedrows.summary import (
     show_speed_up,
     summarise,
 )
+from fedrows.report import chart, exchange, spent, story, template
+from fedrows.report.folder import read_json, read_metrics
+from fedrows.report.panels import Buckets, curve_panels, heat_panel
+from fedrows.report.styles import STYLE_COUNT, STYLES
+from fedrows.report.template import read
 
 
 def render(folder: Path) -> str:

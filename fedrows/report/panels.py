@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from fedrows.measure.summary import METRICS, Line, Summary, display, number, show_number
 from fedrows.report import chart
-from fedrows.summary import METRICS, Line, Summary, display, number, show_number
 
 SUBTITLES = {
     "train_loss": "on a fixed sample of the training data",

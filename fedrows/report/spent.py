@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedrows.summary import Summary, display, show_epsilon
+from fedrows.measure.summary import Summary, display, show_epsilon
 
 MEANING = {
     "server/value": ("the server, at one client's messages", "one raw value of a client"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedrows.summary import METRICS, Summary, display, number, show_bytes, show_number
+from fedrows.measure.summary import METRICS, Summary, display, number, show_bytes, show_number
 
 Algorithm = dict[str, Any]
 

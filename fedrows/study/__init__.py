@@ -19,9 +19,9 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.errors import PlanError
-from fedrows.folder import RUNS, unwritable
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
+from fedrows.runs.folder import RUNS, unwritable
 from fedrows.study.bench import Bench
 from fedrows.study.crew import Alone, Crew, Job, Workers
 from fedrows.study.kept import AbsentError, DamagedError, Run, StudyError, place_of, read

@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 
-from fedrows import __version__, catalogue
-from fedrows.data import FederatedData
+from fedrows import catalogue
+from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError, PlanError
 from fedrows.simulation import Simulation, threads
 from fedrows.study.kept import keep
 from fedrows.study.setting import Settled
+from fedrows.version import __version__
 
 Heard = Callable[[int], None]  # is told the round
 

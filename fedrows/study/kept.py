@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.errors import FedrowsError
-from fedrows.folder import RUNS, as_json, finite, write_whole
+from fedrows.files.whole import as_json, finite, write_whole
+from fedrows.runs.folder import RUNS
 from fedrows.study.setting import FORMAT, Setting
 
 Json = dict[str, Any]

@@ -10,10 +10,10 @@ from types import ModuleType
 
 import torch
 
-from fedrows import __version__
+from fedrows.measure.summary import METRICS, number, summarise, table
 from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
 from fedrows.study.kept import Run, StudyError
-from fedrows.summary import METRICS, number, summarise, table
+from fedrows.version import __version__
 
 
 def writer() -> ModuleType:

@@ -18,7 +18,7 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.errors import PlanError, UnknownNameError
-from fedrows.fetch import data_folder
+from fedrows.files.fetch import data_folder
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.private.options import Privacy

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from fedrows.errors import RunFolderError
-from fedrows.folder import reason
+from fedrows.files.whole import reason
 
 MAGIC = b"fedrows rows 1".ljust(16, b"\0")
 HEADER = 64

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from fedrows.params import Params
+from fedrows.rows.params import Params
 from fedrows.tables.table import SparseTable
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from fedrows.errors import RunFolderError
-from fedrows.folder import reason
+from fedrows.files.whole import reason
 from fedrows.tables.column import MAGIC, Column
 from fedrows.tables.kept import Kept, Part
 from fedrows.tables.starts import Start

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedrows.errors import RunFolderError
-from fedrows.folder import reason
+from fedrows.files.whole import reason
 from fedrows.tables.column import HEADER, MAGIC, Column
 
 

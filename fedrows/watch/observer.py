@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedrows.errors import FedrowsError
-from fedrows.summary import METRICS
+from fedrows.measure.summary import METRICS
 
 
 class WatchError(FedrowsError, OSError):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedrows.errors import FedrowsError
-from fedrows.logs import without_secrets
 from fedrows.options import check, option
 from fedrows.watch import writers
+from fedrows.watch.logs import without_secrets
 from fedrows.watch.observer import Facts, Observer, Run, WatchError
 
 FAILURES = 3  # in a row, after which an observer is left out

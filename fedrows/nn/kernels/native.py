@@ -17,7 +17,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from fedrows.cache import cache_folder
+from fedrows.files.cache import cache_folder
 
 _FOLDER = Path(__file__).parent
 _FLAGS = ("-O3", "-march=native", "-std=c++17")

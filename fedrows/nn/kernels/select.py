@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.index import Index
 from fedrows.nn.kernels import launch
+from fedrows.rows.index import Index
 
 _THREADS = 256
 

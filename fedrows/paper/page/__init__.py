@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrows.folder import unwritable, write_whole
+from fedrows.files.whole import write_whole
 from fedrows.paper.artefact import Artefact
 from fedrows.paper.page import draw, html, markdown, tidy
 from fedrows.paper.page.files import Files
+from fedrows.runs.folder import unwritable
 
 PAGE, MARKDOWN = "index.html", "results.md"
 

@@ -11,11 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fedrows import __version__
 from fedrows.paper.artefact import Curve, Figure, Panel
 from fedrows.paper.page import look
 from fedrows.paper.page.labels import labels
 from fedrows.paper.page.shape import Pieces, lay_out
+from fedrows.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedrows.measure.summary import number
 from fedrows.paper.artefact import Artefact, Cell, Table
-from fedrows.summary import number
 
 TITLE = "The paper, reproduced"
 ABOUT = (

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedrows.folder import finite
+from fedrows.files.whole import finite
 from fedrows.paper.artefact import Artefact, Curve, Figure
 from fedrows.paper.page import look
 

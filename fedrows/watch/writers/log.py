@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedrows import logs
+from fedrows.watch import logs
 from fedrows.watch.observer import Facts, Run, metrics_of
 from fedrows.watch.opened import Watching
 

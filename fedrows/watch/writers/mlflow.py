@@ -13,16 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedrows import __version__
-from fedrows.logs import without_secrets
-from fedrows.watch.observer import (
-    Facts,
-    Run,
-    WatchError,
-    metrics_of,
-    numbers_of,
-    settings_of,
-)
+from fedrows.version import __version__
+from fedrows.watch.logs import without_secrets
+from fedrows.watch.observer import Facts, Run, WatchError, metrics_of, numbers_of, settings_of
 from fedrows.watch.opened import Watching, missing, why
 
 EXPERIMENT = "fedrows"  # or what MLFLOW_EXPERIMENT_NAME says

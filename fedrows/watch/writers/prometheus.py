@@ -18,9 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from fedrows import __version__
-from fedrows.folder import placing, reason
-from fedrows.summary import METRICS
+from fedrows.files.whole import placing, reason
+from fedrows.measure.summary import METRICS
+from fedrows.version import __version__
 from fedrows.watch.observer import Facts, Run, WatchError
 from fedrows.watch.opened import Watching
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedrows.folder import reason
-from fedrows.logs import without_secrets
+from fedrows.files.whole import reason
+from fedrows.watch.logs import without_secrets
 from fedrows.watch.observer import Facts, Run, WatchError, metrics_of, numbers_of
 from fedrows.watch.opened import Watching, missing
 

@@ -1,0 +1,1 @@
+"""One federation: who holds which examples, and which rows they touch."""

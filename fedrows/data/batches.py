@@ -1,0 +1,200 @@
+"""The order in which clients see their own examples: a stream of batches for a whole cohort.
+
+A client's batches depend on (seed, round, client) alone, so it meets the same ones in a cohort of
+one on a device as in a cohort of thousands in the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrows.data.federation import FederatedData
+from fedrows.plan import Plan
+from fedrows.rows.index import Index
+from fedrows.rows.ragged import Column, look_up
+from fedrows.seeds import BATCH, SHUFFLE, STEP, below, bits, client_keys, counters
+
+
+@dataclass(frozen=True, eq=False)
+class LocalData:
+    """The training examples of K clients, left where they lie in the federation's columns."""
+
+    clients: Tensor  # (K,), the clients' numbers, which their randomness depends on
+    starts: Tensor  # (K,), where each one's examples begin; these three are on the CPU
+    sizes: Tensor  # (K,)
+    slots: Mapping[str, Column]  # field → (n,), (n, L) or n lists
+    label: Tensor  # (n,)
+    fields: Mapping[str, str]  # field → table
+    padded: frozenset[str] = frozenset()  # tables whose id 0 means nothing
+    local: frozenset[str] = frozenset()  # tables whose rows stay on their client
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)  # field → (n,) or (n, D)
+    weight: Tensor | None = None  # (n,)
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """One step's examples for every client; ids are places in the cohort's block of rows.
+
+    A place of −1 means that a list ended before, or that an example has nothing there.
+    """
+
+    ids: Mapping[str, Tensor]  # field → (K, B) or (K, B, L)
+    label: Tensor  # (K, B)
+    weight: Tensor | None = None  # (K, B), 0 where a client has no example; None: all 1
+    active: Tensor | None = None  # (K,), 0 where a client sits the step out; None: all 1
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)  # field → (K, B) or (K, B, D)
+    key: Tensor | None = None  # (K,), of the step's own randomness, if the model has any
+
+
+def local_data(data: FederatedData, cohort: Tensor) -> LocalData:
+    """The cohort's own examples."""
+    which, splits = cohort.numpy(), data.train.splits.numpy()  # NumPy: what counts is the calls
+    starts = splits[which]
+    return LocalData(
+        cohort,
+        torch.from_numpy(starts),
+        torch.from_numpy(splits[which + 1] - starts),
+        data.slots,
+        data.train.label,
+        data.fields,
+        data.padded,
+        data.local,
+        data.train.numbers,
+        data.train.weight,
+    )
+
+
+def batches(
+    local: LocalData, index: Mapping[str, Index], plan: Plan, round_: int, random: bool = False
+) -> Iterator[Batch]:
+    """Every step's batch in a round; with the keys of the steps' own randomness, if asked."""
+    on_host = facts(local, index, plan, round_, random)
+    known = Facts(on_host.to(local.label.device, non_blocking=True), list(index))
+    if plan.batches == "draw":
+        found = drawn(local, known, plan)
+    else:
+        order = shuffled(local, known, plan)
+        steps = int(steps_of(local, plan).max())
+        found = (nth_shuffled(local, known, plan, order, step) for step in range(steps))
+    return with_keys(found, known) if random else found
+
+
+def with_keys(
+    stream: Iterator[Batch], known: Facts, first: int | Tensor = 0
+) -> Iterator[Batch]:  # fmt: skip
+    """The same batches with the keys of each step's own randomness, counted from the first."""
+    for step, batch in enumerate(stream):
+        yield replace(batch, key=bits(known.steps, torch.as_tensor(first + step)))
+
+
+def step_keys(local: LocalData, plan: Plan, round_: int, step: int) -> Tensor:
+    """The key of every client's own randomness in a step, such as dropout: (K,), on the CPU."""
+    return bits(client_keys(plan.seed, STEP, round_, local.clients), torch.tensor(step))
+
+
+def steps_of(local: LocalData, plan: Plan) -> Tensor:
+    """How many steps each client takes in a round: (K,), on the CPU."""
+    if plan.batches == "draw":
+        return torch.full_like(local.sizes, plan.local_steps)
+    return (local.sizes + plan.batch_size - 1) // plan.batch_size * plan.epochs
+
+
+def facts(
+    local: LocalData, index: Mapping[str, Index], plan: Plan, round_: int, random: bool
+) -> Tensor:
+    """What tells one round's batches from another's, on the CPU; `Facts` names its rows."""
+    use = BATCH if plan.batches == "draw" else SHUFFLE
+    keys = client_keys(plan.seed, use, round_, local.clients)
+    steps = client_keys(plan.seed, STEP, round_, local.clients) if random else keys
+    offsets = (its.splits[:-1] for its in index.values())
+    rows = [x.numpy() for x in (keys, steps, local.starts, local.sizes, *offsets)]
+    return torch.from_numpy(np.stack(rows))
+
+
+class Facts:
+    """The rows of `facts`, by name, where the examples lie: (K,) each."""
+
+    def __init__(self, rows: Tensor, tables: Sequence[str]) -> None:
+        self.batches, self.steps, self.starts, self.sizes, *offsets = rows.unbind()
+        self.offsets = dict(zip(tables, offsets, strict=True))  # where its rows begin in the block
+
+
+def drawn(local: LocalData, known: Facts, plan: Plan) -> Iterator[Batch]:
+    """I batches of B examples, each drawn with replacement; looked up in one go."""
+    count = counters(plan.local_steps, plan.batch_size, known.starts.device)  # (I, B)
+    random = bits(known.batches[:, None], count[:, None])  # (I, K, B)
+    position = below(random, known.sizes[:, None]) + known.starts[:, None]
+    whole = _look_up(local, known, position)  # (I, K, B)
+    ids, numbers = _by_step(whole.ids, plan), _by_step(whole.numbers, plan)
+    weights = [None] * plan.local_steps if whole.weight is None else whole.weight.unbind()
+    for parts in zip(ids, whole.label.unbind(), weights, numbers, strict=True):
+        yield Batch(*parts[:3], numbers=parts[3])
+
+
+def _by_step(columns: Mapping[str, Tensor], plan: Plan) -> list[dict[str, Tensor]]:
+    """Columns of all steps (I, …) as one mapping a step; views."""
+    if not columns:
+        return [{}] * plan.local_steps
+    steps = zip(*(column.unbind() for column in columns.values()), strict=True)
+    return [dict(zip(columns, step, strict=True)) for step in steps]
+
+
+def nth_shuffled(
+    local: LocalData, known: Facts, plan: Plan, order: Tensor, step: int | Tensor
+) -> Batch:
+    """One step of whole passes; a client that is through sits it out."""
+    size = plan.batch_size
+    per_epoch = (known.sizes + size - 1) // size  # (K,), a client's batches in one pass
+    active = step < per_epoch * plan.epochs
+    epoch = torch.clamp(step // per_epoch, max=plan.epochs - 1)
+    first = torch.cumsum(known.sizes, 0) - known.sizes  # (K,), where its order begins
+    within = torch.arange(size, device=known.sizes.device)
+    rank = (step % per_epoch * size)[:, None] + within  # (K, B), a place in the pass
+    weight = (rank < known.sizes[:, None]) & active[:, None]
+    entry = first[:, None] + torch.where(weight, rank, 0)
+    position = order[epoch[:, None], entry] + known.starts[:, None]
+    batch = _look_up(local, known, position)
+    real = weight if batch.weight is None else weight * batch.weight
+    dtype = plan.torch_dtype
+    return replace(batch, weight=real.to(dtype), active=active.to(dtype))
+
+
+def shuffled(local: LocalData, known: Facts, plan: Plan) -> Tensor:
+    """A random order of every client's examples for each pass, one after another: (epochs, T)."""
+    device = local.label.device
+    total = int(local.sizes.sum())
+    owner = torch.repeat_interleave(
+        torch.arange(len(known.sizes), device=device), known.sizes, output_size=total
+    )
+    first = torch.cumsum(known.sizes, 0) - known.sizes
+    position = torch.arange(total, device=device) - first[owner]  # 0 … size−1 in each client
+    epochs = torch.arange(plan.epochs, device=device)[:, None]
+    random = bits(known.batches[owner], (epochs << 32) + position)  # (epochs, T)
+    order = torch.argsort(random, dim=1, stable=True)
+    order = order.gather(1, torch.argsort(owner[order], dim=1, stable=True))
+    return position[order]
+
+
+def _look_up(local: LocalData, known: Facts, position: Tensor) -> Batch:
+    """The examples at some positions (…, K, B) of the columns."""
+    ids = {}
+    for name, column in local.slots.items():
+        found = look_up(column, position, nothing=-1)  # (…, K, B) or (…, K, B, L)
+        deep = found.dim() - position.dim()
+        table = local.fields[name]
+        offset = known.offsets[table].view(-1, 1, *[1] * deep)  # (K, 1) or (K, 1, 1)
+        if table in local.padded:
+            ids[name] = torch.where(found < 0, -1, found + offset)
+        else:
+            ids[name] = found.add_(offset)
+    return Batch(
+        ids,
+        look_up(local.label, position),
+        None if local.weight is None else look_up(local.weight, position),
+        numbers={name: look_up(column, position) for name, column in local.numbers.items()},
+    )

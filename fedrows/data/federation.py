@@ -1,0 +1,316 @@
+"""A federation's examples: flat columns, client after client, with index sets and slots.
+
+    column   [ client 0 … | client 1 … | … ]     splits (N+1,)
+    ids      feature ids, one column per field: (n,), (n, L), or n lists
+    slots    the same, as places inside the client's own S(i): slot + splits[k] addresses a block
+    numbers  features that are not ids, (n,) or (n, D)
+
+In a padded table id 0 means "nothing here": it is in no index set, has slot −1 and no heat.
+
+N counts the clients with at least one training example. Others keep their test examples, behind
+the N, and never train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrows.data import frames
+from fedrows.data.columns import (
+    as_labels,
+    as_marks,
+    as_numbers,
+    as_target,
+    as_weights,
+    check,
+    number_clients,
+)
+from fedrows.data.examples import Examples, check_local, index_of, sort_by_client, untrained_note
+from fedrows.data.layout import layout
+from fedrows.data.splits import Split
+from fedrows.data.vocabulary import Rows
+from fedrows.errors import DataError
+from fedrows.rows.heat import Heat, heat_of
+from fedrows.rows.index import Index
+from fedrows.rows.ragged import Column, Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """Training and test examples of a federation, ready to be trained on."""
+
+    name: str
+    tables: Mapping[str, int]  # table → rows
+    fields: Mapping[str, str]  # field → the table it reads
+    train: Examples
+    test: Examples
+    index: Mapping[str, Index]  # table → S(i) of the N training clients
+    slots: Mapping[str, Column]  # field → slots of the training examples, −1 for nothing
+    target: tuple[str, int | None] | None  # what an example is about: a field, and a column of it
+    padded: frozenset[str] = frozenset()  # tables whose row 0 means "nothing here"
+    local: frozenset[str] = frozenset()  # tables whose rows stay on their one client
+    groups: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    vocabulary: Mapping[str, np.ndarray] = field(default_factory=dict)
+    client_names: np.ndarray | None = None
+    labels: str = "binary"  # or classes, or numbers
+    best_loss: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def clients(self) -> int:
+        """N, the number of clients with training examples."""
+        return len(self.train.splits) - 1
+
+    @property
+    def clients_without_training_data(self) -> int:
+        """How many clients have test examples only."""
+        return len(self.test.splits) - 1 - self.clients
+
+    @property
+    def sizes(self) -> Tensor:
+        """|D_i|, the training examples of each client: (N,), on the CPU."""
+        return self.train.splits.diff()
+
+    def weights(self, weighting: str) -> Tensor:
+        """w_i by name: `examples` gives |D_i|, `uniform` gives 1; (N,) float64."""
+        if weighting == "examples":
+            return self.sizes.to(torch.float64)
+        return torch.ones(self.clients, dtype=torch.float64)
+
+    def heat(self, weighting: str = "uniform") -> dict[str, Heat]:
+        """The heat of every table under one choice of weights."""
+        weights = self.weights(weighting)
+        return {table: heat_of(index, weights) for table, index in self.index.items()}
+
+    def heat_over_all(self) -> dict[str, Heat]:
+        """How many clients hold each row in training and test examples together, by table.
+
+        This is how papers describe a data set; training knows the heat of its own examples only.
+        """
+        clients = len(self.test.splits) - 1
+        index, _ = index_of(self.tables, self.fields, self.padded, clients, [self.train, self.test])
+        return {table: heat_of(its, torch.ones(clients)) for table, its in index.items()}
+
+    def targets(self, examples: Examples) -> Tensor:
+        """The id of what each example is about: (n,)."""
+        assert self.target is not None, "these data have no target"
+        name, column = self.target
+        ids = examples.ids[name]
+        assert isinstance(ids, Tensor), "a list is not a target"
+        return ids if column is None else ids[:, column].contiguous()
+
+    def pooled(self) -> FederatedData:
+        """The same data in the hands of one client: what centralised training sees."""
+        splits = torch.tensor([0, len(self.train)])
+        train = replace(self.train, splits=splits)
+        index, slots = index_of(self.tables, self.fields, self.padded, 1, [train])
+        return replace(self, train=train, index=index, slots=slots)
+
+    def select(self, clients: Tensor | Sequence[int]) -> FederatedData:
+        """The same data with some of the N clients only, such as those that one node hosts."""
+        chosen = torch.as_tensor(clients, dtype=torch.int64)
+        train, test = self.train.of(chosen), self.test.of(chosen)
+        index, slots = index_of(self.tables, self.fields, self.padded, len(chosen), [train])
+        names = None if self.client_names is None else self.client_names[chosen.numpy()]
+        return replace(
+            self,
+            train=train,
+            test=test,
+            index=index,
+            slots=slots,
+            client_names=names,
+            best_loss=None,
+            notes=(),
+        )
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> FederatedData:
+        """The same data on another device, labels in the model's dtype."""
+        return replace(
+            self,
+            train=self.train.to(device, dtype),
+            test=self.test.to(device, dtype),
+            index={table: index.to(device) for table, index in self.index.items()},
+            slots={name: column.to(device) for name, column in self.slots.items()},
+        )
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        client: np.ndarray,
+        ids: Mapping[str, np.ndarray | Ragged],
+        label: np.ndarray,
+        test: np.ndarray,
+        tables: Mapping[str, int],
+        fields: Mapping[str, str] | None = None,
+        numbers: Mapping[str, np.ndarray] | None = None,
+        weight: np.ndarray | None = None,
+        labels: str = "binary",
+        padded: Collection[str] = (),
+        local: Collection[str] = (),
+        name: str = "data",
+        target: tuple[str, int | None] | None = None,
+        **about: Any,
+    ) -> FederatedData:
+        """Sorts columns by client, checks them, and works out index sets and slots.
+
+        client (n,) is anything sortable; ids are (n,) or (n, L) integers or lists (`ragged`) per
+        field; test (n,) says which examples are held out; fields maps a field to its table, by
+        default of its own name; numbers are features that are no ids, (n,) or (n, D); weight (n,)
+        is what an example counts; labels are binary (0 or 1), classes (0, 1, 2, …) or numbers. In
+        the tables named in `padded`, and in those that lists read, id 0 means "nothing here". The
+        rows of the tables named in `local` stay on their client, so each must have just one.
+        """
+        ids = {n: c if isinstance(c, Ragged) else np.asarray(c) for n, c in ids.items()}
+        fields = dict(fields or {name: name for name in ids})
+        names, owner = number_clients("client", client)
+        label, test = as_labels("label", label, labels), as_marks("test", test)
+        check(len(owner), ids, label, test, tables, fields)
+        more = {n: as_numbers(n, c, len(owner)) for n, c in (numbers or {}).items()}
+        if weight is not None:
+            weight = as_weights("weight", weight, len(owner))
+        lists = {fields[name] for name, column in ids.items() if isinstance(column, Ragged)}
+        padded = frozenset(padded) | lists
+        trains = np.bincount(owner[~test], minlength=len(names)) > 0
+        if not trains.any():
+            raise DataError(f"{name} has no training example: hold out fewer of them.")
+        order = np.argsort(~trains, kind="stable")  # clients that train come first
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        owner = rank[owner]
+        count = int(trains.sum())
+        columns = (ids, label, more, weight)
+        train = sort_by_client(owner, *columns, ~test, count)
+        held_out = sort_by_client(owner, *columns, test, len(names))
+        index, slots = index_of(tables, fields, padded, count, [train])
+        check_local(
+            local, tables, fields, padded, [train, held_out], names[order], about.get("vocabulary")
+        )
+        notes = tuple(about.pop("notes", ()))
+        if count < len(names):
+            notes += (untrained_note(len(names) - count, len(names)),)
+        shapes = {n: column.shape for n, column in ids.items() if not isinstance(column, Ragged)}
+        return cls(
+            name=name,
+            tables=dict(tables),
+            fields=fields,
+            train=train,
+            test=held_out,
+            index=index,
+            slots=slots,
+            target=as_target(target, shapes),
+            padded=padded,
+            local=frozenset(local),
+            labels=labels,
+            client_names=names[order],
+            notes=notes,
+            **about,
+        )
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        client: str,
+        label: str,
+        features: Sequence[str] | Mapping[str, str],
+        tables: Mapping[str, Rows] | None = None,
+        numbers: Sequence[str] = (),
+        weight: str | None = None,
+        max_length: int | Mapping[str, int] | None = None,
+        test: float | str | Split = 0.2,
+        labels: str = "binary",
+        local: Collection[str] = (),
+        target: tuple[str, int | None] | None = None,
+        seed: int = 0,
+        name: str = "data",
+    ) -> FederatedData:
+        """A federation from a pandas or polars data frame with a row per example.
+
+        features: the columns that hold feature ids or lists of them, each with a table of its own
+        name, or a mapping from column to table.
+        tables: a table's rows: a number, if its columns hold ids 0 … rows−1; a `Vocabulary`, with a
+        minimum count and a row for values that training never saw; or `Hashed`. A table that is
+        not listed gets a vocabulary of all values that occur.
+        numbers: the columns of features that are no ids. weight: what an example counts.
+        max_length: how many entries of a list are kept, the last; for all columns, or by column.
+        test: the share held out at random, the column that marks test rows, or a `Split`.
+        local: tables whose rows stay on their one client.
+        """
+        its = layout(
+            client=client,
+            label=label,
+            features=features,
+            tables=tables,
+            numbers=numbers,
+            weight=weight,
+            max_length=max_length,
+            test=test,
+            labels=labels,
+            local=local,
+            target=target,
+            seed=seed,
+            name=name,
+        )
+        return cls.build(**frames.from_frame(frame, its))
+
+    @classmethod
+    def from_clients(
+        cls,
+        clients: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
+        *,
+        label: str,
+        features: Sequence[str] | Mapping[str, str],
+        client: str = "client",
+        **options: Any,
+    ) -> FederatedData:
+        """A federation from one piece per client: a mapping, or (name, piece) pairs.
+
+        A piece is a mapping of columns, a list of examples (mappings), or a data frame. The column
+        called `client` is made of the names. Options are those of `from_frame`.
+        """
+        its = layout(client=client, label=label, features=features, **options)
+        return cls.build(**frames.from_clients(clients, its))
+
+    @classmethod
+    def from_parquet(
+        cls,
+        paths: str | Path | Iterable[str | Path],
+        *,
+        client: str,
+        label: str,
+        features: Sequence[str] | Mapping[str, str],
+        store: str | Path | None = None,
+        **options: Any,
+    ) -> FederatedData:
+        """A federation from Parquet files, or a folder of them, that need not fit into memory.
+
+        Read once into a store of memory-mapped columns, by default below the data folder; as long
+        as the files and the options stay what they are, it is opened again in no time. The rows
+        are those of all files in order. Options are those of `from_frame`.
+        """
+        from fedrows.data.stored.parquet import from_parquet
+
+        its = layout(client=client, label=label, features=features, **options)
+        return from_parquet(paths, its, store)
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the data into a folder, from which `open` maps them into memory."""
+        from fedrows.data.stored.store import save
+
+        save(self, Path(folder))
+
+    @classmethod
+    def open(cls, folder: str | Path) -> FederatedData:
+        """The data that `save` has written; nothing is read before it is used."""
+        from fedrows.data.stored.store import open_store
+
+        return open_store(Path(folder))

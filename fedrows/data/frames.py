@@ -1,0 +1,315 @@
+"""Columns in memory, as people have them, made into what `FederatedData.build` takes.
+
+They come from a pandas or polars frame, or from pieces, one per client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrows.data.columns import as_labels, as_numbers, as_weights, no_nulls, number_clients
+from fedrows.data.layout import Layout
+from fedrows.data.vocabulary import Hashed, Vocabulary, hashed, number_columns
+from fedrows.errors import DataError
+from fedrows.rows.ragged import Ragged
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """A column of lists of anything: values[offsets[i] … offsets[i+1]−1] is that of example i."""
+
+    values: np.ndarray  # (T,)
+    offsets: np.ndarray  # (n+1,)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def pick(self, positions: np.ndarray) -> Lists:
+        """The lists at some positions (m,), in that order."""
+        sizes = np.diff(self.offsets)[positions]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        shift = np.repeat(self.offsets[positions] - offsets[:-1], sizes)
+        return Lists(self.values[np.arange(len(shift)) + shift], offsets)
+
+    def last(self, most: int) -> Lists:
+        """The same lists, each cut to its last so many values."""
+        sizes = np.diff(self.offsets)
+        place = np.arange(len(self.values)) - np.repeat(self.offsets[:-1], sizes)
+        kept = place >= np.repeat(sizes - most, sizes)
+        ends = np.cumsum(np.minimum(sizes, most))
+        return Lists(self.values[kept], np.concatenate([[0], ends]))
+
+
+Raw = np.ndarray | Lists
+
+
+def from_frame(frame: Any, layout: Layout) -> dict[str, Any]:
+    """What `build` takes, from a pandas or polars frame with a row per example."""
+    layout.require(frame.columns)
+    return assemble({c: as_raw(c, frame[c].to_numpy()) for c in layout.columns}, layout)
+
+
+def from_clients(
+    clients: Mapping[Any, Any] | Iterable[tuple[Any, Any]], layout: Layout
+) -> dict[str, Any]:
+    """What `build` takes, from one piece per client: columns, a list of examples, or a frame."""
+    pieces: dict[str, list[Raw]] = {c: [] for c in layout.columns if c != layout.client}
+    names, sizes, empty = [], [], 0
+    for name, piece in clients.items() if isinstance(clients, Mapping) else clients:
+        size = _add(pieces, name, piece)
+        empty += not size
+        names.append(name)
+        sizes.append(size)
+    if not sum(sizes):
+        raise DataError("There is not a single example: check where the clients come from.")
+    who = as_raw(layout.client, _objects(names))
+    assert isinstance(who, np.ndarray)
+    _, seen = number_clients(layout.client, who)
+    if len(set(seen.tolist())) < len(names):
+        twice = names[int(np.argmax(np.bincount(seen)[seen] > 1))]
+        raise DataError(f"Client {twice!r} comes twice: give all its examples in one piece.")
+    columns: dict[str, Raw] = {c: _join(c, parts) for c, parts in pieces.items()}
+    found = assemble({layout.client: np.repeat(who, sizes), **columns}, layout)
+    if empty:
+        found["notes"] = (
+            *found["notes"],
+            f"{empty} of {len(names)} clients have no example: left out.",
+        )
+    return found
+
+
+def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
+    """What `build` takes, from raw columns."""
+    flat = {c: _plain(c, columns[c]) for c in columns if c not in layout.fields}
+    for column in (layout.client, layout.label, layout.weight, layout.split.column):
+        if column is not None:
+            flat[column] = _plain(column, columns[column])
+    names, owner = number_clients(layout.client, flat[layout.client])
+    count = len(owner)
+    if not count:
+        raise DataError("There is not a single example: check the file or the filter before it.")
+    time = None if layout.split.column is None else flat[layout.split.column]
+    held = layout.split.mark(owner, time, layout.seed)
+    notes: list[str] = []
+    raw = {c: _cut(c, columns[c], layout.longest(c), notes) for c in layout.fields}
+    ids, sizes, vocabulary, more = _number(raw, layout, held)
+    return {
+        "client": names[owner],
+        "ids": ids,
+        "label": as_labels(layout.label, flat[layout.label], layout.labels),
+        "labels": layout.labels,
+        "test": held,
+        "tables": sizes,
+        "fields": dict(layout.fields),
+        "numbers": {c: as_numbers(c, flat[c], count) for c in layout.numbers},
+        "weight": None if layout.weight is None
+        else as_weights(layout.weight, flat[layout.weight], count),
+        "local": layout.local,
+        "target": layout.target,
+        "name": layout.name,
+        "vocabulary": vocabulary,
+        "notes": (*notes, *more),
+    }  # fmt: skip
+
+
+def as_raw(column: str, values: Any) -> Raw:
+    """A column as an array, or as lists if that is what it holds."""
+    values = np.asarray(values)
+    if values.dtype.kind != "O" or values.ndim > 1:
+        return values
+    nested = [isinstance(value, list | tuple | np.ndarray) for value in values]
+    if not any(nested):
+        return values
+    if not all(nested):
+        raise DataError(
+            f"Column {column!r} has no list in example {nested.index(False)}, but lists elsewhere: "
+            "use an empty list where there is nothing."
+        )
+    lists = [np.asarray(value) for value in values]
+    within = (one[0] for one in lists if one.dtype.kind == "O" and len(one))
+    if any(one.ndim != 1 for one in lists) or any(isinstance(x, list | np.ndarray) for x in within):
+        raise DataError(f"Column {column!r} holds lists of lists: flatten them.")
+    sizes = np.array([len(one) for one in lists])
+    # An empty list has a dtype of its own, which says nothing.
+    some = [one for one in lists if len(one)] or [np.empty(0, dtype=np.int64)]
+    kinds = {one.dtype.kind for one in some}
+    if len(kinds & set("OUST")) and len(kinds) > 1:  # else numbers would become text
+        some = [one.astype(object) for one in some]
+    found = Lists(np.concatenate(some), np.concatenate([[0], np.cumsum(sizes)]))
+    no_nulls_within(column, found)
+    return found
+
+
+def no_nulls_within(column: str, lists: Lists, first: int = 0) -> None:
+    """Raises a DataError that names the example if a list has a null in it."""
+    values = lists.values
+    if values.dtype.kind == "O":
+        bad = np.array([value is None or value != value for value in values], dtype=bool)
+    else:
+        bad = values != values
+    if bad.any():
+        example = first + int(np.searchsorted(lists.offsets, np.argmax(bad), "right")) - 1
+        raise DataError(
+            f"Column {column!r} has a null within the list of example {example} "
+            f"({int(bad.sum())} in all): leave it out."
+        )
+
+
+def cut_note(column: str, cut: int, count: int, most: int) -> str:
+    """What is said about lists that were too long."""
+    return f"Column {column!r}: of {cut} of {count} lists only the last {most} entries are kept."
+
+
+def zero_note(table: str, zeros: int) -> str:
+    """What is said about zeros in a table of given size that lists read."""
+    return (
+        f"Table {table!r} is read by lists, in which id 0 means nothing: {zeros} entries are 0 "
+        "and have no row."
+    )
+
+
+def _number(
+    raw: Mapping[str, Raw], layout: Layout, held: np.ndarray
+) -> tuple[dict[str, np.ndarray | Ragged], dict[str, int], dict[str, np.ndarray], list[str]]:
+    """Every feature's values as rows; the tables' sizes and vocabularies; what is to be said."""
+    found: dict[str, np.ndarray] = {}
+    sizes: dict[str, int] = {}
+    vocabulary: dict[str, np.ndarray] = {}
+    notes: list[str] = []
+    for table in dict.fromkeys(layout.fields.values()):
+        mine = [c for c, its in layout.fields.items() if its == table]
+        padded = any(isinstance(raw[c], Lists) for c in mine)
+        values = {c: _values(raw[c]) for c in mine}
+        how = layout.rows(table)
+        if not isinstance(how, int):
+            for column in mine:
+                no_nulls(column, values[column])
+        if isinstance(how, Vocabulary):
+            marks = {c: _marks(raw[c], held) for c in mine}
+            numbering, rows = number_columns(table, how, values, marks, padded)
+            found |= rows
+            sizes[table], vocabulary[table] = numbering.rows, numbering.vocabulary
+            notes += numbering.notes
+        elif isinstance(how, Hashed):
+            found |= {c: hashed(c, values[c], how.rows, padded) for c in mine}
+            sizes[table] = how.rows
+        else:
+            found |= values
+            sizes[table] = how
+            zeros = sum(int((values[c] == 0).sum()) for c in mine) if padded else 0
+            if zeros:
+                notes.append(zero_note(table, zeros))
+    ids: dict[str, np.ndarray | Ragged] = {}
+    for column, values_ in found.items():
+        its = raw[column]
+        ids[column] = _ragged(column, values_, its.offsets) if isinstance(its, Lists) else values_
+    return {c: ids[c] for c in layout.fields}, sizes, vocabulary, notes
+
+
+def _ragged(column: str, values: np.ndarray, offsets: np.ndarray) -> Ragged:
+    if values.dtype.kind not in "iu":
+        raise DataError(
+            f"Column {column!r} holds lists of {values.dtype} values, but ids of a table of given "
+            "size are whole numbers: leave the table out of `tables` to get a vocabulary."
+        )
+    longest = int(np.diff(offsets).max(initial=1))
+    whole = np.ascontiguousarray(values, dtype=np.int64)
+    return Ragged(torch.from_numpy(whole), torch.from_numpy(offsets), longest)
+
+
+def _values(raw: Raw) -> np.ndarray:
+    return raw.values if isinstance(raw, Lists) else raw
+
+
+def _marks(raw: Raw, held: np.ndarray) -> np.ndarray:
+    """Which values belong to test examples, in the shape of the values."""
+    if isinstance(raw, Lists):
+        return np.repeat(held, np.diff(raw.offsets))
+    return np.broadcast_to(held.reshape(-1, *[1] * (raw.ndim - 1)), raw.shape)
+
+
+def _cut(column: str, raw: Raw, most: int | None, notes: list[str]) -> Raw:
+    if most is None or not isinstance(raw, Lists):
+        return raw
+    cut = int((np.diff(raw.offsets) > most).sum())
+    if not cut:
+        return raw
+    notes.append(cut_note(column, cut, len(raw), most))
+    return raw.last(most)
+
+
+def _plain(column: str, raw: Raw) -> np.ndarray:
+    """A column that is no feature: an array; lists of one length become (n, D)."""
+    if isinstance(raw, np.ndarray):
+        return raw
+    sizes = np.diff(raw.offsets)
+    if len(sizes) and (sizes == sizes[0]).all():
+        return raw.values.reshape(len(sizes), -1)
+    raise DataError(f"Column {column!r} holds lists of different lengths: only features may.")
+
+
+def _add(pieces: dict[str, list[Raw]], name: Any, piece: Any) -> int:
+    """Adds a client's columns to the pieces; gives how many examples it has."""
+    if isinstance(piece, Sequence) and not isinstance(piece, str):
+        if not all(isinstance(example, Mapping) for example in piece):
+            raise DataError(f"Client {name!r} has examples that are not mappings.")
+        if not piece:
+            return 0
+        columns: Any = {c: _objects([e.get(c) for e in piece]) for c in piece[0]}
+    else:
+        columns = piece
+    known = list(columns.columns if hasattr(columns, "columns") else columns)
+    size: int | None = None
+    for column, parts in pieces.items():
+        if column not in known:
+            raise DataError(
+                f"Client {name!r} has no column {column!r}; it has {', '.join(map(str, known))}."
+            )
+        values = columns[column]
+        values = values.to_numpy() if hasattr(values, "to_numpy") else values
+        raw = as_raw(column, values if isinstance(values, np.ndarray) else _objects(values))
+        if size is not None and len(raw) != size:
+            raise DataError(
+                f"Client {name!r} has {len(raw)} values in column {column!r}, but {size} in others."
+            )
+        size = len(raw)
+        parts.append(raw)
+    if not size:
+        for parts in pieces.values():
+            parts.pop()
+    return size or 0
+
+
+def _objects(values: Iterable[Any]) -> np.ndarray:
+    """Python values as an array: of numbers or text if they are, else of objects, never nested."""
+    values = list(values)
+    kinds = {type(value) for value in values}
+    alike = kinds <= {int, bool} or kinds <= {int, float}
+    if alike or all(issubclass(kind, np.number) for kind in kinds):
+        return np.array(values)
+    found = np.empty(len(values), dtype=object)
+    for place, value in enumerate(values):  # found[:] = values would unpack lists
+        found[place] = value
+    return found
+
+
+def _join(column: str, parts: list[Raw]) -> Raw:
+    """One column from the pieces of all clients."""
+    lists = [part for part in parts if isinstance(part, Lists)]
+    if lists and len(lists) < len(parts):
+        raise DataError(f"Column {column!r} holds lists at some clients, but not at others.")
+    arrays = [_values(part) for part in parts]
+    kinds = {array.dtype.kind for array in arrays if len(array)}
+    if kinds & set("OUST") and len(kinds) > 1:
+        arrays = [array.astype(object) for array in arrays]
+    # An empty list has a dtype of its own, which says nothing.
+    values = np.concatenate([a for a in arrays if len(a)] or arrays[:1])
+    if not lists:
+        return values
+    sizes = np.concatenate([np.diff(part.offsets) for part in lists])
+    return Lists(values, np.concatenate([[0], np.cumsum(sizes)]))

@@ -1,0 +1,140 @@
+"""What the columns of somebody's data mean: the client, the label, the features of which table.
+
+The same for a frame, for pieces by client, and for files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedrows.data.columns import LABELS
+from fedrows.data.splits import Split, as_split
+from fedrows.data.vocabulary import EVERY, Hashed, Rows, Vocabulary
+from fedrows.errors import DataError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A checked description of columns; see `FederatedData.from_frame` for what each means."""
+
+    client: str
+    label: str
+    fields: Mapping[str, str]  # column → table
+    tables: Mapping[str, Rows]
+    numbers: tuple[str, ...]
+    weight: str | None
+    max_length: int | Mapping[str, int] | None
+    split: Split
+    labels: str
+    local: frozenset[str]
+    target: tuple[str, int | None] | None
+    seed: int
+    name: str
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that is read, once."""
+        more = [c for c in (self.weight, self.split.column) if c is not None]
+        return list(
+            dict.fromkeys([self.client, self.label, *self.fields, *self.numbers, *more])
+        )  # fmt: skip
+
+    def rows(self, table: str) -> Rows:
+        """A table's given size, or how its values choose their rows."""
+        return self.tables.get(table, EVERY)
+
+    def longest(self, column: str) -> int | None:
+        """How many entries of a list are kept; None: all."""
+        if isinstance(self.max_length, Mapping):
+            return self.max_length.get(column)
+        return self.max_length
+
+    def require(self, known: Iterable[str], where: str = "The frame") -> None:
+        """Raises a DataError if a column is missing."""
+        known = list(map(str, known))
+        for column in self.columns:
+            if column not in known:
+                raise DataError(f"{where} has no column {column!r}; it has {', '.join(known)}.")
+
+
+def layout(
+    *,
+    client: str,
+    label: str,
+    features: Sequence[str] | Mapping[str, str],
+    tables: Mapping[str, Rows] | None = None,
+    numbers: Sequence[str] = (),
+    weight: str | None = None,
+    max_length: int | Mapping[str, int] | None = None,
+    test: float | str | Split = 0.2,
+    labels: str = "binary",
+    local: Collection[str] = (),
+    target: tuple[str, int | None] | None = None,
+    seed: int = 0,
+    name: str = "data",
+) -> Layout:
+    """A Layout from what people write, or a DataError."""
+    if isinstance(features, str) or not features:
+        raise DataError(
+            f"features is {features!r}, but must list columns, or map columns to tables."
+        )
+    if isinstance(numbers, str):
+        raise DataError(f"numbers is {numbers!r}, but must list columns.")
+    if labels not in LABELS:
+        raise DataError(f"labels is {labels!r}, but must be one of {', '.join(LABELS)}.")
+    fields = dict(features) if isinstance(features, Mapping) else {f: f for f in features}
+    for column in numbers:
+        if column in fields:
+            raise DataError(f"Column {column!r} is both an id and a number: name it in one place.")
+    for table, how in (tables or {}).items():
+        if table not in fields.values():
+            raise DataError(f"No field reads table {table!r}: leave it out.")
+        if not isinstance(how, int | Vocabulary | Hashed):
+            raise DataError(
+                f"Table {table!r} has {how!r} rows: give a whole number above 0, a Vocabulary, "
+                "or Hashed."
+            )
+    limits = max_length if isinstance(max_length, Mapping) else dict.fromkeys(fields, max_length)
+    for column, most in limits.items():
+        if column not in fields:
+            raise DataError(f"max_length names {column!r}, which is not among the features.")
+        if most is not None and (not isinstance(most, int) or most < 1):
+            raise DataError(
+                f"max_length of column {column!r} is {most!r}: give a whole number above 0."
+            )
+    return Layout(
+        client=client,
+        label=label,
+        fields=fields,
+        tables=dict(tables or {}),
+        numbers=tuple(numbers),
+        weight=weight,
+        max_length=max_length,
+        split=as_split(test),
+        labels=labels,
+        local=frozenset(local),
+        target=target,
+        seed=seed,
+        name=name,
+    )
+
+
+def as_facts(its: Layout) -> dict[str, Any]:
+    """A layout in what JSON knows; equal exactly if the layouts are."""
+    return {
+        "client": its.client,
+        "label": its.label,
+        "fields": list(map(list, its.fields.items())),
+        "tables": [[table, repr(how)] for table, how in sorted(its.tables.items())],
+        "numbers": list(its.numbers),
+        "weight": its.weight,
+        "max_length": [[column, its.longest(column)] for column in its.fields],
+        "split": repr(its.split),
+        "labels": its.labels,
+        "local": sorted(its.local),
+        "target": None if its.target is None else list(its.target),
+        "seed": its.seed,
+        "name": its.name,
+    }

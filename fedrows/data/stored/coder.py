@@ -1,0 +1,94 @@
+"""Features of a streamed table as whole numbers, before all of their values are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedrows.data.frames import Lists, Raw, cut_note, zero_note
+from fedrows.data.layout import Layout
+from fedrows.data.stored.arrow import ParquetTable, Words, as_lists, as_numpy, decoded
+from fedrows.data.vocabulary import Hashed, Vocabulary, hashed, no_order
+from fedrows.errors import DataError
+
+
+class Coder:
+    """Features as whole numbers: rows where a table has them at once, else codes of values."""
+
+    def __init__(self, table: ParquetTable, layout: Layout) -> None:
+        self.layout = layout
+        self.lists = {c for c in layout.fields if table.is_list(c)}
+        self.padded = {layout.fields[c] for c in self.lists}
+        self.words: dict[str, Words] = {}  # of the tables whose values are no whole numbers
+        self.cut = dict.fromkeys(layout.fields, 0)
+        self.zeros = dict.fromkeys(layout.fields.values(), 0)
+        for name in dict.fromkeys(layout.fields.values()):
+            mine = [c for c, its in layout.fields.items() if its == name]
+            whole = {table.is_whole(c) for c in mine}
+            if isinstance(layout.rows(name), Vocabulary):
+                if len(whole) > 1:
+                    raise no_order(name, dict.fromkeys(mine))
+                if whole == {False}:
+                    self.words[name] = Words()
+
+    def code(self, column: str, array: Any, first: int) -> Raw:
+        """A batch of a feature, as codes."""
+        if column not in self.lists:
+            flat = array.flatten() if array.type.num_fields else array
+            width = (len(flat) // len(array),) if array.type.num_fields else ()
+            return self._codes(column, decoded(flat), first, None).reshape(len(array), *width)
+        values, offsets = as_lists(array)
+        lists = Lists(np.arange(len(values)), offsets)
+        most = self.layout.longest(column)
+        if most is not None and (too_long := int((np.diff(offsets) > most).sum())):
+            self.cut[column] += too_long
+            lists = lists.last(most)
+            values = values.take(lists.values)
+        return Lists(self._codes(column, decoded(values), first, lists.offsets), lists.offsets)
+
+    def _codes(
+        self, column: str, values: Any, first: int, offsets: np.ndarray | None
+    ) -> np.ndarray:  # fmt: skip
+        table = self.layout.fields[column]
+        how, padded = self.layout.rows(table), table in self.padded
+        if table in self.words:
+            return self.words[table].codes(values)
+        if isinstance(how, Hashed):
+            different = values.dictionary_encode()
+            rows = hashed(column, as_numpy(different.dictionary), how.rows, padded)
+            return rows[different.indices.to_numpy(zero_copy_only=False)]
+        found = as_numpy(values)
+        if isinstance(how, int):
+            self._check(column, found, how, first, offsets)
+            if padded:
+                self.zeros[table] += int((found == 0).sum())
+        return found.astype(np.int64, copy=False)
+
+    def _check(
+        self, column: str, ids: np.ndarray, rows: int, first: int, offsets: np.ndarray | None
+    ) -> None:  # fmt: skip
+        table = self.layout.fields[column]
+        if ids.dtype.kind not in "iu":
+            kind = "text" if ids.dtype.kind == "O" else f"{ids.dtype} values"
+            raise DataError(
+                f"Column {column!r} holds {kind}, but ids of a table of given size are whole "
+                f"numbers: leave table {table!r} out of `tables` to get a vocabulary."
+            )
+        bad = (ids < 0) | (ids >= rows)
+        if bad.any():
+            at = int(np.argmax(bad))
+            example = at if offsets is None else int(np.searchsorted(offsets, at, "right")) - 1
+            raise DataError(
+                f"Column {column!r} of example {first + example} has id {ids[at]}, outside "
+                f"table {table!r} of {rows} rows: ids go from 0 to {rows - 1}."
+            )
+
+    def notes(self, rows: int) -> list[str]:
+        """What is to be said about lists."""
+        said = [
+            cut_note(c, cut, rows, self.layout.longest(c) or 0)
+            for c, cut in self.cut.items()
+            if cut
+        ]
+        return said + [zero_note(table, zeros) for table, zeros in self.zeros.items() if zeros]

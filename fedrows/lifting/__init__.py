@@ -1,0 +1,1 @@
+"""Any plain module, trained for a whole cohort at once."""

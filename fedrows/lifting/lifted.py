@@ -1,0 +1,369 @@
+"""Any plain module, written for ONE client with ordinary embeddings, lifted over a cohort."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedrows.data.batches import Batch
+from fedrows.data.examples import Examples
+from fedrows.data.federation import FederatedData
+from fedrows.lifting.liftable import check_layers, embeddings_of
+from fedrows.lifting.measuring import Measuring
+from fedrows.lifting.stand_ins import StandIns
+from fedrows.lifting.traced import Traced
+from fedrows.lifting.trial import try_out
+from fedrows.model import LOSSES, Loss, Model, logistic_loss, sigmoid, square_loss
+from fedrows.nn import context
+from fedrows.nn.start import start_of
+from fedrows.rows.index import Index
+from fedrows.rows.params import Params, Submodels, join
+from fedrows.rows.schema import Schema, Table
+from fedrows.tables import Beside, Given, SparseTable, Start, whole
+
+# A cohort's dense tensors, fields, weights and keys: what every client has of its own.
+_Own = tuple[Mapping[str, Tensor], Mapping[str, Tensor], Tensor, Tensor | None]
+_SLOPES: dict[Loss, Loss] = {  # the derivative by the score, where it is known
+    logistic_loss: lambda scores, label: sigmoid(scores).sub_(label),
+    square_loss: torch.sub,
+}
+
+
+class Lifted(Model):
+    """Any module for one client, lifted over a cohort by `torch.func.vmap`.
+
+    `module(**fields)` takes ids of shape (B,) or (B, L), and numbers, by field name and returns a
+    score for each example: (B,), or (B, C) for classes. Tables are found by name: table "item" is
+    the submodule `item`, or what `embeddings` maps it to; where that is several submodules, as in
+    `{"item": ["linear", "factors"]}`, a row of the table is a row of each, side by side. Embeddings
+    named in `dense`, such as one of positions, belong to no table: every client holds them whole.
+    The module itself is never changed; its numbers are where training starts, and its parts train
+    in the mode (`train()` or `eval()`) they are in. An embedding on the device "meta" has no
+    numbers: its rows start from N(0, 1), or as `nn.start.start_` has said, each when it is read.
+
+    While it trains, an id is a place in the cohort's block; id 0 of a padded table stays 0, so a
+    mask such as `history != 0` means the same as ever. Dropout is drawn by counters.
+
+    A module that cannot be lifted trains `one_by_one`, slower, with the same results. `note` says
+    what is worth knowing about how it trains.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: FederatedData,
+        embeddings: Mapping[str, str | Sequence[str]] | None = None,
+        loss: Loss | None = None,
+        *,
+        dense: Sequence[str] = (),
+        one_by_one: bool = False,
+    ) -> None:
+        self.module = module
+        self.loss = loss or LOSSES[data.labels]
+        self.one_by_one = one_by_one
+        self._copies: dict[int, nn.Module] = {}  # by thread
+        self._parts = list(module.modules())
+        self._traced = Traced(self._found)
+        self._padded = data.padded
+        self._tables_of = dict(data.fields)
+        paths = embeddings_of(module, data.tables, data.padded, embeddings or {}, dense)
+        check_layers(module, one_by_one)
+        numbers = dict(module.named_parameters())
+        self._weights = {table: [f"{path}.weight" for path in its] for table, its in paths.items()}
+        self._widths = {
+            table: [numbers[name].shape[1] for name in names]
+            for table, names in self._weights.items()
+        }
+        rows = {name for names in self._weights.values() for name in names}
+        self._dense = [name for name, x in numbers.items() if x.requires_grad and name not in rows]
+        self.schema = Schema(
+            {table: Table(data.tables[table], sum(its)) for table, its in self._widths.items()},
+            {name: tuple(numbers[name].shape) for name in self._dense},
+        )
+        self._measuring = Measuring(module)
+        self._measured: dict[str, Tensor] = {}
+        self._still: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
+        self._nothing: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
+        self._stand_ins: StandIns | None = StandIns()
+        self.note = try_out(self, data)
+        if not self._stand_ins.used:
+            self._stand_ins = None  # they would cost time in every operation
+        if one_by_one:
+            name = type(module).__name__
+            self.note = f"{name} is trained one client after another, at one_by_one's request."
+
+    def start(self) -> Params:
+        starts, dense = self.starts()
+        tables = {
+            table: whole(SparseTable.untouched(starts[table], its.rows))
+            for table, its in self.schema.tables.items()
+        }
+        return Params(tables, {name: x.clone() for name, x in dense.items()})
+
+    def starts(self) -> tuple[dict[str, Start], dict[str, Tensor]]:
+        numbers = {name: x.detach() for name, x in self.module.named_parameters()}
+        starts: dict[str, Start] = {}
+        for table, names in self._weights.items():
+            parts = [self._start_of(name, numbers[name]) for name in names]
+            starts[table] = parts[0] if len(parts) == 1 else Beside(parts)
+        return starts, {name: numbers[name] for name in self._dense}
+
+    def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor:
+        with self.evaluating():
+            return self._call(self._numbers(params.tables, params.dense), fields)
+
+    def calibrate(self, params: Params, examples: Examples) -> None:
+        if not self._measuring.layers:
+            return
+        numbers = self._numbers(params.tables, params.dense)
+        names = self._measuring.buffers_of_layers()
+        inside = {f"module.{n}": x.clone() if n in names else x for n, x in numbers.items()}
+        with self.evaluating():
+            functional_call(self._measuring, inside, (examples,))
+        self._measured = {name: inside[f"module.{name}"] for name in names}
+        self._still.clear()
+
+    def export(self, params: Params) -> dict[str, Tensor]:
+        """The trained numbers as a state dict of the module."""
+        tables = {table: whole(x) for table, x in params.tables.items()}
+        trained = {name: x.contiguous() for name, x in self._by_name(tables).items()}
+        trained |= params.dense
+        state = self.module.state_dict()
+        state |= {name: x.to(state[name]) for name, x in self._measured.items() if name in state}
+        first: dict[Tensor, str] = {}  # a tensor that has two names was trained under the first
+        for name, x in self.module.named_parameters(remove_duplicate=False):
+            state[name] = trained.get(first.setdefault(x, name), state[name])
+        return state
+
+    def gradient(self, block: Submodels, batch: Batch) -> Submodels:
+        if not self.one_by_one:
+            return self._gradient(block, batch)
+        parts = []
+        for k in range(len(batch.label)):
+            own, its_batch = block.slice(k, k + 1), self._batch_of(batch, block.index, k)
+            parts.append(self._gradient(own, its_batch))
+        return join(block.index, parts)
+
+    @property
+    def untraced(self) -> str | None:
+        """What to say if steps are not replayed from a trace, once that has turned out."""
+        if self._traced.why is None:
+            return None
+        name = type(self.module).__name__
+        return f"{name} trains without a trace of its steps, which is slower: {self._traced.why}."
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The module in evaluation, recording no gradient; its modes come back afterwards."""
+        modes = {part: part.training for part in self.module.modules()}
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for part, training in modes.items():
+                part.training = training
+
+    def fixed(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Buffers and frozen parameters, which nobody trains, where and as the numbers are."""
+        if (device, dtype) not in self._still:
+            found = {name: x.clone() for name, x in self.module.named_buffers()} | self._measured
+            for name, x in self.module.named_parameters():
+                if not x.requires_grad:
+                    found[name] = x.detach()
+            self._still[device, dtype] = {
+                name: x.to(device, dtype if x.is_floating_point() else x.dtype)
+                for name, x in found.items()
+            }
+        return self._still[device, dtype]
+
+    def _gradient(self, block: Submodels, batch: Batch) -> Submodels:
+        """The gradients of clients that are computed together."""
+        like = next(iter(block.rows.values()))
+        groups: dict[str, Mapping[str, Tensor]] = {
+            "rows": block.rows,
+            "dense": block.dense,
+            "fixed": self.fixed(like.device, like.dtype),
+            "nothing": {table: self._row_of_nothing(table, like) for table in self._padded},
+            "ids": batch.ids,
+            "numbers": batch.numbers,
+        }
+        given = {f"{group}/{n}": x for group, own in groups.items() for n, x in own.items()}
+        given["label"] = batch.label
+        if batch.weight is not None:
+            given["weight"] = batch.weight
+        if batch.key is not None:
+            given["key"] = batch.key
+        if self.one_by_one or like.is_cuda:
+            found = self._found(given)
+        else:
+            state = (self.loss, *(part.training for part in self._parts))
+            found = self._traced(given, [f"rows/{table}" for table in block.rows], state)
+        split = len(block.rows)
+        return Submodels(
+            block.index,
+            dict(zip(block.rows, found[:split], strict=True)),
+            dict(zip(block.dense, found[split:], strict=True)),
+        )
+
+    def _found(self, given: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        """The gradients by rows and by dense tensors, all of whose inputs have names."""
+
+        def of(group: str) -> dict[str, Tensor]:
+            own = f"{group}/"
+            return {n.removeprefix(own): x for n, x in given.items() if n.startswith(own)}
+
+        rows = {table: x.detach().requires_grad_() for table, x in of("rows").items()}
+        dense = {name: x.detach().requires_grad_() for name, x in of("dense").items()}
+        label, weight, key = (given.get(name) for name in ("label", "weight", "key"))
+        assert label is not None
+        every = weight
+        if every is None:
+            every = next(iter(rows.values())).new_ones(()).expand(label.shape)
+        whole, fields = self._with_nothing(rows, of("nothing"), of("ids"))
+        fields |= of("numbers")
+        own = (dense, fields, every, key)
+        scores = self._scores(whole, of("fixed"), own)  # (K, B) or (K, B, C)
+        slope = self._slope(scores.detach(), label, weight)
+        leaves = [*rows.values(), *dense.values()]
+        return _apart(torch.autograd.grad(scores, leaves, slope, materialize_grads=True))
+
+    def _scores(self, rows: Mapping[str, Tensor], fixed: Mapping[str, Tensor], own: _Own) -> Tensor:
+        """The scores of every client's examples: (K, B) or (K, B, C)."""
+        dense, fields, weight, key = own
+        if self.one_by_one:
+            first = ({n: x[0] for n, x in dense.items()}, {n: x[0] for n, x in fields.items()})
+            only = None if key is None else key[0]
+            return self._client_scores(rows, fixed, *first, weight[0], only)[None]
+        over = (None, None, 0, 0, 0, None if key is None else 0)
+        return vmap(self._client_scores, in_dims=over)(rows, fixed, *own)
+
+    def _client_scores(
+        self,
+        rows: Mapping[str, Tensor],
+        fixed: Mapping[str, Tensor],
+        dense: Mapping[str, Tensor],
+        fields: Mapping[str, Tensor],
+        weight: Tensor,
+        key: Tensor | None,
+    ) -> Tensor:
+        """One client's scores; its ids address the block, so `rows` is the whole block."""
+        on_gpu = next(iter(rows.values())).is_cuda
+        # Also where no trace pays for them: when a run is resumed, it is not traced at once.
+        lifted = on_gpu or not self.one_by_one
+        stand_ins = self._stand_ins or (StandIns() if lifted else nullcontext())
+        with context.step(weight, key) as step, stand_ins:
+            scores: Tensor = self._call({**fixed, **self._by_name(rows), **dense}, fields)
+        self.random = self.random or step.calls > 0  # known from the trial on
+        return scores
+
+    def _slope(self, scores: Tensor, label: Tensor, weight: Tensor | None) -> Tensor:
+        """The gradient of each client's mean loss by its scores."""
+        share = scores.new_full((), 1 / label.shape[1]).expand(label.shape)  # (K, B)
+        if weight is not None:
+            whole = weight.sum(1, keepdim=True)
+            share = weight / torch.where(whole > 0, whole, 1)
+        if self.loss in _SLOPES:
+            return _SLOPES[self.loss](scores, label).mul_(share)
+        with torch.enable_grad():
+            free = scores.requires_grad_()
+            losses = (
+                self.loss(free[0], label[0])[None]
+                if self.one_by_one
+                else vmap(self.loss)(free, label)
+            )
+            return torch.autograd.grad(losses, free, share)[0]
+
+    def _with_nothing(
+        self, rows: Mapping[str, Tensor], nothing: Mapping[str, Tensor], ids: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The block with row 0 of the module in front of every padded table, and ids that fit."""
+        whole = dict(rows)
+        for table, first in nothing.items():
+            whole[table] = torch.cat([first, rows[table]])
+        fields = {
+            name: places + 1 if self._tables_of[name] in self._padded else places
+            for name, places in ids.items()
+        }
+        return whole, fields
+
+    def _batch_of(self, batch: Batch, index: Mapping[str, Index], k: int) -> Batch:
+        """One client's batch, its places counted from the beginning of its own rows."""
+        ids = {}
+        for name, places in batch.ids.items():
+            table = self._tables_of[name]
+            own = places[k : k + 1]
+            moved = own - int(index[table].splits[k])
+            ids[name] = torch.where(own < 0, -1, moved) if table in self._padded else moved
+        weight, key = (None if x is None else x[k : k + 1] for x in (batch.weight, batch.key))
+        numbers = {name: x[k : k + 1] for name, x in batch.numbers.items()}
+        return Batch(ids, batch.label[k : k + 1], weight, None, numbers, key)
+
+    def _call(self, numbers: dict[str, Tensor], fields: Mapping[str, Tensor]) -> Any:
+        return functional_call(self._own_module(), numbers, args=(), kwargs=dict(fields))
+
+    def _own_module(self) -> nn.Module:
+        """The module, or a copy for a thread that computes beside the main one.
+
+        A call puts its numbers into the module for as long as it runs, so threads cannot share one.
+        The copy has the same tensors.
+        """
+        if threading.current_thread() is threading.main_thread():
+            return self.module
+        thread = threading.get_ident()
+        if thread not in self._copies:
+            tensors = (*self.module.parameters(), *self.module.buffers())
+            self._copies[thread] = copy.deepcopy(self.module, {id(x): x for x in tensors})
+        return self._copies[thread]
+
+    def _numbers(
+        self, rows: Mapping[str, Tensor], dense: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Everything the module has numbers for, by the module's own names."""
+        like = next(iter(rows.values()))
+        return self.fixed(like.device, like.dtype) | self._by_name(rows) | dict(dense)
+
+    def _by_name(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weight of each embedding: the columns that it has in its table's rows."""
+        found: dict[str, Tensor] = {}
+        for table, names in self._weights.items():
+            its = rows[table].split(self._widths[table], 1) if len(names) > 1 else [rows[table]]
+            found |= zip(names, its, strict=True)
+        return found
+
+    def _row_of_nothing(self, table: str, like: Tensor) -> Tensor:
+        """Row 0 of a padded table, which no client holds or moves: (1, width)."""
+        found = self._nothing.setdefault((like.device, like.dtype), {})
+        if table not in found:
+            found[table] = self.starts()[0][table](torch.zeros(1, dtype=torch.int64)).to(like)
+        return found[table]
+
+    def _start_of(self, name: str, weight: Tensor) -> Start:
+        """The start values of an embedding: its own, or drawn if it has none."""
+        if not weight.is_meta:
+            return Given(weight)
+        part = self.module.get_submodule(name.removesuffix(".weight"))
+        assert isinstance(part, nn.Embedding)
+        start: Start = getattr(part, "start", None) or start_of(part, name)
+        return start
+
+
+def _apart(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients, each in memory of its own: they are changed in place.
+
+    Autograd gives both a and b of a + b the same tensor.
+    """
+    seen: set[int] = set()
+    found = []
+    for x in gradients:
+        shared = x.data_ptr() in seen or 0 in x.stride()
+        seen.add(x.data_ptr())
+        found.append(x.clone(memory_format=torch.contiguous_format) if shared else x)
+    return found

@@ -1,0 +1,90 @@
+"""Heat: how many clients hold each row, and the correction that FedSubAvg derives from it.
+
+    count[m] = Σ w_i over the clients i with m ∈ S(i),   total = Σ w_i over all clients
+
+Unit weights give the paper's n_m and N, example counts its weighted form. The weights must be
+those of the mean. Kept sparse: only rows that somebody holds have an entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedrows.rows.index import Index
+
+
+@dataclass(frozen=True, eq=False)
+class Heat:
+    """The heat of one table."""
+
+    ids: Tensor  # (H,), sorted
+    counts: Tensor  # (H,), float64
+    total: float
+    _factors: dict[tuple[float | None, float, torch.dtype], Tensor] = field(
+        default_factory=dict, repr=False
+    )
+
+    def correction(
+        self,
+        index: Index,
+        dtype: torch.dtype = torch.float64,
+        cap: float | None = None,
+        alpha: float = 1.0,
+    ) -> Tensor:
+        """min(cap, (total / count)^alpha) for every entry of an index; 1 where nobody counted."""
+        key = (cap, alpha, dtype)
+        if key not in self._factors:
+            factors = torch.where(self.counts > 0, self.total / self.counts, 1.0) ** alpha
+            self._factors[key] = factors.clamp(max=torch.inf if cap is None else cap).to(dtype)
+        factors = self._factors[key]
+        if index.place is not None and index.held is self.ids:
+            return factors.index_select(0, index.place)
+        return self._look_up(factors, index.ids, missing=1.0)
+
+    @property
+    def dispersion(self) -> float:
+        """max n_m / min n_m over the rows that somebody holds."""
+        held = self.counts[self.counts > 0]
+        return float(held.max() / held.min()) if len(held) else float("nan")
+
+    def between(self, low: int, high: int) -> Heat:
+        """The heat of the rows low … high−1 alone: one group of features in a shared table."""
+        inside = (self.ids >= low) & (self.ids < high)
+        return Heat(self.ids[inside], self.counts[inside], self.total)
+
+    def of(self, ids: Tensor) -> Tensor:
+        """The count of each id of any shape; 0 where nobody holds it."""
+        return self._look_up(self.counts, ids, missing=0.0)
+
+    def changed(self, ids: Tensor, counts: Tensor, total: float) -> Heat:
+        """The heat after some counts (R,) were added at ids (R,), or taken away; ids may repeat.
+
+        Costs O(rows that somebody holds), not the sum over all clients.
+        """
+        every, place = torch.unique(torch.cat([self.ids, ids]), return_inverse=True)
+        sums = torch.zeros(len(every), dtype=torch.float64, device=every.device)
+        sums.index_add_(0, place, torch.cat([self.counts, counts.to(torch.float64)]))
+        held = sums > 1e-9 * self.total  # what is left of a sum that was taken away again
+        return Heat(every[held], sums[held], self.total + total)
+
+    def _look_up(self, values: Tensor, ids: Tensor, missing: float) -> Tensor:
+        """The value that stands at each id, by binary search."""
+        if not len(self.ids):
+            return torch.full(ids.shape, missing, dtype=values.dtype, device=ids.device)
+        place = torch.searchsorted(self.ids, ids).clamp_(max=len(self.ids) - 1)
+        return torch.where(self.ids[place] == ids, values[place], missing)
+
+
+def heat_of(index: Index, weights: Tensor) -> Heat:
+    """The heat that a federation's index sets and its clients' weights (N,) add up to."""
+    if index.held is not None and index.place is not None:
+        held, place = index.held, index.place
+    else:
+        held, place = torch.unique(index.ids, return_inverse=True)
+    weights = weights.to(torch.float64)
+    counts = torch.zeros(len(held), dtype=torch.float64, device=held.device)
+    counts.index_add_(0, place, index.spread(weights))
+    return Heat(held, counts, float(weights.sum()))

@@ -1,0 +1,174 @@
+"""Where a run stands, in one file: every tensor of a simulation, and its round in the header.
+
+The file is plain safetensors, so reading one never runs code. It is written beside its place and
+moved into it in one step: a checkpoint that is there is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedrows.errors import FedrowsError, RunFolderError
+from fedrows.files.whole import placing, reason
+from fedrows.simulator.chunks import Chunks
+from fedrows.tables import Mark
+
+if TYPE_CHECKING:
+    from fedrows.simulation import Simulation
+
+FORMAT = 1
+PRIVATE = "private/"  # what goes before the names of tensors whose shapes a run decides as it goes
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a checkpoint says beside its tensors."""
+
+    round: int
+    seconds: float
+    bytes_down: float
+    bytes_up: float
+    format: int = FORMAT
+    private: dict[str, Any] | None = None  # the accounts of a private run
+    chunks: tuple[int, int] | None = None  # how its cohorts are cut, once that was measured
+    tables: Mark | None = None  # where mapped tables stand
+
+
+def save(path: Path, simulation: Simulation) -> None:
+    """Writes where the simulation stands, or raises an OSError and leaves an older file alone."""
+    safetensors = _safetensors()
+    progress = simulation.progress
+    private, shelf = getattr(simulation, "private", None), progress.shelf
+    mark = None if shelf is None else shelf.sync()
+    standing = Standing(
+        progress.round,
+        simulation.seconds,
+        progress.bytes_down,
+        progress.bytes_up,
+        private=None if private is None else private.state(),
+        chunks=_chunks(simulation),
+        tables=mark,
+    )
+    tensors = {name: x.detach().contiguous() for name, x in simulation.tensors().items()}
+    if private is not None:
+        tensors |= {f"{PRIVATE}{name}": x.contiguous() for name, x in private.tensors().items()}
+    with placing(path) as part:
+        try:
+            safetensors.torch.save_file(tensors, part, {"fedrows": json.dumps(asdict(standing))})
+        except safetensors.SafetensorError as error:
+            # The disk's own errors arrive as text: "… No space left on device (os error 28)".
+            found = re.search(r"os error (\d+)", str(error))
+            if found is None:
+                raise
+            raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
+        part.chmod(0o644)  # the library makes it for its owner alone
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+    if shelf is not None and mark is not None:
+        shelf.saved(mark)
+
+
+def standing(path: Path) -> Standing:
+    """What a checkpoint says beside its tensors; only the header is read."""
+    with _opened(path) as file:
+        return _standing(path, file)
+
+
+def restore_(simulation: Simulation, path: Path) -> None:
+    """Brings a new simulation to where the checkpoint stands."""
+    with _opened(path) as file:
+        at = _standing(path, file)
+        if (at.tables is None) != (simulation.progress.shelf is None):
+            kind = "in memory" if at.tables is None else "mapped"
+            raise RunFolderError(f"{path} does not belong to this run: its tables are {kind}.")
+        tensors = {}
+        for name, mine in simulation.tensors().items():
+            if name not in file.keys():  # noqa: SIM118 - not a dict
+                raise RunFolderError(f"{path} does not belong to this run: it lacks {name!r}.")
+            found = file.get_tensor(name)
+            if (found.shape, found.dtype) != (mine.shape, mine.dtype):
+                raise RunFolderError(
+                    f"{path} does not belong to this run: its {name!r} is {_kind(found)}, "
+                    f"not {_kind(mine)}."
+                )
+            tensors[name] = found
+        loose = {
+            name.removeprefix(PRIVATE): file.get_tensor(name)
+            for name in file.keys()  # noqa: SIM118 - not a dict
+            if name.startswith(PRIVATE)
+        }
+    private = getattr(simulation, "private", None)
+    if (private is None) != (at.private is None):
+        raise RunFolderError(f"{path} does not belong to this run: its privacy is another.")
+    shelf = simulation.progress.shelf
+    if shelf is not None and at.tables is not None:
+        shelf.go_back(at.tables)
+    simulation.restore_(tensors, at.round, at.seconds)
+    if private is not None and at.private is not None:
+        private.restore_(loose, at.private, at.round)
+    simulation.progress.bytes_down, simulation.progress.bytes_up = at.bytes_down, at.bytes_up
+    if at.chunks is not None:
+        simulation.simulated.chunks = Chunks(*at.chunks)
+
+
+def _chunks(simulation: Simulation) -> tuple[int, int] | None:
+    """How a run cuts its cohorts: another way would change last bits."""
+    fleet = getattr(simulation, "simulated", None)
+    if fleet is None or fleet.chunks is None:
+        return None
+    return fleet.chunks.clients, fleet.chunks.at_a_time
+
+
+def _opened(path: Path) -> Any:
+    """The checkpoint, open for reading."""
+    safetensors = _safetensors()
+    if not path.is_file():
+        raise RunFolderError(
+            f"There is no checkpoint {path}: start the run again with --overwrite."
+        )
+    try:
+        return safetensors.safe_open(path, framework="pt", device="cpu")
+    except safetensors.SafetensorError as error:
+        raise RunFolderError(
+            f"{path} is cut short or not a checkpoint: start the run again with --overwrite."
+        ) from error
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read ({reason(error)}).") from error
+
+
+def _standing(path: Path, file: Any) -> Standing:
+    try:
+        said = json.loads((file.metadata() or {})["fedrows"])
+        if said["format"] != FORMAT:
+            raise RunFolderError(
+                f"{path} has format {said['format']!r}, but this fedrows reads format {FORMAT}: "
+                "start the run again with --overwrite."
+            )
+        if said.get("tables"):
+            said["tables"] = Mark(**said["tables"])
+        return Standing(**said)
+    except (KeyError, ValueError, TypeError):
+        raise RunFolderError(
+            f"{path} is not a checkpoint of fedrows: start the run again with --overwrite."
+        ) from None
+
+
+def _kind(x: Any) -> str:
+    return f"{x.dtype} of shape {tuple(x.shape)}".removeprefix("torch.")
+
+
+def _safetensors() -> Any:
+    """The package, which only checkpoints need."""
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError:
+        raise FedrowsError(
+            "Checkpoints need the package safetensors: pip install fedrows[cli]."
+        ) from None
+    return safetensors

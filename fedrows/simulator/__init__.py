@@ -1,0 +1,1 @@
+"""The simulated fleet, and every fast way to run it."""

@@ -1,0 +1,240 @@
+"""Local training as a CUDA graph: recorded once for a cohort's shape, then replayed every round.
+
+A step is a few hundred small operations, and launching one takes longer than its work. So the
+steps of `client.step_` are recorded as they are, on buffers that stay where they are:
+
+    rows       as long as the largest cohort seen, and a bit; what lies behind the cohort's own
+               rows is nobody's, and its gradient is 0
+    batches    looked up on the GPU; what tells a round from another (keys, sizes, where a client's
+               examples and rows begin) is copied there, in one piece
+    recorded   all steps, where every client takes as many, else one that is replayed
+
+Nothing here waits for the GPU, so the host prepares the next round while this one is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedrows.algorithm import Algorithm, Round
+from fedrows.client import Upload, step_, upload
+from fedrows.data.batches import (
+    Batch,
+    Facts,
+    LocalData,
+    drawn,
+    facts,
+    nth_shuffled,
+    shuffled,
+    steps_of,
+    with_keys,
+)
+from fedrows.model import Model
+from fedrows.plan import Plan
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
+
+_SPARE = 1.25  # room to record for, over what is needed now
+
+
+class Graphed:
+    """`client.train` on a GPU.
+
+    Raises a RuntimeError if the model or the algorithm does what cannot be recorded.
+    """
+
+    def __init__(self, model: Model, algorithm: Algorithm, plan: Plan) -> None:
+        self._of = model, algorithm, plan
+        self._recordings: dict[int, _Recording] = {}  # by K
+        self._pool: Any = None  # of memory, which all recordings share
+
+    def train(
+        self,
+        local: LocalData,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        round_: Round,
+    ) -> Upload:
+        """What `client.train` would give."""
+        _, algorithm, plan = self._of
+        count = len(local.clients)
+        found = self._recordings.get(count)
+        if found is None or not found.fits(local, start):
+            self._recordings.pop(count, None)
+            found = _Recording(*self._of, local, start, sent, kept)
+            found.load_(local, start, sent, kept, round_)
+            self._pool = found.record(self._pool)
+            self._recordings[count] = found
+        found.load_(local, start, sent, kept, round_)
+        update = found.replay(local, start)
+        return upload(algorithm, local, update, sent, kept, plan, round_)
+
+    def forget(self) -> None:
+        """Gives the memory of all recordings back."""
+        self._recordings.clear()
+        self._pool = None
+        torch.cuda.empty_cache()
+
+
+class _Recording:
+    """The local training of K clients with room for so many rows."""
+
+    def __init__(
+        self,
+        model: Model,
+        algorithm: Algorithm,
+        plan: Plan,
+        local: LocalData,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+    ) -> None:
+        self.model, self.algorithm, self.plan, self.local = model, algorithm, plan, local
+        self.device, self.clients = local.label.device, len(local.clients)
+        self.tables = list(start.index)
+        self.capacity = {table: room(len(rows)) for table, rows in start.rows.items()}
+        whole = (4 + len(self.tables), self.clients)
+        self.facts = torch.zeros(whole, dtype=torch.int64, device=self.device)
+        self.lr: float | Tensor = plan.lr  # what is the same in every round is recorded as it is
+        if plan.lr_decay != 1:
+            self.lr = torch.zeros((), dtype=plan.torch_dtype, device=self.device)
+        self.start, self.here = self._buffers(start), self._buffers(start)
+        self.sent, self.kept = (None if x is None else self._buffers(x) for x in (sent, kept))
+        self.one_by_one = plan.batches == "epoch"  # steps, not clients
+        examples = room(int(local.sizes.sum())) if self.one_by_one else 0
+        self.order = torch.zeros(plan.epochs, examples, dtype=torch.int64, device=self.device)
+        self.step = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.graph = torch.cuda.CUDAGraph()
+
+    def fits(self, local: LocalData, start: Submodels) -> bool:
+        """Whether there is room for a cohort."""
+        if self.one_by_one and int(local.sizes.sum()) > self.order.shape[1]:
+            return False
+        return all(len(rows) <= self.capacity[table] for table, rows in start.rows.items())
+
+    def load_(
+        self,
+        local: LocalData,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        round_: Round,
+    ) -> None:
+        """Copies a round's numbers to where the recording reads them."""
+        known = facts(local, start.index, self.plan, round_.number, self.model.random)
+        self.facts.copy_(known, non_blocking=True)
+        if isinstance(self.lr, Tensor):
+            self.lr.fill_(round_.lr)
+        _copy_(self.start, start)
+        for mine, given in ((self.sent, sent), (self.kept, kept)):
+            if mine is not None and given is not None:
+                _copy_(mine, given)
+        if self.one_by_one:
+            order = shuffled(local, Facts(self.facts, self.tables), self.plan)
+            self.order[:, : order.shape[1]] = order
+
+    def record(self, pool: Any) -> Any:
+        """Records the steps, after they have run once for real, as CUDA asks for."""
+        aside = torch.cuda.Stream(self.device)
+        aside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(aside):
+            self._run(warm_up=True)
+        torch.cuda.current_stream(self.device).wait_stream(aside)
+        with torch.cuda.graph(self.graph, pool=pool):
+            self._run()
+        return self.graph.pool()
+
+    def replay(self, local: LocalData, start: Submodels) -> Submodels:
+        """The update of the cohort that was loaded last."""
+        if self.one_by_one:
+            _copy_(self.here, self.start)
+            self.step.zero_()
+            for _ in range(int(steps_of(local, self.plan).max())):
+                self.graph.replay()
+            self.here.add_(self.start, -1)
+        else:
+            self.graph.replay()
+        rows = {table: self.here.rows[table][: len(x)] for table, x in start.rows.items()}
+        return Submodels(start.index, rows, self.here.dense).map(torch.clone)
+
+    def _run(self, warm_up: bool = False) -> None:
+        """What is recorded."""
+        known = Facts(self.facts, self.tables)
+        index = {table: self._index(known, table) for table in self.tables}
+        start, here, sent, kept = (
+            None if x is None else replace(x, index={t: index[t] for t in x.rows})
+            for x in (self.start, self.here, self.sent, self.kept)
+        )
+        assert start is not None
+        assert here is not None
+        with torch.inference_mode(self.model.closed_form):
+            if not self.one_by_one:
+                _copy_(here, start)
+            step_(
+                self.model,
+                self.algorithm,
+                here,
+                start,
+                sent,
+                kept,
+                self.local.local,
+                self.plan.clip,
+                self.lr,
+                self._stream(known, 1 if warm_up else None),
+            )
+            if not self.one_by_one:
+                here.add_(start, -1)
+
+    def _stream(self, known: Facts, most: int | None) -> Iterator[Batch]:
+        if self.one_by_one:
+            batch = nth_shuffled(self.local, known, self.plan, self.order, self.step)
+            found = iter([batch])
+        else:
+            found = drawn(self.local, known, self.plan)
+        if self.model.random:
+            found = with_keys(found, known, self.step if self.one_by_one else 0)
+        for count, batch in enumerate(found):
+            if count == most:
+                return
+            yield batch
+        if self.one_by_one:
+            self.step += 1
+
+    def _index(self, known: Facts, table: str) -> Index:
+        """An index of as many entries as there is room for; the last client owns the spare ones."""
+        entries = torch.arange(self.capacity[table], device=self.device)
+        found = Index(entries, torch.zeros(self.clients + 1, dtype=torch.int64))
+        starts = known.offsets[table].contiguous()
+        found.__dict__["owner"] = torch.searchsorted(starts, entries, right=True) - 1
+        return found
+
+    def _buffers(self, like: Submodels) -> Submodels:
+        return Submodels(
+            {},
+            {
+                table: x.new_zeros(self.capacity[table], x.shape[1])
+                for table, x in like.rows.items()
+            },
+            {name: torch.zeros_like(x) for name, x in like.dense.items()},
+        )
+
+
+def _copy_(mine: Submodels, given: Submodels) -> None:
+    """Copies what is given into the front of what may have more room."""
+    to = [mine.rows[table][: len(x)] for table, x in given.rows.items()]
+    torch._foreach_copy_(
+        [*to, *(mine.dense[name] for name in given.dense)],
+        [*given.rows.values(), *given.dense.values()],
+        non_blocking=True,
+    )
+
+
+def room(count: int) -> int:
+    """A bit more than is needed now, in steps of 64."""
+    return -(-int(count * _SPARE) // 64) * 64 + 64

@@ -1,0 +1,181 @@
+"""Whole rounds as one CUDA graph, where the server does no more than add.
+
+`graphed` records what the clients do. For a small model what the server does around it takes longer
+than that, in launches: index sets, the download, the mean, the step. Here all of it is recorded, by
+running the same functions on buffers of fixed size, and the host has nothing left to do but to draw
+the cohort and to copy a few numbers of each client to the GPU.
+
+    rows behind the cohort's own     belong to whatever row comes next in the index, and their
+                                     update is 0: adding it changes nothing
+
+So it serves algorithms that only add to rows. All others, and all else that cannot be recorded, go
+through `server.rounds`, and nobody sees a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrows import server
+from fedrows.algorithm import Round
+from fedrows.client import step_
+from fedrows.data.batches import Facts, drawn, facts, local_data, with_keys
+from fedrows.fleet import Fleet
+from fedrows.plan import Plan
+from fedrows.rows.index import Index
+from fedrows.rows.params import Total, mean, take
+from fedrows.seeds import COHORT, choose
+from fedrows.server import Progress, id_bytes
+from fedrows.simulator.graphed import room
+from fedrows.simulator.simulated import SimulatedFleet
+
+_ADD_ONLY = ("fedavg", "fedprox", "fedsubavg")
+
+
+def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
+    """Runs the rounds that the plan has left, yielding after each of them."""
+    recorded: _Round | None = None
+    for number in range(progress.round + 1, plan.rounds + 1):
+        if type(fleet) is not SimulatedFleet or not _can_record(fleet, plan, progress):
+            break  # what wraps a fleet wants to see every round
+        cohort = choose(plan.seed, COHORT, number, fleet.clients, plan.clients_per_round)
+        selection = _Selection(fleet, cohort)
+        if recorded is None or not recorded.fits(selection):
+            try:
+                recorded = _Round(fleet, plan, progress, selection)
+            except RuntimeError:  # too little memory, or something that cannot be recorded
+                break
+        recorded.replay(selection, number)
+        progress.round = number
+        progress.bytes_down, progress.bytes_up = recorded.traffic(selection)
+        yield progress
+    yield from server.rounds(fleet, plan, progress)  # the rounds that are left, often none
+
+
+def _can_record(fleet: SimulatedFleet, plan: Plan, progress: Progress) -> bool:
+    indexed = all(index.place is not None for index in fleet.data.index.values())
+    usual = plan.batches == "draw" and plan.chunk is None and not progress.local
+    usual = usual and progress.shelf is None  # a graph cannot read files
+    enough = plan.clients_per_round <= fleet.clients
+    return usual and indexed and enough and fleet.fast and fleet.algorithm.name in _ADD_ONLY
+
+
+class _Selection:
+    """A cohort, and where its rows are in each table's index; all on the host."""
+
+    def __init__(self, fleet: SimulatedFleet, cohort: Tensor) -> None:
+        self.cohort, which = cohort, cohort.numpy()
+        self.index: dict[str, Index] = {}
+        self.shift: list[np.ndarray] = []
+        for table, index in fleet.data.index.items():
+            whole = index.splits.numpy()
+            starts = whole[which]
+            splits = np.zeros(len(which) + 1, dtype=np.int64)
+            np.cumsum(whole[which + 1] - starts, out=splits[1:])
+            self.index[table] = Index(torch.empty(0), torch.from_numpy(splits))
+            self.shift.append(starts - splits[:-1])
+        weights = fleet.weights.numpy()[which]
+        self.share = weights / weights.sum()
+
+    def sizes(self) -> dict[str, int]:
+        """How many rows of each table the cohort holds."""
+        return {table: int(index.splits[-1]) for table, index in self.index.items()}
+
+
+class _Round:
+    """A recorded round, with room for so many rows."""
+
+    def __init__(
+        self, fleet: SimulatedFleet, plan: Plan, progress: Progress, selection: _Selection
+    ) -> None:
+        self.fleet, self.plan, self.progress = fleet, plan, progress
+        self.device, self.tables = fleet.device, list(fleet.data.index)
+        self.local = local_data(fleet.data, selection.cohort)
+        self.capacity = {table: room(size) for table, size in selection.sizes().items()}
+        self.lr: float | Tensor = plan.lr
+        if plan.lr_decay != 1:
+            self.lr = torch.zeros((), dtype=plan.torch_dtype, device=self.device)
+        known = self._facts(selection, 1)
+        self.facts = torch.zeros(known.shape, dtype=torch.int64, device=self.device)
+        self.graph = torch.cuda.CUDAGraph()
+        self._record(known)
+
+    def fits(self, selection: _Selection) -> bool:
+        """Whether there is room for a cohort."""
+        return all(size <= self.capacity[table] for table, size in selection.sizes().items())
+
+    def replay(self, selection: _Selection, number: int) -> None:
+        """Runs a round."""
+        self.facts.copy_(self._facts(selection, number), non_blocking=True)
+        if isinstance(self.lr, Tensor):
+            self.lr.fill_(self.plan.lr_at(number))
+        self.graph.replay()
+
+    def traffic(self, selection: _Selection) -> tuple[float, float]:
+        """The bytes that a client gets and sends, on average."""
+        params, count = self.progress.params, len(selection.cohort)
+        down = float(sum(x.nbytes for x in params.dense.values()))
+        up = down
+        for table, size in selection.sizes().items():
+            rows = params.tables[table]
+            down += size * rows.shape[1] * rows.itemsize / count
+            up += size * (rows.shape[1] * rows.itemsize + id_bytes(rows)) / count
+        return down, up
+
+    def _facts(self, selection: _Selection, number: int) -> Tensor:
+        """All that tells one round from another, a row of K numbers each, on the host."""
+        local = local_data(self.fleet.data, selection.cohort)
+        random = self.fleet.model.random
+        known = facts(local, selection.index, self.plan, number, random).numpy()
+        return torch.from_numpy(
+            np.vstack([known, *selection.shift, selection.share.view(np.int64)])
+        )
+
+    def _record(self, known: Tensor) -> None:
+        known[-1] = 0  # nobody has a share: running it for real, as CUDA asks for, moves nothing
+        self.facts.copy_(known)
+        aside = torch.cuda.Stream(self.device)
+        aside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(aside):
+            self._run()
+        torch.cuda.current_stream(self.device).wait_stream(aside)
+        with torch.cuda.graph(self.graph):
+            self._run()
+
+    def _run(self) -> None:
+        """What is recorded: a round of `server.rounds`."""
+        fleet, progress, count = self.fleet, self.progress, len(self.tables)
+        model, algorithm, params = fleet.model, fleet.algorithm, progress.params
+        known = Facts(self.facts[: 4 + count], self.tables)
+        shift = dict(zip(self.tables, self.facts[4 + count : -1], strict=True))
+        share = self.facts[-1].view(torch.float64).to(self.plan.torch_dtype)
+        index = {table: self._index(table, known, shift[table]) for table in self.tables}
+        with torch.inference_mode(model.closed_form):
+            start = take(params, index, len(share))
+            here = start.map(torch.clone)
+            stream = drawn(self.local, known, self.plan)
+            stream = with_keys(stream, known) if model.random else stream
+            clip = self.plan.clip
+            step_(model, algorithm, here, start, None, None, (), clip, self.lr, stream)
+            here.add_(start, -1)
+            sums = Total(*mean(here, share), share, float("nan"), share)
+            round_ = Round(0, self.plan.lr, fleet.clients, float("nan"), self.local.clients)
+            algorithm.step_(params, progress.state, sums, fleet.heat(), round_)
+
+    def _index(self, table: str, known: Facts, shift: Tensor) -> Index:
+        """The cohort's index sets, and behind them entries of others."""
+        whole = self.fleet.data.index[table]
+        assert whole.place is not None
+        assert whole.held is not None
+        entries = torch.arange(self.capacity[table], device=self.device)
+        owner = torch.searchsorted(known.offsets[table].contiguous(), entries, right=True) - 1
+        source = (entries + shift[owner]).clamp_(max=len(whole.ids) - 1)
+        place = whole.place[source]
+        splits = torch.zeros(len(shift) + 1, dtype=torch.int64)
+        found = Index(whole.held[place], splits, place, whole.held, source)
+        found.__dict__["owner"] = owner
+        return found
