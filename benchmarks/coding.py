@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrows import catalogue
-from fedrows.cli.settings import Settings, choose
+from fedrows.cli.settings import choose
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.flower.deployment import Deployment
@@ -30,6 +30,7 @@ from fedrows.flower.job import CAP, Contract, Job, Terms
 from fedrows.flower.node import ClientNode
 from fedrows.flower.state import NodeState
 from fedrows.flower.wire import CODINGS
+from fedrows.runs.settings import Settings
 
 # Case → task, rounds, and how many of them between two train losses.
 CASES = {

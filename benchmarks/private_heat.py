@@ -26,8 +26,9 @@ from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
 from fedrows.privacy.counting import Counting, heats, table
+from fedrows.runs.settings import presets
 from fedrows.simulation import Simulation
-from fedrows.task import Task, presets
+from fedrows.task import Task
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 CONTROL = "exact, but clients counted, not weights"  # what counts of clients are to be held against

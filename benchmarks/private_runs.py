@@ -30,8 +30,8 @@ from fedrows import catalogue
 from fedrows.plan import Plan
 from fedrows.private.options import Privacy
 from fedrows.report.chart import nice_ticks, tick_label
+from fedrows.runs.settings import presets
 from fedrows.simulation import Simulation
-from fedrows.task import presets
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 ANSWERS = ((1.0, 4.0), (2.0, 6.0), (4.0, 8.0), (6.0, 10.0))

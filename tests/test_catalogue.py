@@ -13,7 +13,8 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, UnknownNameError
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.task import Task, presets
+from fedrows.runs.settings import presets
+from fedrows.task import Task
 
 SYNTHETIC = catalogue.task("synthetic")
 

@@ -19,7 +19,7 @@ import torch
 
 from fedrows import catalogue
 from fedrows.cli import main
-from fedrows.cli.settings import Settings, choose
+from fedrows.cli.settings import choose
 from fedrows.data.federation import FederatedData
 from fedrows.flower.demo import federate, write_project
 from fedrows.flower.deployment import ROUNDS
@@ -28,6 +28,7 @@ from fedrows.flower.persist import persist
 from fedrows.privacy.messages import unpack
 from fedrows.report.exchange import read_rounds
 from fedrows.runs.folder import CHECKPOINT, read_lines
+from fedrows.runs.settings import Settings
 
 
 def settings_of(task: str, algorithm: str, **typed: Any) -> Settings:

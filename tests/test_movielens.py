@@ -9,8 +9,8 @@ import pytest
 from fedrows import catalogue
 from fedrows.datasets.movielens import SOURCE, Options, read
 from fedrows.plan import Plan
+from fedrows.runs.settings import presets
 from fedrows.simulation import Simulation
-from fedrows.task import presets
 
 SEEDS, ROUNDS, TARGET_ROUNDS = (0, 1, 2), 300, 200
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from fedrows.cli.settings import Settings, check_clients
 from fedrows.cli.show import Show, say
 from fedrows.cli.stop import Stop
 from fedrows.cli.together import agreed
@@ -19,6 +18,7 @@ from fedrows.files.whole import reason
 from fedrows.plan import Plan
 from fedrows.runs import checkpoint
 from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, REPORT, RunFolder
+from fedrows.runs.settings import Settings, check_clients
 from fedrows.simulation import Simulation
 from fedrows.simulator.group import GoneError
 from fedrows.task import Task

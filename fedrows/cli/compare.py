@@ -25,13 +25,10 @@ from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
 from fedrows.cli.settings import (
-    Settings,
     add_privacy,
     choose,
     extended,
-    from_config,
     refuse_change,
-    resolve,
     shared_plan,
 )
 from fedrows.cli.show import Show, say, show
@@ -44,6 +41,7 @@ from fedrows.measure.summary import METRICS, Target
 from fedrows.plan import Plan
 from fedrows.runs import checkpoint
 from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder, check_free
+from fedrows.runs.settings import Settings, from_config, resolve
 from fedrows.simulation import threads
 from fedrows.simulator import group
 from fedrows.watch import Observers, Run

@@ -42,9 +42,9 @@ def main(words: Sequence[str]) -> int:
     if importlib.util.find_spec("flwr") is None:
         raise FedrowsError("`fedrows deploy` stands on Flower: install fedrows[flower].")
     if action == "demo":
-        from fedrows.flower.demo import main as demo
+        from fedrows.cli.demo import main as demo
 
-        return int(demo(rest))
+        return demo(rest)
     does: dict[str, Callable[[Sequence[str]], int]] = {
         "keys": _keys,
         "superlink": _superlink,

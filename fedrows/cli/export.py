@@ -11,7 +11,6 @@ from pathlib import Path
 
 from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError
-from fedrows.cli.settings import Settings, from_config
 from fedrows.cli.show import print_table, say
 from fedrows.errors import RunFolderError
 from fedrows.measure.evaluation import Evaluator
@@ -19,6 +18,7 @@ from fedrows.rows.params import Params
 from fedrows.runs import checkpoint, export
 from fedrows.runs.export import Trained, check_format, format_of, onnx_inputs, save, save_vocabulary
 from fedrows.runs.folder import CHECKPOINT, CONFIG, FILES, RUNS, TABLES, RunFolder
+from fedrows.runs.settings import Settings, from_config
 from fedrows.server import Progress, begin
 from fedrows.tables import Mark, whole
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError, add_options, value
-from fedrows.cli.settings import Settings, add_privacy, add_settings, choose
+from fedrows.cli.settings import add_privacy, add_settings, choose
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, UnknownNameError
@@ -18,6 +18,7 @@ from fedrows.options import options
 from fedrows.privacy.counting import Counting, table, values_of
 from fedrows.privacy.explain import Setting, text
 from fedrows.privacy.values import rows_per_value
+from fedrows.runs.settings import Settings
 
 SUBCOMMANDS = {
     "explain": "Say who learns what, at which ε, for which bytes and seconds.",

@@ -22,12 +22,13 @@ from fedrows.cli.carry_out import (
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
-from fedrows.cli.settings import Settings, add_privacy, choose, extended, from_config
+from fedrows.cli.settings import add_privacy, choose, extended
 from fedrows.cli.show import say, show
 from fedrows.cli.stop import Stop
 from fedrows.cli.together import follow, one_voice, threads_of
 from fedrows.options import options
 from fedrows.runs.folder import RunFolder, check_free
+from fedrows.runs.settings import Settings, from_config
 from fedrows.simulation import Simulation, threads
 from fedrows.simulator import group
 from fedrows.watch import Observers, Watching

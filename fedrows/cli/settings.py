@@ -1,81 +1,28 @@
-"""What a run is: a task with its options, an algorithm with its own, a plan, and a privacy.
+"""The options of a run on the command line: the flags that there are, and what was typed.
 
-Four voices, each louder than the one before: the dataclasses' defaults, the task's presets, the
-task's presets for the algorithm, and what the user typed.
+A flag's value stays text until it is known whose option it is (see `flags`).
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedrows import catalogue
-from fedrows.algorithm import Algorithm
 from fedrows.cli.flags import Parser, UsageError, Values, add_options, flag_of, value
-from fedrows.data.federation import FederatedData
-from fedrows.errors import PlanError, RunFolderError
-from fedrows.measure.evaluation import Evaluator
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.private.options import Privacy
-from fedrows.private.options import from_config as privacy_from
-from fedrows.runs.folder import TABLES
-from fedrows.simulation import Simulation
-from fedrows.task import Task, presets
-
-
-@dataclass(frozen=True)
-class Settings:
-    """One run, ready to be made."""
-
-    task: Task
-    options: Any  # of the task
-    algorithm: Algorithm
-    plan: Plan
-    privacy: Privacy = field(default_factory=Privacy)
-
-    def simulation(self, data: FederatedData, folder: Path | None = None) -> Simulation:
-        """The run, before its first round; in a folder, which holds what its clients remember."""
-        model = catalogue.model(self.task.model)(data, self.plan.seed)
-        privacy = self.privacy
-        if privacy.private and privacy.answers is None and folder is not None:
-            privacy = replace(privacy, answers=str(folder / ANSWERS)) if privacy.stages else privacy
-        tables = None if folder is None else folder / TABLES
-        return Simulation(data, model, self.algorithm, self.plan, privacy, tables)
-
-    def facts(self, data: FederatedData) -> dict[str, Any]:
-        """What data.json says of the data."""
-        return Evaluator(catalogue.model(self.task.model)(data, 0), data, self.plan).facts()
-
-    def resolved(self) -> Settings:
-        """The same, with what the machine decides decided."""
-        return replace(self, plan=resolve(self.plan))
-
-    def config(self) -> dict[str, Any]:
-        """The run as config.json has it."""
-        return {
-            "task": {"name": self.task.name, **asdict(self.options)},
-            "algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)},
-            "plan": asdict(self.plan),
-            **({"privacy": self.privacy.config()} if self.privacy.private else {}),
-            "torch": torch.__version__,
-        }
-
-
-ANSWERS = "answers"  # in the folder of a run: what its clients have permanently said
+from fedrows.runs.settings import Settings, presets, taken_names
+from fedrows.task import Task
 
 
 def names_of_prefixed(task: Task) -> set[str]:
     """The options of a task that are called like another's, and get `data-` in front."""
-    owners: list[type] = [Plan, Privacy]
-    owners += map(catalogue.algorithm, catalogue.names("algorithm"))
-    taken = {item.name for owner in owners for item in options(owner)}
-    return {item.name for item in options(task.options)} & taken
+    return {item.name for item in options(task.options)} & taken_names()
 
 
 def add_settings(
@@ -146,17 +93,6 @@ def shared_plan(task: Task, typed: Mapping[str, Any]) -> Plan:
     return Plan(**{**task.plan, **_mine(Plan, typed)[0]})
 
 
-def resolve(plan: Plan) -> Plan:
-    """The same plan, with what the machine decides decided: device and threads."""
-    cohort = plan.clients_per_round
-    return replace(
-        plan,
-        device=str(plan.torch_device),
-        threads=plan.threads or torch.get_num_threads(),
-        chunk=None if plan.chunk is None else min(plan.chunk, cohort),
-    )
-
-
 def _mine(
     owner: type, typed: Mapping[str, Any], prefixed: set[str] | frozenset[str] = frozenset()
 ) -> tuple[Values, dict[str, Any]]:
@@ -168,30 +104,6 @@ def _mine(
         if key in left:
             found[item.name] = value(owner, item, left.pop(key), flag)
     return found, left
-
-
-def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
-    """The settings that a run or compare folder was written with, by algorithm.
-
-    A comparison has one plan; what differs from it stands beside an algorithm's own options.
-    """
-    try:
-        task = dict(config["task"])
-        found = catalogue.task(task.pop("name"))
-        made, privacy = {}, privacy_from(config.get("privacy"))
-        for entry in config.get("algorithms") or [config["algorithm"]]:
-            name = entry["name"]
-            of = catalogue.algorithm(name)
-            own = {item.name: entry[item.name] for item in options(of)}
-            rest = {key: entry[key] for key in entry.keys() - own.keys() - {"name"}}
-            plan = Plan(**{**config["plan"], **rest})
-            made[name] = Settings(found, found.options(**task), of(**own), plan, privacy)
-        return made
-    except (KeyError, TypeError, ValueError, LookupError) as error:
-        raise RunFolderError(
-            f"The config.json of {path} does not say which run it was ({_plain(error)}): "
-            "run again with --overwrite."
-        ) from error
 
 
 def extended(
@@ -238,15 +150,6 @@ def refuse_change(flag: str, wanted: Any, was: Any, path: Path) -> UsageError:
     )
 
 
-def check_clients(plan: Plan, data: FederatedData) -> None:
-    """Raises a PlanError if a round asks for more clients than there are."""
-    if plan.clients_per_round > data.clients:
-        raise PlanError(
-            f"clients-per-round is {plan.clients_per_round}, but only {data.clients} clients of "
-            f"{data.name} have training data: ask for at most {data.clients}."
-        )
-
-
 def seconds(typed: str) -> float:
     """A number of seconds, not negative, for argparse."""
     try:
@@ -255,7 +158,3 @@ def seconds(typed: str) -> float:
     except ValueError:
         pass
     raise argparse.ArgumentTypeError(f"{typed!r} is not a number of seconds")
-
-
-def _plain(error: Exception) -> str:
-    return str(error).rstrip(".") or type(error).__name__

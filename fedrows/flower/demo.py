@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,22 @@ import safetensors.torch
 import torch
 
 from fedrows import catalogue
-from fedrows.cli.flags import UsageError, add_options, value
-from fedrows.cli.parse import algorithms_of, parse, parser_of
-from fedrows.cli.settings import Settings, choose
-from fedrows.cli.show import say
 from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.flower.control import FINISHED, as_toml
 from fedrows.flower.deployment import ROUNDS
-from fedrows.flower.job import CAP, Job, Terms
+from fedrows.flower.job import Job
 from fedrows.flower.launch import Federation, NodeSpec
 from fedrows.flower.signing import own_key, write_peers
 from fedrows.model import Model
-from fedrows.options import options
 from fedrows.report.exchange import read_rounds
-from fedrows.runs.folder import CHECKPOINT, REPORT, check_free
-from fedrows.watch import Watching
+from fedrows.runs.folder import CHECKPOINT, REPORT
+from fedrows.runs.settings import Settings
 
 ALLOWED = 1e-5  # between deployed and simulated parameters
 APP, PEERS = "fedrows_demo", "peers.json"
+
+Say = Callable[[str], None]
 
 
 def _model(data: FederatedData, seed: int) -> Model:
@@ -52,53 +49,19 @@ JOB = Job(
 )
 
 
-def main(words: Sequence[str]) -> int:
-    """Runs the demo; 0 if the deployed model is the simulated one."""
-    typed = parse(words, _parser)
-    if typed is None:
-        return 0
-    for unused in ("resume", "checkpoint_seconds", "command"):
-        typed.pop(unused, None)
-    out, overwrite, count = typed.pop("out"), typed.pop("overwrite"), typed.pop("nodes")
-    named = algorithms_of(typed) or ["fedsubavg"]
-    task = typed.pop("task") or "synthetic"
-    typed.pop("algorithm")
-    terms = {
-        item.name: value(owner, item, typed.pop(item.name), item.name.replace("_", "-"))
-        for owner in (Terms, Watching)
-        for item in options(owner)
-        if item.name in typed
-    }
-    if not count.isdecimal() or int(count) < 1:
-        raise UsageError(f"--nodes is {count}, but must be a whole number from 1 on.")
-    nodes = int(count)
-    settings = _settings(task, named[0], typed)
-    path = Path(out or f"runs/deploy-{task}-{named[0]}").absolute()
-    check_free(path, overwrite=overwrite)
-    data = settings.task.load(settings.options)
-    if data.clients < nodes:
-        raise UsageError(f"--nodes is {nodes}, but {task} has {data.clients} clients only.")
-    return _demo(settings, data, nodes, path, terms, overwrite)
-
-
-def _settings(task: str, algorithm: str, typed: dict[str, Any]) -> Settings:
-    """The run's settings, on the CPU, with the cap that deployments have."""
-    if algorithm == "fedsubavg":
-        typed.setdefault("cap", str(CAP))
-    typed.setdefault("rounds", "5")
-    typed.setdefault("evaluate_every", "1")
-    settings = choose(catalogue.task(task), [algorithm], typed)[algorithm]
-    return replace(settings, plan=replace(settings.plan, device="cpu"))
-
-
-def _demo(
+def demo(
     settings: Settings,
     data: FederatedData,
     nodes: int,
     path: Path,
     terms: Mapping[str, Any],
     overwrite: bool,
+    say: Say,
 ) -> int:
+    """Runs the settings over a federation of nodes; 0 if the deployed model is the simulated one.
+
+    terms: options of `Terms` and `Watching`. say: shows a line.
+    """
     work = path.with_name(f"{path.name}-federation")
     if work.exists():
         if not overwrite:
@@ -112,8 +75,8 @@ def _demo(
     with federate(work, data, nodes) as federation:
         run = federation.submit(project, {})
         say(f"SuperLink at {federation.address}, run {run}. Ctrl-C ends everything.")
-        _follow(federation, run, path, settings.plan.rounds)
-    return _compare(settings, data, path, federation.logs)
+        _follow(federation, run, path, settings.plan.rounds, say)
+    return _compare(settings, data, path, federation.logs, say)
 
 
 def federate(work: Path, data: FederatedData, nodes: int) -> Federation:
@@ -163,7 +126,7 @@ def write_project(
     return folder
 
 
-def _follow(federation: Federation, run: int, path: Path, rounds: int) -> None:
+def _follow(federation: Federation, run: int, path: Path, rounds: int, say: Say) -> None:
     """Shows rounds as they are finished, until the run is."""
     shown = 0
     while True:
@@ -200,7 +163,7 @@ def _line(line: Mapping[str, Any], rounds: int) -> str:
     return "  ".join(parts)
 
 
-def _compare(settings: Settings, data: FederatedData, path: Path, logs: Path) -> int:
+def _compare(settings: Settings, data: FederatedData, path: Path, logs: Path, say: Say) -> int:
     """Says how far the deployed model is from the simulated one."""
     simulation = settings.simulation(data)
     for _ in simulation:
@@ -220,17 +183,3 @@ def _compare(settings: Settings, data: FederatedData, path: Path, logs: Path) ->
             f"{ALLOWED:.0e}: look into {logs}."
         )
     return 0
-
-
-def _parser() -> Any:
-    parser = parser_of(
-        "deploy demo",
-        "Starts a federation of nodes on this machine, trains over it, and compares the result "
-        "with a simulation.",
-        "The folder to write (default: runs/deploy-TASK-ALGORITHM).",
-        "Not used here.",
-    )
-    parser.add_argument("--nodes", metavar="N", default="4", help="How many nodes (default: 4).")
-    parser.add_argument("--algorithm", metavar="NAME", help="The algorithm (default: fedsubavg).")
-    add_options(parser, "deployment", [Terms], {})
-    return parser

@@ -12,8 +12,8 @@ from fedrows.measure.trivial import baselines
 from fedrows.paper import searched
 from fedrows.paper.evaluated import Evaluated, Rates
 from fedrows.paper.experiment import Work
+from fedrows.runs.settings import presets
 from fedrows.study import Run, Setting, Study
-from fedrows.task import presets
 
 Line = dict[str, Any]
 

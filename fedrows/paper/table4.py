@@ -15,7 +15,7 @@ from fedrows.paper.curves import ids
 from fedrows.paper.evaluated import ALL, Evaluated, Rates
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.tasks import TASKS
-from fedrows.task import presets
+from fedrows.runs.settings import presets
 
 LOCAL = tuple(name for name in ALL if name != "fedadam")  # Table 5 has FedAdam
 

@@ -7,7 +7,7 @@ from fedrows.paper.artefact import Artefact, Cell, Table
 from fedrows.paper.curves import printed
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.tasks import TASKS
-from fedrows.task import presets
+from fedrows.runs.settings import presets
 
 COLUMNS = {
     "lr": "η_l (local rate)",

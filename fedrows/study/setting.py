@@ -21,8 +21,8 @@ from fedrows.errors import PlanError, UnknownNameError
 from fedrows.files.fetch import data_folder
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.private.options import Privacy
-from fedrows.task import Task, presets
+from fedrows.runs.settings import presets, taken_names
+from fedrows.task import Task
 
 FORMAT = 1  # grows when the same setting comes to other numbers, or a run's file changes
 DECIDED = (
@@ -127,7 +127,7 @@ class Settled:
 
     def command(self, device: str, chunk: int | None) -> str:
         """The `fedrows run` that repeats it."""
-        setting, taken = self.setting, _taken()
+        setting, taken = self.setting, taken_names()
         given = {**setting.plan, **setting.options}
         given |= {f"data_{k}" if k in taken else k: v for k, v in setting.data.items()}
         given |= {"seed": self.plan.seed, "device": device}
@@ -164,13 +164,6 @@ def _sha(place: Path, size: int, changed: int) -> str:
     """A file's SHA-256, worked out again when its size or its time of change is another."""
     with place.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@cache
-def _taken() -> frozenset[str]:
-    """The options before which a task's own get `data-` on the command line."""
-    owners: list[type] = [Plan, Privacy, *map(catalogue.algorithm, catalogue.names("algorithm"))]
-    return frozenset(item.name for owner in owners for item in options(owner))
 
 
 def _known(what: str, given: Mapping[str, Any], owner: type) -> None:

@@ -1,0 +1,144 @@
+"""What a run is: a task with its options, an algorithm with its own, a plan, and a privacy.
+
+Options come from four sources. Each overrides the one before: the dataclasses' defaults, the task's
+presets, the task's presets for the algorithm, and what the user gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedrows import catalogue
+from fedrows.algorithm import Algorithm
+from fedrows.data.federation import FederatedData
+from fedrows.errors import PlanError, RunFolderError
+from fedrows.measure.evaluation import Evaluator
+from fedrows.options import options
+from fedrows.plan import Plan
+from fedrows.private.options import Privacy
+from fedrows.private.options import from_config as privacy_from
+from fedrows.runs.folder import TABLES
+from fedrows.simulation import Simulation
+from fedrows.task import Task
+
+ANSWERS = "answers"  # in the folder of a run: what its clients have permanently answered
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run, ready to be made."""
+
+    task: Task
+    options: Any  # of the task
+    algorithm: Algorithm
+    plan: Plan
+    privacy: Privacy = field(default_factory=Privacy)
+
+    def simulation(self, data: FederatedData, folder: Path | None = None) -> Simulation:
+        """The run, before its first round; in a folder, which holds what its clients remember."""
+        model = catalogue.model(self.task.model)(data, self.plan.seed)
+        privacy = self.privacy
+        if privacy.private and privacy.answers is None and folder is not None:
+            privacy = replace(privacy, answers=str(folder / ANSWERS)) if privacy.stages else privacy
+        tables = None if folder is None else folder / TABLES
+        return Simulation(data, model, self.algorithm, self.plan, privacy, tables)
+
+    def facts(self, data: FederatedData) -> dict[str, Any]:
+        """What data.json says of the data."""
+        return Evaluator(catalogue.model(self.task.model)(data, 0), data, self.plan).facts()
+
+    def resolved(self) -> Settings:
+        """The same, with what the machine decides decided."""
+        return replace(self, plan=resolve(self.plan))
+
+    def config(self) -> dict[str, Any]:
+        """The run as config.json has it."""
+        return {
+            "task": {"name": self.task.name, **asdict(self.options)},
+            "algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)},
+            "plan": asdict(self.plan),
+            **({"privacy": self.privacy.config()} if self.privacy.private else {}),
+            "torch": torch.__version__,
+        }
+
+
+def presets(task: Task, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a task presets for one algorithm: of the plan, and of the algorithm's own options.
+
+    What the task says for the algorithm comes before what it says for all of them.
+    """
+    own_names = {item.name for item in options(catalogue.algorithm(algorithm))}
+    plan, own = dict(task.plan), dict[str, Any]()
+    for name, value in task.algorithms.get(algorithm, {}).items():
+        (own if name in own_names else plan)[name] = value
+    known = {item.name for item in options(Plan)}
+    if strange := sorted(plan.keys() - known):
+        raise PlanError(
+            f"Task {task.name} presets {strange[0]!r} for {algorithm}, "
+            "which is an option of neither the plan nor the algorithm."
+        )
+    return plan, own
+
+
+def resolve(plan: Plan) -> Plan:
+    """The same plan, with what the machine decides decided: device and threads."""
+    cohort = plan.clients_per_round
+    return replace(
+        plan,
+        device=str(plan.torch_device),
+        threads=plan.threads or torch.get_num_threads(),
+        chunk=None if plan.chunk is None else min(plan.chunk, cohort),
+    )
+
+
+@cache
+def taken_names() -> frozenset[str]:
+    """The names of the plan's, the privacy's and all algorithms' options.
+
+    A task's option of such a name gets `data-` in front on the command line.
+    """
+    owners: list[type] = [Plan, Privacy, *map(catalogue.algorithm, catalogue.names("algorithm"))]
+    return frozenset(item.name for owner in owners for item in options(owner))
+
+
+def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
+    """The settings that a run or compare folder was written with, by algorithm.
+
+    A comparison has one plan; what differs from it stands beside an algorithm's own options.
+    """
+    try:
+        task = dict(config["task"])
+        found = catalogue.task(task.pop("name"))
+        made, privacy = {}, privacy_from(config.get("privacy"))
+        for entry in config.get("algorithms") or [config["algorithm"]]:
+            name = entry["name"]
+            of = catalogue.algorithm(name)
+            own = {item.name: entry[item.name] for item in options(of)}
+            rest = {key: entry[key] for key in entry.keys() - own.keys() - {"name"}}
+            plan = Plan(**{**config["plan"], **rest})
+            made[name] = Settings(found, found.options(**task), of(**own), plan, privacy)
+        return made
+    except (KeyError, TypeError, ValueError, LookupError) as error:
+        raise RunFolderError(
+            f"The config.json of {path} does not say which run it was ({_plain(error)}): "
+            "run again with --overwrite."
+        ) from error
+
+
+def check_clients(plan: Plan, data: FederatedData) -> None:
+    """Raises a PlanError if a round asks for more clients than there are."""
+    if plan.clients_per_round > data.clients:
+        raise PlanError(
+            f"clients-per-round is {plan.clients_per_round}, but only {data.clients} clients of "
+            f"{data.name} have training data: ask for at most {data.clients}."
+        )
+
+
+def _plain(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__
