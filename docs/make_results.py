@@ -15,8 +15,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from fedrows.paper.artefact import Table, from_dict
-from fedrows.paper.page.markdown import table_lines
+from fedrows.report.artefact import ResultTable, from_dict
+from fedrows.report.markdown import table_lines
 
 PAGE = Path(__file__).with_name("results.md")
 PART = re.compile(
@@ -40,7 +40,7 @@ def main(folder: Path, page: Path = PAGE) -> None:
     page.write_text(PART.sub(write, page.read_text("utf-8")), "utf-8")
 
 
-def _tables(folder: Path) -> list[Table]:
+def _tables(folder: Path) -> list[ResultTable]:
     found = []
     for path in sorted((folder / "artefacts").glob("*.json")):
         found += from_dict(json.loads(path.read_bytes())["artefact"]).tables

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
+from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 
 ATTACK = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'"
 RUNS: dict[str, dict[str, Any]] = {
@@ -48,7 +48,7 @@ CLAIMS = Artefact(
     "Claims of the evaluation",
     "What the evaluation section says, and whether it is so here.",
     tables=(
-        Table(
+        ResultTable(
             "claims",
             "Each claim, tested",
             ("Claim", "Here", "Why"),
@@ -69,7 +69,7 @@ RACE = Artefact(
     "Table 2 and Figure 3: six algorithms",
     "FedSubAvg is ahead of FedAvg.\n\nThe band runs from the lowest to the highest seed.",
     tables=(
-        Table(
+        ResultTable(
             "table2",
             "Rounds to the target",
             ("Algorithm", "MovieLens", "Best AUC"),

@@ -13,18 +13,26 @@ from typing import Any
 
 import pytest
 
-import fedrows.paper.page
 import fedrows.paper.work
 from fedrows import paper
 from fedrows.cli import main
 from fedrows.cli.paper import DATA_MISSING, NOT_MADE
 from fedrows.paper import catalogue
-from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table, as_dict, from_dict
 from fedrows.paper.work import KEPT, MADE, Workplace
+from fedrows.report.artefact import (
+    Artefact,
+    Cell,
+    Curve,
+    Figure,
+    Panel,
+    ResultTable,
+    as_dict,
+    from_dict,
+)
 from fedrows.study.kept import place_of
 
 TOY = """
-from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
+from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.paper.experiment import Experiment
 from fedrows.study import Setting, Study
 
@@ -43,7 +51,7 @@ def make(work):
         x = tuple(line["round"] for line in run.lines)
         y = tuple(line["train_loss"] for line in run.lines)
         curves.append(Curve(run.setting.name, x, y, runs=(run.id,)))
-    table = Table("toy", "Toy", ("", "loss"), tuple(rows))
+    table = ResultTable("toy", "Toy", ("", "loss"), tuple(rows))
     figure = Figure("toy-curves", "Toy", (Panel("loss", "round", "loss", tuple(curves)),))
     return Artefact("toy", "A toy", "Two runs.", (table,), (figure,))
 
@@ -51,7 +59,7 @@ def make(work):
 EXPERIMENT = Experiment("toy", "A toy", make, ("synthetic",))
 """
 NEEDS = """
-from fedrows.paper.artefact import Artefact
+from fedrows.report.artefact import Artefact
 from fedrows.paper.experiment import Experiment
 
 EXPERIMENT = Experiment("needs", "Needs data", lambda work: Artefact("needs", "x"), ("movielens",))
@@ -248,7 +256,7 @@ def test_a_call_that_was_stopped_goes_on_to_the_same_numbers(
 ) -> None:
     (room / "toy.py").write_text(TOY.replace("ROUNDS", "600"))
     script = (
-        "import sys; import fedrows.paper.work, fedrows.paper.page; from fedrows import paper\n"
+        "import sys; import fedrows.paper.work; from fedrows import paper\n"
         f"paper.__path__ = [{str(room)!r}]\n"
         "from fedrows.cli import main; sys.exit(main(['paper', 'toy', '--workers', '1']))"
     )
@@ -280,7 +288,7 @@ def test_an_artefact_survives_its_file() -> None:
         "name",
         "Title",
         "Summary.",
-        (Table("key", "Title", ("a", "b"), ((cell, Cell("–")),), "note"),),
+        (ResultTable("key", "Title", ("a", "b"), ((cell, Cell("–")),), "note"),),
         (Figure("figure", "Title", (Panel("p", "x", "y", (curve,), True, True),), "note"),),
     )
     assert from_dict(json.loads(json.dumps(as_dict(found)))) == found

@@ -18,12 +18,20 @@ pytest.importorskip("matplotlib", reason="needs matplotlib: install fedrows[pape
 from paper_page import ARTEFACTS, ATTACK, CLAIMS, FACTS, HEAT, MISSING, RACE, RUNS
 
 from fedrows.errors import RunFolderError
-from fedrows.paper import page
-from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table, as_dict, from_dict
-from fedrows.paper.page import draw, html, look, payload, shape, tidy
-from fedrows.paper.page.facts import shown_facts
-from fedrows.paper.page.files import Files
-from fedrows.paper.page.labels import labels
+from fedrows.report import csv_files, layout, look, payload, pictures, results, results_page
+from fedrows.report.artefact import (
+    Artefact,
+    Cell,
+    Curve,
+    Figure,
+    Panel,
+    ResultTable,
+    as_dict,
+    from_dict,
+)
+from fedrows.report.facts import shown_facts
+from fedrows.report.file_names import Files
+from fedrows.report.labels import labels
 
 CURVES = [curve for a in ARTEFACTS for f in a.figures for p in f.panels for curve in p.curves]
 
@@ -31,7 +39,7 @@ CURVES = [curve for a in ARTEFACTS for f in a.figures for p in f.panels for curv
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("paper")
-    assert page.write(out, ARTEFACTS, RUNS, FACTS) == []
+    assert results.write(out, ARTEFACTS, RUNS, FACTS) == []
     return out
 
 
@@ -79,14 +87,16 @@ def test_csv_of_a_figure_has_every_digit(written: Path) -> None:
 
 def test_ours_the_papers_and_the_ratio() -> None:
     cells = (Cell("FedSubAvg"), Cell("87", 87.0, "58", 58.0), Cell("x"))
-    table = Table("t", "T", ("algorithm", "rounds", "why"), (cells,))
-    assert tidy.table_csv(table).splitlines() == [
+    table = ResultTable("t", "T", ("algorithm", "rounds", "why"), (cells,))
+    assert csv_files.table_csv(table).splitlines() == [
         "algorithm,rounds,rounds (paper),rounds (ratio),why",
         "FedSubAvg,87,58,1.5,x",
     ]
-    assert tidy.show_ratio(87.0, 58.0) == "×1.50"
-    assert tidy.show_ratio(1.0, 1e6) == "×1e-06"
-    assert [tidy.show_ratio(*v) for v in ((1.0, 0.0), (None, 2.0), (math.nan, 2.0))] == [""] * 3
+    assert csv_files.show_ratio(87.0, 58.0) == "×1.50"
+    assert csv_files.show_ratio(1.0, 1e6) == "×1e-06"
+    assert [csv_files.show_ratio(*v) for v in ((1.0, 0.0), (None, 2.0), (math.nan, 2.0))] == [
+        ""
+    ] * 3
 
 
 def test_markdown_has_both_values_and_no_live_marks(written: Path) -> None:
@@ -102,7 +112,7 @@ def test_markdown_has_both_values_and_no_live_marks(written: Path) -> None:
 def test_an_artefact_read_back_gives_the_same_page() -> None:
     # as kept by JSON, which knows no NaN
     kept = [from_dict(json.loads(payload.inline_json(as_dict(a)))) for a in ARTEFACTS]
-    pages = [html.render(each, RUNS, FACTS, Files(each)) for each in (ARTEFACTS, kept)]
+    pages = [results_page.render(each, RUNS, FACTS, Files(each)) for each in (ARTEFACTS, kept)]
     assert pages[0] == pages[1]
 
 
@@ -110,12 +120,12 @@ def test_unchanged_figures_are_not_drawn_again(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
-    first = draw.draw
-    monkeypatch.setattr(draw, "draw", lambda f: (drawn.append(f.title), first(f))[1])
-    page.write(written, ARTEFACTS, RUNS, FACTS)
+    first = pictures.draw
+    monkeypatch.setattr(pictures, "draw", lambda f: (drawn.append(f.title), first(f))[1])
+    results.write(written, ARTEFACTS, RUNS, FACTS)
     assert drawn == []
     (written / "figures/zeros.png").unlink()
-    page.write(written, ARTEFACTS, RUNS, FACTS)
+    results.write(written, ARTEFACTS, RUNS, FACTS)
     assert drawn == ["Nothing above zero on log axes"]
 
 
@@ -123,23 +133,23 @@ def test_without_matplotlib_the_rest_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    [note] = page.write(tmp_path, ARTEFACTS, RUNS, FACTS)
+    [note] = results.write(tmp_path, ARTEFACTS, RUNS, FACTS)
     assert note.startswith("No figures were written as PNG and SVG")
     assert not (tmp_path / "figures").exists()
     assert "figures/" not in (tmp_path / "index.html").read_text("utf-8").split("<script")[0]
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    page.write(tmp_path, [MISSING], {}, {})
+    results.write(tmp_path, [MISSING], {}, {})
     before = (tmp_path / "index.html").read_bytes()
     (tmp_path / "data").write_text("a file where a folder should be")
     with pytest.raises(RunFolderError, match="cannot be written"):
-        page.write(tmp_path, [CLAIMS], {}, {})
+        results.write(tmp_path, [CLAIMS], {}, {})
     assert (tmp_path / "index.html").read_bytes() == before
 
 
 def test_a_study_of_ones_own_has_its_own_title(tmp_path: Path) -> None:
-    page.write(tmp_path, [CLAIMS], {}, {"title": "My <study>", "summary": "Two rates."})
+    results.write(tmp_path, [CLAIMS], {}, {"title": "My <study>", "summary": "Two rates."})
     text = (tmp_path / "index.html").read_text("utf-8")
     assert "<h1>My &lt;study&gt;</h1>" in text
     assert "Two rates." in text
@@ -155,7 +165,7 @@ def test_what_is_said_first() -> None:
 
 
 def test_nothing_at_all_is_still_a_page(tmp_path: Path) -> None:
-    assert page.write(tmp_path, [], {}, {}) == []
+    assert results.write(tmp_path, [], {}, {}) == []
     assert "The paper, reproduced" in (tmp_path / "index.html").read_text("utf-8")
 
 
@@ -186,7 +196,7 @@ def test_labels_of_guides_hide_neither_curves_nor_each_other() -> None:
     guides = [
         Curve(n, (0.0, 10.0), (y, y), kind="guide") for n, y in (("high", 0.98), ("low", 0.96))
     ]
-    high, low = labels(shape.lay_out(Panel("", "", "", (rising, *guides))))
+    high, low = labels(layout.lay_out(Panel("", "", "", (rising, *guides))))
     assert not high.right  # the curve ends where its name would be
     boxes = high.box, low.box
     across = min(b[2] for b in boxes) > max(b[0] for b in boxes)
@@ -196,10 +206,10 @@ def test_labels_of_guides_hide_neither_curves_nor_each_other() -> None:
 
 def test_lost_numbers_part_a_line() -> None:
     curve = Curve("a", (1.0, 2.0, 3.0, 4.0), (1.0, math.nan, 0.0, 2.0))
-    assert [len(piece) for piece in shape.pieces(curve, Panel("", "", "", ()))] == [1, 2]
+    assert [len(piece) for piece in layout.pieces(curve, Panel("", "", "", ()))] == [1, 2]
     logs = Panel("", "", "", (curve,), log_y=True)
-    assert [piece[0].x for piece in shape.pieces(curve, logs)] == [1.0, 4.0]
-    assert shape.left_out(logs) == 1
+    assert [piece[0].x for piece in layout.pieces(curve, logs)] == [1.0, 4.0]
+    assert layout.left_out(logs) == 1
 
 
 def test_a_heavy_page_is_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,6 +385,6 @@ def test_many_runs_and_long_curves_stay_light() -> None:
     figures = tuple(replace(RACE.figures[0], key=f"copy-{i}") for i in range(60))
     runs = {f"run-{i}": {**RUNS["fedavg-0"], "seed": i} for i in range(700)} | RUNS
     artefacts = [Artefact("a", "A", figures=figures)]  # 720 curves
-    text = html.render(artefacts, runs, FACTS, Files(artefacts))
+    text = results_page.render(artefacts, runs, FACTS, Files(artefacts))
     assert len(text.encode()) < 5_000_000
     assert "were thinned" in text

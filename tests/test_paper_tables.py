@@ -14,10 +14,10 @@ import pytest
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.paper import claims, figure1, found, searched, table1, table2, table3, table4, table5
-from fedrows.paper.artefact import as_dict, from_dict
 from fedrows.paper.comparing import compare
 from fedrows.paper.evaluated import ALL
 from fedrows.paper.tasks import AMAZON, MOVIELENS, SENT140, TASKS
+from fedrows.report.artefact import as_dict, from_dict
 from fedrows.study import Results, Run, Study
 from fedrows.study.kept import keep
 

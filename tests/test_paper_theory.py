@@ -26,13 +26,13 @@ from fedrows.paper import (
     overhead,
     virtual,
 )
-from fedrows.paper.artefact import as_dict, from_dict
 from fedrows.paper.family import spectrum_of, together
 from fedrows.paper.measured import number, slope
 from fedrows.paper.objective import Objective
 from fedrows.paper.ridge import Ridge
 from fedrows.paper.spectrum import singular, singular_sparse, spectrum
 from fedrows.plan import Plan
+from fedrows.report.artefact import as_dict, from_dict
 from fedrows.server import begin, rounds
 from fedrows.simulator.simulated import SimulatedFleet
 

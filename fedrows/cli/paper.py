@@ -17,12 +17,12 @@ import torch
 
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
-from fedrows.paper.artefact import Artefact
 from fedrows.paper.catalogue import chosen
 from fedrows.paper.catalogue import experiments as all_experiments
 from fedrows.paper.experiment import Experiment
 from fedrows.paper.work import FAILED, MISSING, Workplace
 from fedrows.plan import Plan
+from fedrows.report.artefact import Artefact
 from fedrows.runs.folder import unwritable
 from fedrows.runs.signals import hearing_sigterm
 from fedrows.study.page import writer

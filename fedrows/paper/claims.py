@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from fedrows.measure.summary import METRICS
 from fedrows.measure.trivial import NAMES
-from fedrows.paper.artefact import Artefact, Cell, Table
 from fedrows.paper.comparing import compare, sweep, trivial
 from fedrows.paper.evaluated import Evaluated
 from fedrows.paper.experiment import Experiment, Work
@@ -32,6 +31,7 @@ from fedrows.paper.judging import (
     sooner,
 )
 from fedrows.paper.tasks import AMAZON, MOVIELENS, SENT140, TAOBAO, TASKS
+from fedrows.report.artefact import Artefact, Cell, ResultTable
 
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested"
 
@@ -105,7 +105,7 @@ def make(work: Work) -> Artefact:
         "The claims of the evaluation section",
         f"Of {len(rows)} claims: {counted}.",
         (
-            Table(
+            ResultTable(
                 "claims",
                 "What the paper claims, and what the runs say",
                 ("claim", "task", "verdict", "measured"),
@@ -128,7 +128,7 @@ def _verdict(work: Work, its: Evaluated, found: Found) -> tuple[str, str]:
     return says, " (on a tenth of the tweets)" if its is SENT140 else ""
 
 
-def _beyond(work: Work, sets: dict[str, Sets]) -> Table:
+def _beyond(work: Work, sets: dict[str, Sets]) -> ResultTable:
     """What a reader of the claims should know: searched rates, counting, and who is told apart."""
     rows = []
     for its in TASKS:
@@ -159,7 +159,7 @@ def _beyond(work: Work, sets: dict[str, Sets]) -> Table:
         for question, (block, names, text) in questions.items():
             runs = runs_of(block, names)
             rows.append((Cell(question), Cell(its.name), Cell(text, runs=runs)))
-    return Table(
+    return ResultTable(
         "claims-beyond",
         "What the paper does not say",
         ("question", "task", "measured"),

@@ -14,11 +14,11 @@ import numpy as np
 
 from fedrows.data.federation import FederatedData
 from fedrows.paper import family
-from fedrows.paper.artefact import Artefact, Cell, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.measured import line, number, verdict
 from fedrows.paper.objective import Objective, require_scipy
 from fedrows.paper.spectrum import Spectrum, spectrum
+from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 
 RIDGE = 0.01  # λ
 EVERY_USER, EVERY_MOVIE = 20, 25  # what the subset is made of
@@ -129,7 +129,7 @@ def _grows(rows: Sequence[Row]) -> bool:
     return True
 
 
-def _table(key: str, title: str, rows: Sequence[Row], note: str) -> Table:
+def _table(key: str, title: str, rows: Sequence[Row], note: str) -> ResultTable:
     checks = tuple(rows[0][2].checks())
     cells = [
         (
@@ -142,7 +142,7 @@ def _table(key: str, title: str, rows: Sequence[Row], note: str) -> Table:
         )
         for at, size, its in rows
     ]
-    return Table(key, title, COLUMNS + checks, tuple(cells), note)
+    return ResultTable(key, title, COLUMNS + checks, tuple(cells), note)
 
 
 def _figure(subset: Sequence[Row], whole: Sequence[Row], made: dict[str, list[Row]]) -> Figure:

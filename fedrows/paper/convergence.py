@@ -17,13 +17,13 @@ from fedrows.algorithm import Algorithm
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
 from fedrows.paper import known
-from fedrows.paper.artefact import Artefact, Cell, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.measured import line, number, slope, spread, verdict
 from fedrows.paper.objective import Objective, require_scipy
 from fedrows.paper.ridge import Ridge
 from fedrows.paper.virtual import iterations
 from fedrows.plan import Plan
+from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 
 CLIENTS, HEATS = 100, (50, 20, 10, 5)
 COHORTS = (5, 10, 20)  # K
@@ -77,7 +77,7 @@ def make(work: Work) -> Artefact:
         "Theorem 3: the convergence of FedSubAvg",
         f"The bound holds in {sum(held)} of {len(held)} settings, for every one of {len(seeds)} "
         f"seeds. The measured mean falls with T at a slope of {said}; the theorem's is −0.5.",
-        (Table("convergence", "The mean over T local iterations, and its bound", columns,
+        (ResultTable("convergence", "The mean over T local iterations, and its bound", columns,
                tuple(rows), _note(data)),),
         (Figure("convergence", "Theorem 3, measured and bound",
                 (Panel("Mean over t ≤ T", "T", "mean of ∇f^T D ∇f", tuple(curves), True, True),)),),

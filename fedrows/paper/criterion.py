@@ -19,12 +19,12 @@ from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.datasets import synthetic
 from fedrows.paper import convergence, known
-from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.measured import line, number, slope, verdict
 from fedrows.paper.objective import Objective, require_scipy
 from fedrows.paper.ridge import Ridge
 from fedrows.plan import Plan
+from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.server import begin, rounds
 from fedrows.simulator.simulated import SimulatedFleet
 
@@ -141,7 +141,7 @@ def _all(held: dict[str, tuple[bool, bool]]) -> bool:
 
 def _levels(
     paths: dict[str, Path], scale: float, convexity: float, held: dict[str, tuple[bool, bool]]
-) -> Table:
+) -> ResultTable:
     """f − f* where a criterion first falls to ε."""
     rows = []
     for name, its in paths.items():
@@ -165,7 +165,7 @@ def _levels(
                         verdict(gap <= allowed and held[name][which]),
                     )
                 )
-    return Table(
+    return ResultTable(
         "criterion",
         "How far f is from its minimum when a criterion says ε",
         ("", "first round", "f − f*", "ε/(2μ0)", "what the theorem allows", "theorem"),
@@ -203,7 +203,7 @@ def _panels(paths: dict[str, Path], scale: float, convexity: float) -> tuple[Pan
     return (*found, Panel("By round", "round", "f − f*", by_round, log_y=True))
 
 
-def _guarantees(work: Work) -> tuple[Table, Panel, float]:
+def _guarantees(work: Work) -> tuple[ResultTable, Panel, float]:
     """What the two theorems guarantee after T iterations, by N/n_min, and the exponent of it."""
     length, seeds = (QUICK_LENGTH, QUICK_SEEDS) if work.quick else (LENGTH, SEEDS)
     rows, ratios, found = [], [], []
@@ -236,7 +236,7 @@ def _guarantees(work: Work) -> tuple[Table, Panel, float]:
         log_y=True,
     )
     title = "What is guaranteed for f − f* after T iterations"
-    return Table("criterion-guarantees", title, columns, tuple(rows), note), panel, exponent
+    return ResultTable("criterion-guarantees", title, columns, tuple(rows), note), panel, exponent
 
 
 def guaranteed(coldest: int, length: int, seed: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedrows.measure.summary import METRICS, number, show
 from fedrows.measure.trivial import NAMES
-from fedrows.paper.artefact import Cell, Curve
+from fedrows.report.artefact import Cell, Curve
 from fedrows.study import Run
 
 Levels = Mapping[str, Mapping[str, float]]  # baseline → metric → value

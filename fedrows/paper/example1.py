@@ -20,10 +20,10 @@ from fedrows import catalogue
 from fedrows.data.batches import Batch
 from fedrows.data.federation import FederatedData
 from fedrows.model import Model
-from fedrows.paper.artefact import Artefact, Cell, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.measured import line, number, verdict
 from fedrows.plan import Plan
+from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 from fedrows.rows.params import Params, Submodels
 from fedrows.rows.schema import Schema
 from fedrows.rows.schema import Table as Rows
@@ -71,7 +71,7 @@ def make(work: Work) -> Artefact:
         "Under FedAvg the weight that one client of 100 holds moves a hundred times too slowly; "
         f"under FedSubAvg both go at the same speed. No run is further than {worst:.0e} from the "
         "closed form.",
-        (Table("example1", f"N = {CLIENTS}, from w = (1, 1)", columns, tuple(cells),
+        (ResultTable("example1", f"N = {CLIENTS}, from w = (1, 1)", columns, tuple(cells),
                "At a rate of 0.5 w2 vanishes at once, under FedSubAvg w1 as well. "
                "The paper does not say which rates its figure uses."),),
         (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedrows.data.federation import FederatedData
-from fedrows.paper.artefact import Artefact
+from fedrows.report.artefact import Artefact
 from fedrows.study import Results, Study
 
 

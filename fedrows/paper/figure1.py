@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedrows import catalogue
 from fedrows.algorithm import Round
-from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work
+from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.rows.heat import heat_of
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels, total
@@ -37,7 +37,7 @@ def make(work: Work) -> Artefact:
     )
 
 
-def _table(uploads: list[dict[int, float]], moved: dict[str, list[float]]) -> Table:
+def _table(uploads: list[dict[int, float]], moved: dict[str, list[float]]) -> ResultTable:
     rows = []
     for row in range(ROWS):
         own = [upload[row] for upload in uploads if row in upload]
@@ -60,7 +60,9 @@ def _table(uploads: list[dict[int, float]], moved: dict[str, list[float]]) -> Ta
         *(f"{title} moves by" for title in moved),
     )
     note = "–: the client does not hold the row, downloads nothing of it and uploads nothing."
-    return Table("figure1", "One round, all three clients taking part", columns, tuple(rows), note)
+    return ResultTable(
+        "figure1", "One round, all three clients taking part", columns, tuple(rows), note
+    )
 
 
 def _figure(uploads: list[dict[int, float]], moved: dict[str, list[float]]) -> Figure:

@@ -7,7 +7,7 @@ from math import isfinite
 
 import numpy as np
 
-from fedrows.paper.artefact import Cell, Curve
+from fedrows.report.artefact import Cell, Curve
 
 Numbers = Sequence[float] | np.ndarray
 

@@ -16,9 +16,9 @@ from fedrows.algorithm import Algorithm, Round, State
 from fedrows.algorithms.fedadam import FedAdam
 from fedrows.algorithms.fedavg import FedAvg
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.paper.artefact import Artefact, Cell, Figure, Panel, Table
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.measured import line, number
+from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels, total
@@ -75,8 +75,9 @@ def make(work: Work) -> Artefact:
         f"what one of FedSubAvg does. From {sizes[0]:,} rows on FedAdam's round has grown "
         f"{_growth(seconds['FedAdam']):,.0f}-fold, FedSubAvg's {_growth(seconds['FedSubAvg']):.1f}-"
         f"fold and FedAvg's {_growth(seconds['FedAvg']):.1f}-fold, which a busy machine blurs.",
-        (Table("overhead", f"{COHORT} clients of {HELD} rows each, {WIDTH} numbers wide", columns,
-               tuple(rows), f"{NOTE} PyTorch's threads: {torch.get_num_threads()}."),),
+        (ResultTable("overhead", f"{COHORT} clients of {HELD} rows each, {WIDTH} numbers wide",
+                     columns, tuple(rows),
+                     f"{NOTE} PyTorch's threads: {torch.get_num_threads()}."),),
         (Figure("overhead", "What a round costs, and what is kept", panels),),
     )  # fmt: skip
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import torch
 
 from fedrows.data.federation import FederatedData
-from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
 from fedrows.paper.curves import printed
 from fedrows.paper.evaluated import Evaluated
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.tasks import TASKS
+from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.rows.heat import Heat
 
 FEATURES = {  # table, group of its rows, and what they are called
@@ -49,7 +49,7 @@ def make(work: Work) -> Artefact:
         "Table 1 and Figure 5: the data sets, and how hot their features are",
         "Every data set has features that one client holds and features that hundreds or thousands "
         "hold.",
-        (Table("table1", "The four data sets", columns, tuple(rows), " ".join(notes)),),
+        (ResultTable("table1", "The four data sets", columns, tuple(rows), " ".join(notes)),),
         (
             Figure(
                 "figure5",

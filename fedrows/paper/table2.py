@@ -14,11 +14,11 @@ from typing import Any
 from fedrows.measure.summary import METRICS, display, number, show, show_rounds, show_speed_up
 from fedrows.measure.trivial import NAMES, PSEUDO
 from fedrows.paper import searched
-from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
 from fedrows.paper.comparing import Block, compare, trivial
 from fedrows.paper.curves import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
 from fedrows.paper.evaluated import Evaluated
 from fedrows.paper.experiment import Experiment, Work
+from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.study import Run
 
 WHICH = {"paper": "the paper's rates", "searched": "searched rates"}
@@ -62,7 +62,7 @@ def make(work: Work, its: Evaluated) -> Artefact:
 
 def _table(
     its: Evaluated, which: str, block: Block, levels: Levels, note: str, beside: bool
-) -> Table:
+) -> ResultTable:
     """The table at some rates; the paper's values stand `beside` ours where runs are like its."""
     columns = ["Algorithm", "Rate", f"Rounds to {goal(block.target)}", "Speed-up"]
     for metric in its.metrics:
@@ -79,7 +79,7 @@ def _table(
         f"only count training examples ({PSEUDO:g} pseudo-examples at the prior; both means are "
         f"added as logits)."
     )
-    return Table(
+    return ResultTable(
         f"table2-{its.task}-{which}",
         f"{its.name}, {its.model}, at {WHICH[which]}",
         tuple(columns),
@@ -134,7 +134,7 @@ def _buckets(block: Block) -> list[dict[str, Any]]:
     return list(run.lines[-1]["buckets"])
 
 
-def _by_heat(its: Evaluated, which: str, block: Block) -> Table | None:
+def _by_heat(its: Evaluated, which: str, block: Block) -> ResultTable | None:
     """Final test loss and AUC by the number of clients that hold what an example is about."""
     buckets = _buckets(block)
     if not buckets:
@@ -149,7 +149,7 @@ def _by_heat(its: Evaluated, which: str, block: Block) -> Table | None:
                 Cell("–") if v is None else Cell(f"{v:.3f}", v, runs=ids(runs)) for v in values
             )
             rows.append((Cell(f"{display(name)}, {title}"), *cells))
-    return Table(
+    return ResultTable(
         f"heat-{its.task}-{which}",
         f"{its.name}: final test loss and AUC by heat, at {WHICH[which]}",
         ("clients that hold the item", *spans),

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from fedrows.measure.summary import METRICS, show_rounds
 from fedrows.measure.trivial import NAMES
-from fedrows.paper.artefact import Artefact, Cell, Figure, Panel, Table
 from fedrows.paper.comparing import Block, sweep, trivial
 from fedrows.paper.curves import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
 from fedrows.paper.evaluated import Evaluated
 from fedrows.paper.experiment import Experiment, Work
+from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 
 _FIGURES = {0: ("figure4", "Figure 4"), 1: ("figure7", "Figure 7")}  # by place in `metrics`
 
@@ -46,7 +46,7 @@ def make(work: Work, its: Evaluated) -> Artefact:
 
 def _table(
     its: Evaluated, block: Block, shown: list[str], levels: Levels, reduced: str, beside: bool
-) -> Table:
+) -> ResultTable:
     columns = ["FedSubAvg", f"Rounds to {goal(block.target)}"]
     for metric in its.metrics:
         columns += [f"Best {METRICS[metric][0]}", f"Final {METRICS[metric][0]}"]
@@ -67,7 +67,7 @@ def _table(
         for metric in its.metrics:
             cells += [level_cell(level[metric], metric), Cell("–")]
         rows.append(tuple(cells))
-    return Table(
+    return ResultTable(
         f"table3-{its.task}",
         f"{its.name}: FedSubAvg with K varied",
         tuple(columns),

@@ -10,11 +10,11 @@ from fedrows import catalogue
 from fedrows.errors import FedrowsError
 from fedrows.measure.summary import METRICS, display
 from fedrows.paper import searched
-from fedrows.paper.artefact import Artefact, Cell, Table
 from fedrows.paper.curves import ids
 from fedrows.paper.evaluated import ALL, Evaluated, Rates
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.tasks import TASKS
+from fedrows.report.artefact import Artefact, Cell, ResultTable
 from fedrows.runs.settings import presets
 
 LOCAL = tuple(name for name in ALL if name != "fedadam")  # Table 5 has FedAdam
@@ -41,7 +41,7 @@ def make(work: Work) -> Artefact:
     )
 
 
-def _presets() -> Table:
+def _presets() -> ResultTable:
     rows = []
     for its in TASKS:
         cells = [Cell(its.name)]
@@ -50,7 +50,7 @@ def _presets() -> Table:
             paper = its.lr.get(name)
             cells.append(Cell(f"{rate:g}", rate, None if paper is None else f"{paper:g}", paper))
         rows.append(tuple(cells))
-    return Table(
+    return ResultTable(
         "table4",
         "Learning rates of the presets",
         ("", *map(display, LOCAL)),
@@ -67,8 +67,8 @@ def _rate(its: Evaluated, rates: Rates | None) -> Cell:
     return Cell(searched.show(rates) + ("*" if searched.at_edge(its, rates) else ""))
 
 
-def _searched(rows: list[tuple[Cell, ...]]) -> Table:
-    return Table(
+def _searched(rows: list[tuple[Cell, ...]]) -> ResultTable:
+    return ResultTable(
         "table4-searched",
         "Searched learning rates",
         ("", *map(display, ALL), "how"),
@@ -78,7 +78,7 @@ def _searched(rows: list[tuple[Cell, ...]]) -> Table:
     )
 
 
-def _candidates(work: Work, its: Evaluated) -> Table:
+def _candidates(work: Work, its: Evaluated) -> ResultTable:
     rows = []
     for name, tried in searched.search(work, its).items():
         for rate, run in tried:
@@ -87,7 +87,7 @@ def _candidates(work: Work, its: Evaluated) -> Table:
             rows.append(
                 (Cell(display(name)), Cell(searched.show(rate)), Cell(text, value, runs=ids([run])))
             )
-    return Table(
+    return ResultTable(
         f"table4-search-{its.task}",
         f"The search on {its.name}",
         ("algorithm", "rate", f"best {METRICS[its.metric][0]}"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fedrows import catalogue
-from fedrows.paper.artefact import Artefact, Cell, Table
 from fedrows.paper.curves import printed
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.tasks import TASKS
+from fedrows.report.artefact import Artefact, Cell, ResultTable
 from fedrows.runs.settings import presets
 
 COLUMNS = {
@@ -36,7 +36,7 @@ def make(work: Work) -> Artefact:
         "FedAdam runs with the paper's rates and moments. The paper does not give τ, which decides "
         "much: it is 0.001 here, and searched beside the server rate where rates are searched.",
         (
-            Table(
+            ResultTable(
                 "table5",
                 "FedAdam",
                 ("", *COLUMNS.values()),

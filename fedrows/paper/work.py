@@ -24,9 +24,9 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError, FedrowsError
 from fedrows.files.fetch import data_folder
 from fedrows.files.whole import write_whole
-from fedrows.paper.artefact import Artefact, as_dict, from_dict
 from fedrows.paper.catalogue import asks_for_runs, code_of
 from fedrows.paper.experiment import Experiment
+from fedrows.report.artefact import Artefact, as_dict, from_dict
 from fedrows.study import Progress, Results, Say, Study, crew_for, kept, make
 from fedrows.study.bench import Bench, sentence
 from fedrows.study.crew import Crew

@@ -13,7 +13,7 @@ __all__ = ["write", "write_summary"]
 
 def write(folder: Path) -> Path:
     """`folder/report.html`, made from the files of the folder; written whole or not at all."""
-    from fedrows.report.page import render  # needs jinja2, which the core does not
+    from fedrows.report.run_page import render  # needs jinja2, which the core does not
 
     path = folder / REPORT
     write_whole(path, render(folder).encode())

@@ -11,7 +11,7 @@ from types import ModuleType
 import torch
 
 from fedrows.measure.summary import METRICS, number, summarise, table
-from fedrows.paper.artefact import Artefact, Cell, Curve, Figure, Panel, Table
+from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.study.kept import Run, StudyError
 from fedrows.version import __version__
 
@@ -19,13 +19,13 @@ from fedrows.version import __version__
 def writer() -> ModuleType:
     """What writes pages; an error of one sentence if a package that it needs is missing."""
     try:
-        from fedrows.paper import page
+        from fedrows.report import results
     except ImportError as error:
         raise StudyError(
             f"The page needs the package {error.name or 'jinja2'}, which is not installed: "
             "pip install fedrows[paper]."
         ) from error
-    return page
+    return results
 
 
 def write(runs: Sequence[Run], path: Path, title: str) -> Path:
@@ -72,7 +72,7 @@ def _artefact(task: str, runs: Sequence[Run]) -> Artefact:
         task,
         task,
         f"{len(by_name)} settings with {seeds} seeds each: mean over the seeds, and their range.",
-        (Table(f"{task}-summary", f"What came out on {task}", tuple(titles), tuple(cells)),),
+        (ResultTable(f"{task}-summary", f"What came out on {task}", tuple(titles), tuple(cells)),),
         (Figure(f"{task}-curves", f"By round on {task}", tuple(panels)),),
     )
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fedrows.paper.artefact import Curve, Panel
-from fedrows.paper.page.look import level
+from fedrows.report.artefact import Curve, Panel
 from fedrows.report.chart import (
     BOTTOM,
     HEIGHT,
@@ -20,6 +19,7 @@ from fedrows.report.chart import (
     linear_axis,
     log_axis,
 )
+from fedrows.report.look import level
 
 TOP = 30  # pixels: room for the title of the y axis
 PAD = 0.06  # share of an axis that stays free at its ends
@@ -29,7 +29,7 @@ Pieces = list[list[Point]]
 
 
 @dataclass(frozen=True)
-class Shape:
+class Layout:
     """A panel laid out: value → pixel along both axes, and the pieces of each curve."""
 
     x: Axis
@@ -41,7 +41,7 @@ class Shape:
         return self.x.place(point.x), self.y.place(point.y)
 
 
-def lay_out(panel: Panel) -> Shape:
+def lay_out(panel: Panel) -> Layout:
     """The axes that hold every point of the panel, its bands and guides."""
     curves = [(its, pieces(its, panel)) for its in (level(c, panel) for c in panel.curves)]
     points = [p for _, found in curves for piece in found for p in piece]
@@ -49,7 +49,7 @@ def lay_out(panel: Panel) -> Shape:
     pad = 0.0 if all(rises(found) for _, found in curves) else PAD
     x = _axis([p.x for p in points], LEFT, WIDTH - RIGHT, pad, log=panel.log_x)
     reach = [v for p in points for v in (p.low, p.y, p.high)]
-    return Shape(x, _axis(reach, HEIGHT - BOTTOM, TOP, PAD, log=panel.log_y), curves)
+    return Layout(x, _axis(reach, HEIGHT - BOTTOM, TOP, PAD, log=panel.log_y), curves)
 
 
 def rises(found: Pieces) -> bool:

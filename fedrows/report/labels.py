@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from fedrows.paper.page.look import GUIDE
-from fedrows.paper.page.shape import TOP, Shape
 from fedrows.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH
+from fedrows.report.layout import TOP, Layout
+from fedrows.report.look import GUIDE
 
 LETTER, LINE = 6.3, 14.0  # pixels of a letter, about, and of a line of text
 STEP = 4.0  # pixels between the places where a curve is looked at
@@ -28,19 +28,19 @@ class Label:
     box: Box
 
 
-def labels(shape: Shape) -> list[Label]:
+def labels(layout: Layout) -> list[Label]:
     """A label for each guide: right or left, above or below, whichever meets least."""
     lines = [
-        [shape.at(p) for p in piece]
-        for curve, found in shape.curves
+        [layout.at(p) for p in piece]
+        for curve, found in layout.curves
         if curve.kind != GUIDE
         for piece in found
     ]
     ink = [place for line in lines for place in _along(line)]
     placed: list[Label] = []
-    for curve, found in shape.curves:
+    for curve, found in layout.curves:
         if curve.kind == GUIDE and found:
-            ends = shape.at(found[0][0]), shape.at(found[-1][-1])
+            ends = layout.at(found[0][0]), layout.at(found[-1][-1])
             choices = [
                 _label(curve.name, ends[right], right, above)
                 for right, above in product((True, False), repeat=2)

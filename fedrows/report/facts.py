@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrows.measure.summary import number
-from fedrows.paper.artefact import Artefact, Cell, Table
+from fedrows.report.artefact import Artefact, Cell, ResultTable
 
 TITLE = "The paper, reproduced"
 ABOUT = (
@@ -91,7 +91,7 @@ def verdict_of(cell: Cell) -> str:
     return next((kind for word, kind in VERDICTS.items() if re.match(rf"{word}\b", text)), "")
 
 
-def seeds_of(table: Table, runs: Mapping[str, Mapping[str, Any]]) -> str:
+def seeds_of(table: ResultTable, runs: Mapping[str, Mapping[str, Any]]) -> str:
     """'seeds 0, 1, 2': those of the runs behind a table; nothing where no run is."""
     named = {name for row in table.rows for cell in row for name in cell.runs}
     seeds = sorted(

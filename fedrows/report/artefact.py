@@ -23,7 +23,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """A table; the first cell of a row names it."""
 
     key: str  # a file name: table2-movielens
@@ -75,7 +75,7 @@ class Artefact:
     name: str
     title: str
     summary: str = ""  # a sentence or two: what is seen here
-    tables: tuple[Table, ...] = ()
+    tables: tuple[ResultTable, ...] = ()
     figures: tuple[Figure, ...] = ()
     missing: str = ""
 
@@ -88,7 +88,7 @@ def as_dict(artefact: Artefact) -> dict[str, Any]:
 def from_dict(found: Mapping[str, Any]) -> Artefact:
     """The artefact that `as_dict` took apart."""
     tables = tuple(
-        Table(
+        ResultTable(
             **{
                 **table,
                 "columns": tuple(table["columns"]),

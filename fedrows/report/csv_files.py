@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fedrows.paper.artefact import Figure, Table
+from fedrows.report.artefact import Figure, ResultTable
 
 POINTS = ("panel", "curve", "kind", "x", "y", "low", "high", "runs")
 
@@ -29,7 +29,7 @@ def figure_csv(figure: Figure) -> str:
     return _text(POINTS, rows)
 
 
-def table_csv(table: Table) -> str:
+def table_csv(table: ResultTable) -> str:
     """The cells as printed; a column that the paper has too precedes the paper's and the ratio."""
     compared = [
         any(row[i].paper is not None for row in table.rows if i < len(row))

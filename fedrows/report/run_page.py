@@ -22,7 +22,7 @@ from fedrows.measure.summary import (
 )
 from fedrows.report import chart, exchange, spent, story, template
 from fedrows.report.folder import read_json, read_metrics
-from fedrows.report.panels import Buckets, curve_panels, heat_panel
+from fedrows.report.run_charts import HeatBuckets, curve_panels, heat_panel
 from fedrows.report.styles import STYLE_COUNT, STYLES
 from fedrows.report.template import read
 
@@ -37,9 +37,9 @@ def render(folder: Path) -> str:
     order = sorted(curves, key=lambda name: (STYLES.get(name, STYLE_COUNT), name))
     summary["algorithms"].sort(key=lambda a: order.index(a["name"]))
     styles = _styles(order)
-    buckets = Buckets({name: curves[name] for name in order})
+    buckets = HeatBuckets({name: curves[name] for name in order})
     return template.fill(
-        read("page.html"),
+        read("run_page.html"),
         read("style.css"),
         read("theme.js") + read("script.js"),
         kind=config.get("kind", "run"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from fedrows.paper.artefact import Artefact, Figure, Table
+from fedrows.report.artefact import Artefact, Figure, ResultTable
 
 
 class Files:
     """Where each table and figure is found, relative to the page."""
 
     def __init__(self, artefacts: Sequence[Artefact]) -> None:
-        self.tables: dict[str, Table] = {}
+        self.tables: dict[str, ResultTable] = {}
         self.figures: dict[str, Figure] = {}
         self.endings: tuple[str, ...] = ()  # of the pictures that were drawn
         self._names: dict[int, str] = {}
@@ -23,11 +23,11 @@ class Files:
             for table in artefact.tables:
                 self.tables[self._place(artefact, table)] = table
 
-    def name(self, part: Table | Figure) -> str:
+    def name(self, part: ResultTable | Figure) -> str:
         """The file name without folder and ending."""
         return self._names[id(part)]
 
-    def csv(self, part: Table | Figure) -> str:
+    def csv(self, part: ResultTable | Figure) -> str:
         """Where the numbers are."""
         return f"data/{self.name(part)}.csv"
 
@@ -35,9 +35,9 @@ class Files:
         """Where the figure is drawn; empty if it could not be."""
         return [f"figures/{self.name(figure)}.{ending}" for ending in self.endings]
 
-    def _place(self, artefact: Artefact, part: Table | Figure) -> str:
+    def _place(self, artefact: Artefact, part: ResultTable | Figure) -> str:
         taken = self.tables.keys() | self.figures.keys()
-        kind = "table" if isinstance(part, Table) else "figure"
+        kind = "table" if isinstance(part, ResultTable) else "figure"
         key = part.key
         wanted = _free(
             [_safe(key), _safe(f"{key}-{kind}"), _safe(f"{artefact.name}-{key}-{kind}")], taken

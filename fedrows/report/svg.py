@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup
 
-from fedrows.paper.artefact import Panel
-from fedrows.paper.page.labels import labels
-from fedrows.paper.page.shape import TOP, Pieces, lay_out, rises
+from fedrows.report.artefact import Panel
 from fedrows.report.chart import (
     BOTTOM,
     HEIGHT,
@@ -26,6 +24,8 @@ from fedrows.report.chart import (
     frame,
     path_through,
 )
+from fedrows.report.labels import labels
+from fedrows.report.layout import TOP, Pieces, lay_out, rises
 
 NEAREST = 1.7  # pixels: what is drawn closer together only makes the page heavy
 MANY_CURVES = 250  # on a page; with more, each is drawn with fewer points

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedrows.paper.artefact import Curve, Figure, Panel
+from fedrows.report.artefact import Curve, Figure, Panel
 from fedrows.report.styles import STYLE_COUNT, STYLES
 from fedrows.report.template import read
 
@@ -60,7 +60,7 @@ def inks() -> dict[str, Ink]:
             () if dash == "none" else tuple(map(float, dash.split())),
             float(width or 1.9),
         )
-        for style, colour, dash, width in re.findall(rule, read("style.css", "fedrows.report"))
+        for style, colour, dash, width in re.findall(rule, read("style.css"))
     }
     return found | {GUIDE: Ink("#1c1e21", (2, 3), 1.0)}
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrows.files.whole import finite
-from fedrows.paper.artefact import Artefact, Curve, Figure
-from fedrows.paper.page import look
+from fedrows.report import look
+from fedrows.report.artefact import Artefact, Curve, Figure
 
 BUDGET = 2_000_000  # characters: the page is to stay below 5 MB
 LONGEST = 300  # characters of one setting

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.files.whole import write_whole
-from fedrows.paper.artefact import Artefact
-from fedrows.paper.page import draw, html, markdown, tidy
-from fedrows.paper.page.files import Files
+from fedrows.report import csv_files, markdown, pictures, results_page
+from fedrows.report.artefact import Artefact
+from fedrows.report.file_names import Files
 from fedrows.runs.folder import unwritable
 
 PAGE, MARKDOWN = "index.html", "results.md"
@@ -39,11 +39,13 @@ def write(
     files = Files(artefacts)
     made, notes = _pictures(out, files)
     for name, table in files.tables.items():
-        made[f"data/{name}.csv"] = tidy.table_csv(table).encode()
+        made[f"data/{name}.csv"] = csv_files.table_csv(table).encode()
     for name, figure in files.figures.items():
-        made[f"data/{name}.csv"] = tidy.figure_csv(figure).encode()
+        made[f"data/{name}.csv"] = csv_files.figure_csv(figure).encode()
     made[MARKDOWN] = markdown.render(artefacts, runs, facts, files).encode()
-    made[PAGE] = html.render(artefacts, runs, facts, files).encode()  # last: it names the others
+    made[PAGE] = results_page.render(
+        artefacts, runs, facts, files
+    ).encode()  # last: it names the others
     try:
         for name, data in made.items():
             (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -60,10 +62,10 @@ def _pictures(out: Path, files: Files) -> tuple[dict[str, bytes], list[str]]:
             "No figures were written as PNG and SVG, because the package matplotlib is missing: "
             "pip install fedrows[paper]."
         ]
-    files.endings = draw.ENDINGS
+    files.endings = pictures.ENDINGS
     made: dict[str, bytes] = {}
     for name, figure in files.figures.items():
-        places = [f"figures/{name}.{ending}" for ending in draw.ENDINGS]
-        if not draw.is_drawn(figure, [out / place for place in places]):
-            made |= dict(zip(places, draw.draw(figure), strict=True))
+        places = [f"figures/{name}.{ending}" for ending in pictures.ENDINGS]
+        if not pictures.is_drawn(figure, [out / place for place in places]):
+            made |= dict(zip(places, pictures.draw(figure), strict=True))
     return made, []

@@ -11,10 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fedrows.paper.artefact import Curve, Figure, Panel
-from fedrows.paper.page import look
-from fedrows.paper.page.labels import labels
-from fedrows.paper.page.shape import Pieces, lay_out
+from fedrows.report import look
+from fedrows.report.artefact import Curve, Figure, Panel
+from fedrows.report.labels import labels
+from fedrows.report.layout import Pieces, lay_out
 from fedrows.version import __version__
 
 if TYPE_CHECKING:

@@ -76,7 +76,7 @@ def curve_panels(
     return panels
 
 
-class Buckets:
+class HeatBuckets:
     """The final loss and AUC by heat bucket, cold to hot, averaged over seeds."""
 
     def __init__(self, curves: Curves) -> None:

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedrows.paper.artefact import Artefact, Cell, Figure, Table
-from fedrows.paper.page.facts import ABOUT, QUICK, TITLE, is_quick, seeds_of, shown_facts
-from fedrows.paper.page.files import Files
-from fedrows.paper.page.tidy import show_ratio
+from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable
+from fedrows.report.csv_files import show_ratio
+from fedrows.report.facts import ABOUT, QUICK, TITLE, is_quick, seeds_of, shown_facts
+from fedrows.report.file_names import Files
 
 Runs = Mapping[str, Mapping[str, Any]]
 
@@ -45,7 +45,7 @@ def render(
     return "\n\n".join(parts) + "\n"
 
 
-def table_lines(table: Table, places: Sequence[int] | None = None) -> str:
+def table_lines(table: ResultTable, places: Sequence[int] | None = None) -> str:
     """A table, or some of its columns."""
     shown = range(len(table.columns)) if places is None else places
     lines = [_row(_plain(table.columns[i]) for i in shown), _row(["---"] * len(shown))]
@@ -53,7 +53,7 @@ def table_lines(table: Table, places: Sequence[int] | None = None) -> str:
     return "\n".join(lines)
 
 
-def _table(table: Table, runs: Runs) -> list[str]:
+def _table(table: ResultTable, runs: Runs) -> list[str]:
     parts = [f"### {_plain(table.title)}", table_lines(table)]
     if table.note:
         parts.append(_paragraphs(table.note))

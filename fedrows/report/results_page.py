@@ -8,9 +8,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedrows.paper.artefact import Artefact, Cell, Figure, Table
-from fedrows.paper.page import look, payload
-from fedrows.paper.page.facts import (
+from fedrows.report import look, payload
+from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable
+from fedrows.report.chart import swatch
+from fedrows.report.csv_files import show_ratio
+from fedrows.report.facts import (
     ABOUT,
     QUICK,
     TITLE,
@@ -19,11 +21,9 @@ from fedrows.paper.page.facts import (
     shown_facts,
     verdict_of,
 )
-from fedrows.paper.page.files import Files
-from fedrows.paper.page.shape import left_out
-from fedrows.paper.page.svg import panel_chart, spacing
-from fedrows.paper.page.tidy import show_ratio
-from fedrows.report.chart import swatch
+from fedrows.report.file_names import Files
+from fedrows.report.layout import left_out
+from fedrows.report.svg import panel_chart, spacing
 from fedrows.report.template import fill, read
 
 Runs = Mapping[str, Mapping[str, Any]]
@@ -41,9 +41,9 @@ def render(
     places = payload.runs_in_order(artefacts, runs)
     figures, thinned = payload.figures_json(files.figures, places)
     return fill(
-        read("page.html", __package__),
-        read("style.css", "fedrows.report") + read("page.css", __package__),
-        read("theme.js", "fedrows.report") + read("page.js", __package__),
+        read("results_page.html"),
+        read("style.css") + read("results_page.css"),
+        read("theme.js") + read("results_page.js"),
         title=str(facts.get("title") or TITLE),
         about=str(facts.get("summary") or ("" if facts.get("title") else ABOUT)),
         version_name=_version_name(facts),
@@ -77,7 +77,9 @@ def _section(
     }
 
 
-def _table(table: Table, places: Mapping[str, int], runs: Runs, files: Files) -> dict[str, Any]:
+def _table(
+    table: ResultTable, places: Mapping[str, int], runs: Runs, files: Files
+) -> dict[str, Any]:
     kinds = [
         _column([row[i] for row in table.rows if i < len(row)]) for i in range(len(table.columns))
     ]
