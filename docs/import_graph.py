@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("what a model is worth", ("measure",)),
     ("privacy", ("privacy", "private")),
     ("one run", ("simulation", "runs", "watch", "watch.writers", "report")),
-    ("many runs", ("study", "paper", "paper.page")),
+    ("many runs", ("study", "paper")),
     ("a real network", ("flower",)),
     ("the command line", ("bench", "cli", "__main__")),
 )

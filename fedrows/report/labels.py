@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from fedrows.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH
-from fedrows.report.layout import TOP, Layout
+from fedrows.report.layout import TOP, PanelLayout
 from fedrows.report.look import GUIDE
 
 LETTER, LINE = 6.3, 14.0  # pixels of a letter, about, and of a line of text
@@ -28,7 +28,7 @@ class Label:
     box: Box
 
 
-def labels(layout: Layout) -> list[Label]:
+def labels(layout: PanelLayout) -> list[Label]:
     """A label for each guide: right or left, above or below, whichever meets least."""
     lines = [
         [layout.at(p) for p in piece]

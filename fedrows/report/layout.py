@@ -29,7 +29,7 @@ Pieces = list[list[Point]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class PanelLayout:
     """A panel laid out: value → pixel along both axes, and the pieces of each curve."""
 
     x: Axis
@@ -41,7 +41,7 @@ class Layout:
         return self.x.place(point.x), self.y.place(point.y)
 
 
-def lay_out(panel: Panel) -> Layout:
+def lay_out(panel: Panel) -> PanelLayout:
     """The axes that hold every point of the panel, its bands and guides."""
     curves = [(its, pieces(its, panel)) for its in (level(c, panel) for c in panel.curves)]
     points = [p for _, found in curves for piece in found for p in piece]
@@ -49,7 +49,7 @@ def lay_out(panel: Panel) -> Layout:
     pad = 0.0 if all(rises(found) for _, found in curves) else PAD
     x = _axis([p.x for p in points], LEFT, WIDTH - RIGHT, pad, log=panel.log_x)
     reach = [v for p in points for v in (p.low, p.y, p.high)]
-    return Layout(x, _axis(reach, HEIGHT - BOTTOM, TOP, PAD, log=panel.log_y), curves)
+    return PanelLayout(x, _axis(reach, HEIGHT - BOTTOM, TOP, PAD, log=panel.log_y), curves)
 
 
 def rises(found: Pieces) -> bool:
