@@ -8,7 +8,7 @@ equal    a round with the layers' kernels in a CUDA graph, the same round in pla
          then every algorithm for three rounds on GPU and CPU in float64, the largest difference
 repeat   ten rounds twice with `deterministic`: how many numbers differ (bar: none), and rounds/s
 speed    FedSubAvg's rounds/s, whole rounds as `fedrows run` does them without evaluation, next to
-         plain PyTorch on as many samples (`fedrows/bench/baselines.py`); medians of alternating
+         plain PyTorch on as many samples (`benchmarks/speed/baselines.py`); medians of alternating
          blocks, the same TF32 mode on all sides
 
 Needs torch and numpy only; logistic regression runs on MovieLens if its file is there.
@@ -29,12 +29,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.speed import baselines, models, shapes
+from benchmarks.speed.bars import at_least, at_most
+from benchmarks.speed.blocks import Rounds, medians, seconds_per_round
+from benchmarks.speed.machine import facts
 from fedrows import catalogue
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.bench import baselines, models, shapes
-from fedrows.bench.bars import at_least, at_most
-from fedrows.bench.blocks import Rounds, medians, seconds_per_round
-from fedrows.bench.machine import facts
 from fedrows.nn import fused
 from fedrows.simulation import Simulation
 from fedrows.simulator.recorded import rounds

@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fedrows.bench.blocks import Rounds, medians, seconds_per_round
+from benchmarks.speed.blocks import Rounds, medians, seconds_per_round
 from fedrows.privacy import graph
 from fedrows.privacy.keys import AgreementKey, NodeKey, add_stream_, derive, random_words
 from fedrows.privacy.protocol import run

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("one run", ("simulation", "runs", "watch", "watch.writers", "report")),
     ("many runs", ("study", "paper")),
     ("a real network", ("flower",)),
-    ("the command line", ("bench", "cli", "__main__")),
+    ("the command line", ("cli", "__main__")),
 )
 ORDER = [unit for _, units in LAYERS for unit in units]
 

@@ -124,7 +124,7 @@ def test_python_and_commands_of_a_page_work(
     make_tasks_tiny(monkeypatch)
     monkeypatch.setattr(fetch, "fetch", lambda source, *_, **__: fetch.Fetched(Path("there")))
     for name in ("lr", "scale"):
-        monkeypatch.setattr(f"fedrows.bench.{name}.seconds_per_round", _as_if_measured)
+        monkeypatch.setattr(f"benchmarks.speed.{name}.seconds_per_round", _as_if_measured)
     for words in commands(page):
         if words[:2] == ["deploy", "demo"]:
             continue  # a real federation, which tests/test_deploy.py starts

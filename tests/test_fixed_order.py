@@ -8,8 +8,8 @@ import warnings
 import pytest
 import torch
 
+from benchmarks.speed import shapes
 from fedrows import simulate
-from fedrows.bench import shapes
 from fedrows.data.federation import FederatedData
 from fedrows.models import lstm
 from fedrows.nn import fused

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from benchmarks.speed import billion
 from fedrows import catalogue, simulate, tables
 from fedrows.algorithm import Algorithm
-from fedrows.bench import billion
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.lifting.lifted import Lifted

@@ -18,7 +18,6 @@ import haiku as hk
 import jax.numpy as jnp
 import numpy as np
 from fedjax.algorithms import fed_avg
-
 from peers.worker import Federation, Orders
 
 PACKAGES = ("fedjax", "jax", "dm-haiku")

@@ -19,11 +19,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
-
 from peers import modules
 from peers.worker import Federation, Orders
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 PACKAGES = ("flwr", "ray", "torch")
 PLACE = "PEERS_FEDERATION"  # the variable that tells an actor where the data are

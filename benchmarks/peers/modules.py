@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
+from peers.worker import Federation
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
-
-from peers.worker import Federation
 
 
 class Logistic(nn.Module):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from peers import modules
+from peers.worker import Federation, Orders
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -20,9 +22,6 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
-
-from peers import modules
-from peers.worker import Federation, Orders
 
 PACKAGES = ("pfl", "torch")
 

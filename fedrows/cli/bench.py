@@ -1,8 +1,9 @@
-"""`fedrows bench`: measurements, each a file in fedrows/bench with a `main` of its own."""
+"""`fedrows bench`: runs a measurement of benchmarks/speed, which is in the repository only."""
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +11,17 @@ from fedrows.cli.flags import UsageError
 from fedrows.cli.show import say
 from fedrows.errors import UnknownNameError
 
-FOLDER = Path(__file__).parent.parent / "bench"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "speed"  # each file has a `main` of its own
 
 
 def main(words: Sequence[str]) -> int:
     """Hands the rest of the command line to the measurement."""
     known = measurements()
+    if not known:
+        raise UsageError(
+            f"There are no benchmarks in {FOLDER}: they come with the repository, not with the "
+            "package, so run fedrows bench in a clone of it (pip install -e .)."
+        )
     if words and words[0] in ("-h", "--help"):
         lines = "\n".join(f"  {name:9} {what}" for name, what in known.items())
         say(f"usage: fedrows bench NAME [options]\n\n{lines}")
@@ -24,15 +30,17 @@ def main(words: Sequence[str]) -> int:
         raise UsageError(f"Name what to measure: one of {', '.join(known)}.")
     if words[0] not in known:
         raise UnknownNameError("benchmark", words[0], known)
+    if (root := str(FOLDER.parents[1])) not in sys.path:
+        sys.path.insert(0, root)
     try:
-        importlib.import_module(f"fedrows.bench.{words[0]}").main(list(words[1:]))
+        importlib.import_module(f"benchmarks.speed.{words[0]}").main(list(words[1:]))
     except SystemExit as stop:  # argparse's way to end after --help or an error
         return int(stop.code or 0)
     return 0
 
 
 def measurements() -> dict[str, str]:
-    """Every name, and the first line of its file."""
+    """Returns every name with the first line of its file; none where there is no repository."""
     texts = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.py"))}
     return {
         name: text.split("\n")[0].strip('".')

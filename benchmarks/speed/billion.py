@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.speed.bars import at_most, said
+from benchmarks.speed.blocks import settings, whole
+from benchmarks.speed.machine import forget_peak, peak
 from fedrows.algorithm import Algorithm
 from fedrows.algorithms.fedadam import FedAdam
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.bench.bars import at_most, said
-from fedrows.bench.blocks import settings, whole
-from fedrows.bench.machine import forget_peak, peak
 from fedrows.cli.flags import Parser
 from fedrows.data.federation import FederatedData
 from fedrows.lifting.lifted import Lifted

@@ -13,12 +13,12 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
+from benchmarks.speed import shapes
+from benchmarks.speed.bars import at_most, said
+from benchmarks.speed.blocks import medians, seconds_per_round, settings
+from benchmarks.speed.machine import forget_peak, peak, resident
+from benchmarks.speed.models import simulated
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.bench import shapes
-from fedrows.bench.bars import at_most, said
-from fedrows.bench.blocks import medians, seconds_per_round, settings
-from fedrows.bench.machine import forget_peak, peak, resident
-from fedrows.bench.models import simulated
 from fedrows.cli.flags import Parser
 from fedrows.server import begin, rounds
 from fedrows.simulator.simulated import SimulatedFleet

@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager
 import torch
 from torch import nn
 
+from benchmarks.speed import baselines, shapes
+from benchmarks.speed.bars import Faster
+from benchmarks.speed.blocks import Rounds
+from benchmarks.speed.processes import InProcesses
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.bench import baselines, shapes
-from fedrows.bench.bars import Faster
-from fedrows.bench.blocks import Rounds
-from fedrows.bench.processes import InProcesses
 from fedrows.server import begin, rounds
 from fedrows.simulator.simulated import SimulatedFleet
 

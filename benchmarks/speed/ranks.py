@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import multiprocessing
 
+from benchmarks.speed.bars import contest
+from benchmarks.speed.blocks import seconds_per_round, settings, whole
+from benchmarks.speed.models import SHAPES, Contenders, simulated
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.bench.bars import contest
-from fedrows.bench.blocks import seconds_per_round, settings, whole
-from fedrows.bench.models import SHAPES, Contenders, simulated
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.server import begin, rounds
 from fedrows.simulator import group

@@ -11,10 +11,10 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
-from fedrows.bench.bars import at_most, said
-from fedrows.bench.blocks import settings, whole
-from fedrows.bench.machine import resident
-from fedrows.bench.models import SHAPES, simulated
+from benchmarks.speed.bars import at_most, said
+from benchmarks.speed.blocks import settings, whole
+from benchmarks.speed.machine import resident
+from benchmarks.speed.models import SHAPES, simulated
 from fedrows.cli.flags import Parser, UsageError
 
 MODELS = ("lr", "own")

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.bench.bars import contest
-from fedrows.bench.blocks import seconds_per_round, settings
-from fedrows.bench.environments import PeerError, python_of
-from fedrows.bench.models import BARS, SHAPES, contenders
-from fedrows.bench.shapes import Shape
-from fedrows.bench.worker import Worker
+from benchmarks.speed.bars import contest
+from benchmarks.speed.blocks import seconds_per_round, settings
+from benchmarks.speed.environments import PeerError, python_of
+from benchmarks.speed.models import BARS, SHAPES, contenders
+from benchmarks.speed.shapes import Shape
+from benchmarks.speed.worker import Worker
 from fedrows.cli.flags import Parser, UsageError
 
-HOME = Path(__file__).parents[2] / "benchmarks"  # where the peers' own files are
+HOME = Path(__file__).parents[1]  # where the peers' own files are
 NAMES = {"flower": "Flower", "pfl": "pfl", "fedjax": "FedJAX"}
 COUNTS = {  # rounds of a block
     "lr": {"flower": 2, "pfl": 3, "fedjax": 10},
@@ -46,11 +46,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     options = settings(parser, argv, blocks=5)
     names = _chosen("--only", options.own["only"], list(NAMES))
-    if not (HOME / "peers").is_dir():
-        raise PeerError(
-            f"The peers' files are not in {HOME / 'peers'}: they come with the repository, not "
-            "with the package, so run it from a clone."
-        )
     result: dict[str, Any] = {"peers": {}}
     for model in _chosen("--models", options.own["models"], list(COUNTS)):
         print(f"{model}:", flush=True)

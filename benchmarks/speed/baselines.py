@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedrows.bench.blocks import Rounds
+from benchmarks.speed.blocks import Rounds
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedrows.bench.blocks import medians
+from benchmarks.speed.blocks import medians
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import multiprocessing, nn
 
-from fedrows.bench.baselines import Client
+from benchmarks.speed.baselines import Client
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan

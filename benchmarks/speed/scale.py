@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.speed.bars import at_most, said
+from benchmarks.speed.blocks import Rounds, medians, seconds_per_round, settings, whole
+from benchmarks.speed.machine import resident
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.bench.bars import at_most, said
-from fedrows.bench.blocks import Rounds, medians, seconds_per_round, settings, whole
-from fedrows.bench.machine import resident
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.data.batches import Batch
 from fedrows.data.federation import FederatedData

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fedrows.bench.machine import facts
+from benchmarks.speed.machine import facts
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.files.whole import as_json, write_whole
 from fedrows.runs.folder import unwritable

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrows.bench.environments import PeerError
+from benchmarks.speed.environments import PeerError
 
 _PATIENCE = 30  # seconds that a peer may take to end
 

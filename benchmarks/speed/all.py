@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrows.bench.machine import facts
+from benchmarks.speed.machine import facts
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.errors import FedrowsError
 

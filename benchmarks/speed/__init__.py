@@ -1,0 +1,1 @@
+"""How fast a round is, one file each, run by `fedrows bench NAME`; ratios measured side by side."""

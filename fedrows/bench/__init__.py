@@ -1,1 +1,0 @@
-"""Benchmarks, one file each, run by `fedrows bench NAME`; ratios measured side by side."""
