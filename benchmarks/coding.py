@@ -22,11 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from fedrows import catalogue
+from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.cli.settings import choose
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.flower.deployment import Deployment
-from fedrows.flower.job import CAP, Contract, Job, Terms
+from fedrows.flower.job import Contract, Job, Terms
 from fedrows.flower.node import ClientNode
 from fedrows.flower.state import NodeState
 from fedrows.flower.wire import CODINGS
@@ -100,7 +101,7 @@ def measure_coding(cases: Iterable[str] = ()) -> list[Line]:
 def _open(name: str) -> tuple[Settings, FederatedData]:
     """A case's settings and data; those of the synthetic task where a file is missing."""
     task, rounds, every = CASES[name]
-    typed = {"device": "cpu", "cap": str(CAP)}
+    typed = {"device": "cpu", "cap": str(FedSubAvg.deployed["cap"])}
     typed |= {"rounds": str(rounds), "evaluate_every": str(every)}
     settings = choose(catalogue.task(task), ["fedsubavg"], typed)["fedsubavg"]
     try:

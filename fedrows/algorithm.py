@@ -18,7 +18,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,13 +45,26 @@ class Round:
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """What every algorithm is; the hooks that are not overridden do what FedAvg does."""
+    """What every algorithm is; the hooks that are not overridden do what FedAvg does.
 
-    pooled: ClassVar[bool] = False  # trains on all data in one place, in batches of K · B
-    keeps: ClassVar[bool] = (
-        False  # clients keep something shaped like their submodel, zero at first
-    )
-    summable: ClassVar[bool] = False  # the sum of the updates is all that `step_` needs
+    The class attributes are its facts: the rest of the package goes by them, never by names.
+    """
+
+    # How reports show it.
+    title: ClassVar[str] = ""  # as people write it; the class's name if empty
+    colour: ClassVar[int | None] = None  # of report/style.css, 0 to 11; None: the next free one
+
+    # What `step_` does.
+    additive: ClassVar[bool] = False  # no more than adding the corrected mean to the rows it has
+    uses_heat: ClassVar[bool] = False  # reads the heat; the other algorithms may be given none
+    deployed: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {}
+    )  # defaults of options over a network
+
+    # What it needs of a fleet.
+    pooled: ClassVar[bool] = False  # all data in one place, to train on in batches of K · B
+    summable: ClassVar[bool] = False  # the sum of the updates, and no client's own
+    keeps: ClassVar[bool] = False  # clients keep a state shaped like their submodel, zero at first
     returns: ClassVar[tuple[str, ...]] = ()  # what `finish` sends beside the update, by name
 
     def __post_init__(self) -> None:
@@ -60,6 +74,11 @@ class Algorithm(ABC):
     def name(self) -> str:
         """The name on the command line: the class's, in lower case."""
         return type(self).__name__.lower()
+
+    @classmethod
+    def shown(cls) -> str:
+        """The name that reports show."""
+        return cls.title or cls.__name__
 
     @property
     def lags(self) -> bool:
@@ -110,6 +129,12 @@ class Algorithm(ABC):
     ) -> dict[str, Tensor] | None:
         """What every entry of an update is multiplied by at the server; None: by nothing."""
         return None
+
+    def largest_correction(self, heat: Mapping[str, Heat]) -> float:
+        """The largest factor that `correction` gives any row of the heat; at least 1."""
+        index = {t: Index(x.ids, torch.tensor([0, len(x.ids)])) for t, x in heat.items()}
+        factors = self.correction(index, heat, torch.float64) or {}
+        return max([1.0, *(float(x.max()) for x in factors.values() if len(x))])
 
     @abstractmethod
     def step_(

@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # nothing is imported until it is asked for
     from fedrows.model import Model
     from fedrows.task import Task
 
+DEFAULT = "fedsubavg"  # the algorithm that runs unless another is named, and reports are about
+BASELINE = "fedavg"  # the algorithm whose rounds a speed-up is counted in
+REFERENCE = "centralsgd"  # the algorithm on pooled data whose best is the target of the others
 FOLDERS = {"algorithm": "algorithms", "model": "models", "task": "datasets"}
 
 
@@ -35,6 +38,22 @@ def algorithm(name: str) -> type[Algorithm]:
         if word.lower() == name and isinstance(value, type):
             return value
     raise TypeError(f"{module.__name__} defines no class whose name in lower case is {name!r}.")
+
+
+def title(name: str) -> str:
+    """The algorithm's name as people write it; a name that is not known here stays as it is."""
+    return algorithm(name).shown() if name in names("algorithm") else name
+
+
+def colours() -> dict[str, int]:
+    """Name → the colour in reports, of all algorithms that have one of their own."""
+    known = {name: algorithm(name).colour for name in names("algorithm")}
+    return {name: colour for name, colour in known.items() if colour is not None}
+
+
+def summable() -> list[str]:
+    """The algorithms that need no more than the sum of the updates."""
+    return [name for name in names("algorithm") if algorithm(name).summable]
 
 
 def model(name: str) -> Callable[[FederatedData, int], Model]:

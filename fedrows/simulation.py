@@ -212,7 +212,7 @@ class Result:
 def simulate(
     data: FederatedData,
     module: nn.Module | Model,
-    algorithm: str | type[Algorithm] | Algorithm = "fedsubavg",
+    algorithm: str | type[Algorithm] | Algorithm = catalogue.DEFAULT,
     *,
     embeddings: Mapping[str, str | Sequence[str]] | None = None,
     dense: Sequence[str] = (),

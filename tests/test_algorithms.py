@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import twin
 from torch import Tensor, nn
 
 from fedrows import Simulation, catalogue
-from fedrows.algorithm import Algorithm
+from fedrows.algorithm import Algorithm, Round, State
+from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
 from fedrows.lifting.lifted import Lifted
@@ -21,6 +23,9 @@ from fedrows.model import Model
 from fedrows.models.logistic import Logistic
 from fedrows.options import options
 from fedrows.plan import Plan
+from fedrows.report.styles import STYLE_COUNT
+from fedrows.rows.heat import Heat
+from fedrows.rows.params import Params, Total
 
 NAMES = catalogue.names("algorithm")
 every_name = pytest.mark.parametrize("name", NAMES)
@@ -228,3 +233,108 @@ def test_lazy_is_no_different_when_everybody_takes_part(algorithm, kind):
         mine, its = (getattr(run.progress.whole(), part) for run in (lazy, eager))
         for name, x in mine.items():
             torch.testing.assert_close(x, its[name], rtol=0, atol=1e-12)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """Runs an algorithm for two rounds, and gives back what its `step_` was called with."""
+
+    def run(algorithm: Algorithm) -> list[tuple[Params, State, Total, Mapping[str, Heat], Round]]:
+        of, calls = type(algorithm), []
+        plain = of.step_
+
+        def step_(self, params, state, total, heat, round_):
+            copied = {name: x.copy() for name, x in state.items()}
+            calls.append((params.copy(), copied, total, heat, round_))
+            plain(self, params, state, total, heat, round_)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(of, "step_", step_)
+            for _ in simulation(algorithm, replace(PLAN, rounds=2), "lifted"):
+                pass
+        assert len(calls) == 2
+        return calls
+
+    return run
+
+
+@every_variant
+def test_an_additive_step_adds_the_corrected_mean_and_no_more(algorithm, steps):
+    if not algorithm.additive:
+        return
+    assert algorithm.returns == ()
+    for params, state, total, heat, round_ in steps(algorithm):
+        assert state == {}
+        index = {table: rows.index for table, rows in total.rows.items()}
+        expected = params.copy()
+        total.add_(expected, algorithm.correction(index, heat, torch.float32))
+        algorithm.step_(params, state, total, heat, round_)
+        assert_equal(params, expected)
+
+
+@every_variant
+def test_only_an_algorithm_that_says_so_uses_the_heat(algorithm, steps):
+    for params, state, total, heat, round_ in steps(algorithm):
+        if algorithm.uses_heat:
+            with pytest.raises(KeyError):
+                algorithm.step_(params, state, total, {}, round_)
+            continue
+        without, same = params.copy(), {name: x.copy() for name, x in state.items()}
+        algorithm.step_(without, same, total, {}, round_)
+        algorithm.step_(params, state, total, heat, round_)
+        assert_equal(params, without)
+
+
+def assert_equal(params: Params, other: Params) -> None:
+    for mine, its in ((params.tables, other.tables), (params.dense, other.dense)):
+        for name, x in mine.items():
+            assert torch.equal(x, its[name]), name
+
+
+@every_variant
+def test_no_row_is_corrected_by_more_than_the_largest_correction(algorithm):
+    heat = simulation(algorithm, PLAN).fleet.heat()
+    largest = algorithm.largest_correction(heat)
+    assert largest >= 1
+    if not algorithm.uses_heat:
+        assert largest == 1
+    assert algorithm.largest_correction({}) == 1
+
+
+def test_the_largest_correction_is_that_of_the_coldest_row():
+    """Three of seven clients hold the row that the fewest hold, so 7/3 at alpha 1."""
+    counts = torch.tensor([3.0, 7.0], dtype=torch.float64)
+    heat = {"item": Heat(torch.tensor([4, 9]), counts, 7.0)}
+    assert FedSubAvg().largest_correction(heat) == pytest.approx(7 / 3)
+    assert FedSubAvg(alpha=0.5).largest_correction(heat) == pytest.approx((7 / 3) ** 0.5)
+    assert FedSubAvg(cap=2.0).largest_correction(heat) == 2.0
+
+
+@every_name
+def test_its_defaults_over_a_network_are_options_of_it(name):
+    found = catalogue.algorithm(name)
+    found(**found.deployed)
+
+
+def test_algorithms_have_different_titles_and_colours():
+    classes = [catalogue.algorithm(name) for name in NAMES]
+    assert len({found.shown() for found in classes}) == len(classes)
+    colours = [found.colour for found in classes if found.colour is not None]
+    assert len(set(colours)) == len(colours)
+    assert all(0 <= colour < STYLE_COUNT for colour in colours)
+
+
+def test_nothing_but_the_catalogue_names_an_algorithm():
+    """Everything else goes by the facts of the class, so that an algorithm of somebody else's
+    is treated as ours are."""
+    package = Path(catalogue.__file__).parent
+    free = ("algorithms", "datasets", "paper")
+    named = [
+        f"{path.relative_to(package)}:{part.lineno}"
+        for path in sorted(package.rglob("*.py"))
+        if path.name != "catalogue.py" or path.parent != package
+        if path.relative_to(package).parts[0] not in free
+        for part in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(part, ast.Constant) and part.value in NAMES
+    ]
+    assert named == []

@@ -38,7 +38,7 @@ from fedrows.simulation import Simulation
 
 WIDTH, CLIENTS, EXAMPLES, COLUMNS = 16, 2_000, 80, 5
 RESIDENT, DISK = 2 * 2**30, 256  # bytes, the second for each touched row
-ALGORITHMS: dict[str, Algorithm] = {"fedsubavg": FedSubAvg(), "fedadam": FedAdam(lazy=True)}
+ALGORITHMS: dict[str, Algorithm] = {x.name: x for x in (FedSubAvg(), FedAdam(lazy=True))}
 
 
 class Sum(nn.Module):

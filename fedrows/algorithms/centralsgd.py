@@ -21,6 +21,8 @@ from fedrows.rows.params import Params, Total
 class CentralSGD(Algorithm):
     """The one client's update, as it is."""
 
+    colour: ClassVar[int | None] = 2
+    additive: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
 
     def step_(

@@ -26,6 +26,7 @@ from fedrows.rows.params import Params, Total
 class FedAdam(Algorithm):
     """Adam at the server."""
 
+    colour: ClassVar[int | None] = 5
     summable: ClassVar[bool] = True
 
     server_lr: float = option(1.0, "Learning rate of the server.", above=0)

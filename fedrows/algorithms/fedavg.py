@@ -19,6 +19,8 @@ from fedrows.rows.params import Params, Total
 class FedAvg(Algorithm):
     """The mean of the updates."""
 
+    colour: ClassVar[int | None] = 1
+    additive: ClassVar[bool] = True
     summable: ClassVar[bool] = True
 
     def step_(

@@ -20,6 +20,8 @@ from fedrows.rows.params import Params, Submodels, Total
 class FedProx(Algorithm):
     """The mean of the updates, made with a proximal term."""
 
+    colour: ClassVar[int | None] = 3
+    additive: ClassVar[bool] = True
     summable: ClassVar[bool] = True
 
     mu: float = option(0.01, "Strength of the proximal term.", least=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -25,6 +25,10 @@ from fedrows.rows.params import Params, Total
 class FedSubAvg(Algorithm):
     """The mean of the updates, each row times the inverse of its heat."""
 
+    colour: ClassVar[int | None] = 0
+    additive: ClassVar[bool] = True
+    uses_heat: ClassVar[bool] = True
+    deployed: ClassVar[Mapping[str, Any]] = {"cap": 100.0}  # heat is what clients claim there
     summable: ClassVar[bool] = True
 
     cap: float | None = option(None, "Largest correction that a row may get.", least=1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from fedrows.algorithm import Algorithm, Round, State
 from fedrows.rows.heat import Heat
@@ -18,6 +18,9 @@ from fedrows.rows.params import Params, Total
 @dataclass(frozen=True)
 class HoldersMean(Algorithm):
     """The mean over those of the cohort that hold the row."""
+
+    title: ClassVar[str] = "holders' mean"
+    colour: ClassVar[int | None] = 7
 
     def step_(
         self, params: Params, state: State, total: Total, heat: Mapping[str, Heat], round_: Round

@@ -31,6 +31,7 @@ from fedrows.rows.params import Params, Submodels, Total, take
 class Scaffold(Algorithm):
     """The mean of updates whose clients' drift is controlled."""
 
+    colour: ClassVar[int | None] = 4
     keeps: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("control",)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 
@@ -27,6 +27,9 @@ from fedrows.tables import everything
 @dataclass(frozen=True)
 class ScaffoldApprox(Algorithm):
     """A running mean of the mean updates."""
+
+    title: ClassVar[str] = "Scaffold (server-side approximation)"
+    colour: ClassVar[int | None] = 6
 
     lazy: bool = option(False, "Move rows only when they are next read; the result is the same.")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import torch
 
@@ -21,6 +21,9 @@ from fedrows.rows.params import Params, Total
 @dataclass(frozen=True)
 class SteppedMean(Algorithm):
     """The mean over those of the cohort that moved the row."""
+
+    title: ClassVar[str] = "stepped-on mean"
+    colour: ClassVar[int | None] = 8
 
     def step_(
         self, params: Params, state: State, total: Total, heat: Mapping[str, Heat], round_: Round

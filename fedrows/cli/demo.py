@@ -13,7 +13,7 @@ from fedrows.cli.parse import algorithms_of, parse, parser_of
 from fedrows.cli.settings import choose
 from fedrows.cli.show import say
 from fedrows.flower.demo import demo
-from fedrows.flower.job import CAP, Terms
+from fedrows.flower.job import Terms
 from fedrows.options import options
 from fedrows.runs.folder import check_free
 from fedrows.runs.settings import Settings
@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
     for unused in ("resume", "checkpoint_seconds", "command"):
         typed.pop(unused, None)
     out, overwrite, count = typed.pop("out"), typed.pop("overwrite"), typed.pop("nodes")
-    named = algorithms_of(typed) or ["fedsubavg"]
+    named = algorithms_of(typed) or [catalogue.DEFAULT]
     task = typed.pop("task") or "synthetic"
     typed.pop("algorithm")
     terms = {
@@ -51,8 +51,8 @@ def main(words: Sequence[str]) -> int:
 
 def _settings(task: str, algorithm: str, typed: dict[str, Any]) -> Settings:
     """The run's settings, on the CPU, with the cap that deployments have."""
-    if algorithm == "fedsubavg":
-        typed.setdefault("cap", str(CAP))
+    for option_name, number in catalogue.algorithm(algorithm).deployed.items():
+        typed.setdefault(option_name, str(number))
     typed.setdefault("rounds", "5")
     typed.setdefault("evaluate_every", "1")
     settings = choose(catalogue.task(task), [algorithm], typed)[algorithm]
@@ -68,6 +68,8 @@ def _parser() -> Parser:
         "Not used here.",
     )
     parser.add_argument("--nodes", metavar="N", default="4", help="How many nodes (default: 4).")
-    parser.add_argument("--algorithm", metavar="NAME", help="The algorithm (default: fedsubavg).")
+    parser.add_argument(
+        "--algorithm", metavar="NAME", help=f"The algorithm (default: {catalogue.DEFAULT})."
+    )
     add_options(parser, "deployment", [Terms], {})
     return parser

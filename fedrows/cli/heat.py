@@ -33,7 +33,7 @@ def main(words: Sequence[str]) -> int:
     if name is None:
         raise UsageError(f"Name a task: one of {', '.join(catalogue.names('task'))}.")
     task = catalogue.task(name)
-    options = next(iter(choose(task, ["fedavg"], typed).values())).options
+    options = next(iter(choose(task, [catalogue.DEFAULT], typed).values())).options
     _print(task.load(options))
     return 0
 

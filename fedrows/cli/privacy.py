@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedrows import catalogue
+from fedrows.catalogue import DEFAULT
 from fedrows.cli.flags import Parser, UsageError, add_options, value
 from fedrows.cli.settings import add_privacy, add_settings, choose
 from fedrows.cli.show import print_table, say
@@ -24,7 +25,6 @@ SUBCOMMANDS = {
     "explain": "Say who learns what, at which ε, for which bytes and seconds.",
     "heat": "Compare the four ways to count heat: bytes, error, ε, and what they resolve.",
 }
-DEFAULT = "fedsubavg"
 
 
 def main(words: Sequence[str]) -> int:

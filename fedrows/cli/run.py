@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
+from fedrows.catalogue import DEFAULT
 from fedrows.cli.carry_out import (
     begin,
     carry_out,
@@ -32,8 +33,6 @@ from fedrows.runs.settings import Settings, from_config
 from fedrows.simulation import Simulation, threads
 from fedrows.simulator import group
 from fedrows.watch import Observers, Watching
-
-DEFAULT = "fedsubavg"
 
 
 def main(words: Sequence[str]) -> int:

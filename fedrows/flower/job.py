@@ -30,7 +30,6 @@ from fedrows.version import __version__
 from fedrows.watch import Watching
 
 CLEAR = Privacy()
-CAP = 100.0  # of a correction, unless the user says otherwise: heat is what clients claim
 
 
 @dataclass(frozen=True)
@@ -153,13 +152,11 @@ def contract(job: Job, config: Mapping[str, Any]) -> Contract:
     """The contract that a run's configuration spells out, by the names of the command line."""
     left = {name.replace("-", "_"): value for name, value in config.items()}
     known = {"out", "peers", *(item.name for item in options(Watching))}
-    name = str(left.pop("algorithm", "fedsubavg"))
+    name = str(left.pop("algorithm", catalogue.DEFAULT))
     of = catalogue.algorithm(name)
     if of.pooled:
         raise PlanError(f"algorithm is {name}, but that one needs all data in one place.")
-    own = _mine(of, left)
-    if name == "fedsubavg":
-        own.setdefault("cap", CAP)
+    own = {**of.deployed, **_mine(of, left)}
     plan, terms = _mine(Plan, left), _mine(Terms, left)
     privacy = Privacy.of(**_mine(Privacy, left))
     if strange := sorted(x for x in left.keys() - known if not x.startswith(f"{job.name}_")):
@@ -203,7 +200,7 @@ def _check_privacy(made: Contract) -> None:
     if not made.algorithm.summable:
         raise PlanError(
             f"algorithm is {made.algorithm.name}, which needs more than the sum of the updates: "
-            "choose fedavg, fedprox, fedsubavg or fedadam with secure sums."
+            f"choose one of {', '.join(catalogue.summable())} with secure sums."
         )
 
 

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedrows import catalogue
+from fedrows.catalogue import BASELINE, REFERENCE
+
 # metric → (title, True where higher is better, digits shown)
 METRICS: dict[str, tuple[str, bool, int]] = {
     "train_loss": ("train loss", False, 4),
@@ -20,17 +23,6 @@ METRICS: dict[str, tuple[str, bool, int]] = {
     "test_accuracy": ("test accuracy", True, 3),
     "test_auc": ("test AUC", True, 3),
     "test_gauc": ("test GAUC", True, 3),
-}
-NAMES = {
-    "fedavg": "FedAvg",
-    "fedsubavg": "FedSubAvg",
-    "fedprox": "FedProx",
-    "scaffold": "Scaffold",
-    "scaffoldapprox": "Scaffold (server-side approximation)",
-    "fedadam": "FedAdam",
-    "centralsgd": "CentralSGD",
-    "holdersmean": "holders' mean",
-    "steppedmean": "stepped-on mean",
 }
 
 Line = dict[str, Any]
@@ -56,7 +48,7 @@ def summarise(
     """The summary of all metric lines, ready for `summary.json` (None for NaN and infinity)."""
     target = target or Target()
     curves = by_algorithm(lines)
-    central = curves.get("centralsgd", {})
+    central = curves.get(REFERENCE, {})
     every_seed = sorted({seed for seeds in curves.values() for seed in seeds})
     goals = {seed: _goal(target, central.get(seed, [])) for seed in every_seed}
     to_target = {
@@ -98,7 +90,7 @@ def summarise(
     return {
         "target": asdict(target)
         | {
-            "rule": None if not known else "centralsgd" if target.value is None else "given",
+            "rule": None if not known else REFERENCE if target.value is None else "given",
             "over_seeds": spread(known),
             "by_seed": {str(seed): goal for seed, goal in goals.items()},
         },
@@ -163,7 +155,7 @@ def spread(values: Sequence[float | None]) -> dict[str, Any]:
 
 def display(name: str) -> str:
     """The algorithm's name as people write it."""
-    return NAMES.get(name, name)
+    return catalogue.title(name)
 
 
 def show(stat: dict[str, Any], digits: int | None) -> str:
@@ -275,12 +267,14 @@ def _speed_up(
 
     Where FedAvg did not get there its last round counts, which makes the ratio a lower bound.
     """
-    fedavg = to_target.get("fedavg", {})
-    seeds = [s for s in to_target[name] if s in fedavg and goals[s] is not None]
+    baseline = to_target.get(BASELINE, {})
+    seeds = [s for s in to_target[name] if s in baseline and goals[s] is not None]
     own = [to_target[name][s] for s in seeds]
     reached = [r for r in own if r is not None]
     if not own or len(reached) < len(own) or sum(reached) == 0:
         return None
-    slow = [r if (r := fedavg[s]) is not None else curves["fedavg"][s][-1]["round"] for s in seeds]
-    bound = any(fedavg[s] is None for s in seeds)
+    slow = [
+        r if (r := baseline[s]) is not None else curves[BASELINE][s][-1]["round"] for s in seeds
+    ]
+    bound = any(baseline[s] is None for s in seeds)
     return {"value": sum(slow) / sum(reached), "lower_bound": bound}

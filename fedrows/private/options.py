@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.errors import PlanError
 from fedrows.options import check, option
@@ -192,7 +193,7 @@ class Privacy:
         if not algorithm.summable:
             raise PlanError(
                 f"{algorithm.name} needs to see single uploads, which privacy {self.privacy!r} "
-                "does not show: use fedavg, fedprox, fedsubavg or fedadam."
+                f"does not show: use one of {', '.join(catalogue.summable())}."
             )
         if self.min_contributors > cohort:
             raise PlanError(

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedrows.catalogue import REFERENCE, colours
 from fedrows.report.artefact import Curve, Figure, Panel
-from fedrows.report.styles import STYLE_COUNT, STYLES
+from fedrows.report.styles import STYLE_COUNT
 from fedrows.report.template import read
 
 GUIDE = "guide"  # the look of a level to compare with, and the kind of curve that is one
@@ -30,14 +31,14 @@ def styles(figure: Figure) -> dict[str, str]:
     """
     curves = [curve for panel in figure.panels for curve in panel.curves]
     lines = list(dict.fromkeys(c.name for c in curves if c.kind != GUIDE))
-    found: dict[str, int] = {}
+    own, found = colours(), dict[str, int]()
     for whole in (True, False):
         for name in lines:
-            wanted = STYLES.get(_algorithm(name, whole=whole))
+            wanted = own.get(_algorithm(name, whole=whole))
             if name not in found and wanted is not None and wanted not in found.values():
                 found[name] = wanted
-    known = {*STYLES.values()} if found else set()  # where no algorithm is drawn, all are free
-    faint = STYLES["centralsgd"]  # thin and grey: the last choice
+    known = {*own.values()} if found else set()  # where no algorithm is drawn, all are free
+    faint = own[REFERENCE]  # thin and grey: the last choice
     free = [n for n in range(STYLE_COUNT) if n not in found.values()]
     spare = sorted(free, key=lambda n: (n == faint, n in known)) or [*range(STYLE_COUNT)]
     rest = [name for name in lines if name not in found]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedrows.catalogue import BASELINE, REFERENCE, colours
 from fedrows.measure.summary import (
     METRICS,
     Summary,
@@ -23,7 +24,7 @@ from fedrows.measure.summary import (
 from fedrows.report import chart, exchange, spent, story, template
 from fedrows.report.folder import read_json, read_metrics
 from fedrows.report.run_charts import HeatBuckets, curve_panels, heat_panel
-from fedrows.report.styles import STYLE_COUNT, STYLES
+from fedrows.report.styles import STYLE_COUNT
 from fedrows.report.template import read
 
 
@@ -34,7 +35,8 @@ def render(folder: Path) -> str:
     summary = summarise(lines, _target(folder), number(data.get("bytes_full_model")))
     curves = by_algorithm(lines)
     # FedSubAvg and FedAvg first, in the order of the styles, so that every report reads alike
-    order = sorted(curves, key=lambda name: (STYLES.get(name, STYLE_COUNT), name))
+    own = colours()
+    order = sorted(curves, key=lambda name: (own.get(name, STYLE_COUNT), name))
     summary["algorithms"].sort(key=lambda a: order.index(a["name"]))
     styles = _styles(order)
     buckets = HeatBuckets({name: curves[name] for name in order})
@@ -77,11 +79,12 @@ def _target(folder: Path) -> Target:
 
 
 def _styles(order: Sequence[str]) -> dict[str, str]:
-    free = [i for i in range(STYLE_COUNT) if i not in {STYLES.get(n) for n in order}]
+    own = colours()
+    free = [i for i in range(STYLE_COUNT) if i not in {own.get(n) for n in order}]
     found, new = {}, 0
     for name in order:
-        if name in STYLES:
-            found[name] = f"s{STYLES[name]}"
+        if name in own:
+            found[name] = f"s{own[name]}"
         else:
             found[name] = f"s{free[new % len(free)]}"
             new += 1
@@ -104,7 +107,7 @@ def _race(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
                 "name": display(a["name"]),
                 "bar": chart.bar(share, styles[a["name"]], open_ended=mean is None),
                 "value": show_rounds(a),
-                "note": show_speed_up(a["speed_up"]) if a["name"] != "fedavg" else "",
+                "note": show_speed_up(a["speed_up"]) if a["name"] != BASELINE else "",
             }
         )
     return bars
@@ -151,7 +154,7 @@ def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
     runs = summary["algorithms"]
     winners = {}
     for m in _measured(summary):
-        found = [a["metrics"][m]["best"]["mean"] for a in runs if a["name"] != "centralsgd"]
+        found = [a["metrics"][m]["best"]["mean"] for a in runs if a["name"] != REFERENCE]
         known = [v for v in found if v is not None]
         winners[m] = (max if METRICS[m][1] else min)(known) if len(known) > 1 else None
     rows = []
@@ -161,7 +164,7 @@ def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
             cells += [(_split(show_rounds(a)), False), ((show_speed_up(a["speed_up"]), ""), False)]
         for m, winner in winners.items():
             stat = a["metrics"][m]["best"]
-            best = winner is not None and stat["mean"] == winner and a["name"] != "centralsgd"
+            best = winner is not None and stat["mean"] == winner and a["name"] != REFERENCE
             cells.append((_split(show(stat, METRICS[m][2])), best))
         cells += [(_split(show(a[key], None)), False) for key in ("seconds", "rounds_per_second")]
         rows.append(

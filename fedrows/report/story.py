@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedrows.catalogue import BASELINE, DEFAULT, REFERENCE
 from fedrows.measure.summary import METRICS, Summary, display, number, show_bytes, show_number
 
 Algorithm = dict[str, Any]
@@ -13,8 +14,8 @@ Algorithm = dict[str, Any]
 def headline(summary: Summary) -> str:
     """The one sentence that heads the page."""
     runs = {a["name"]: a for a in summary["algorithms"]}
-    federated = [a for a in summary["algorithms"] if a["name"] != "centralsgd"]
-    pair = [runs[name] for name in ("fedsubavg", "fedavg") if name in runs]
+    federated = [a for a in summary["algorithms"] if a["name"] != REFERENCE]
+    pair = [runs[name] for name in (DEFAULT, BASELINE) if name in runs]
     if summary["target"]["rule"] and federated:
         return _to_target(pair if len(pair) == 2 else federated, goal(summary))
     return _best(pair if len(pair) == 2 else summary["algorithms"])
@@ -41,7 +42,7 @@ def goal(summary: Summary) -> str:
     if target["rule"] == "given":
         return f"a {metric} of {value}"
     within = f" of its first {target['rounds']} rounds" if target["rounds"] else ""
-    return f"CentralSGD’s best {metric}{within} ({value})"
+    return f"{display(REFERENCE)}’s best {metric}{within} ({value})"
 
 
 def order(algorithm: Algorithm) -> tuple[float, float]:
@@ -113,38 +114,37 @@ def _best(runs: Sequence[Algorithm]) -> str:
 
 def _quicker(summary: Summary, runs: dict[str, Algorithm]) -> str:
     """Names whoever beat both FedSubAvg and FedAvg, which the headline compares."""
-    if not summary["target"]["rule"] or not {"fedsubavg", "fedavg"} <= runs.keys():
+    if not summary["target"]["rule"] or not {DEFAULT, BASELINE} <= runs.keys():
         return ""
-    bar = min(order(runs["fedsubavg"]), order(runs["fedavg"]))
+    bar = min(order(runs[DEFAULT]), order(runs[BASELINE]))
     quicker = sorted((a for a in runs.values() if _always(a) and order(a) < bar), key=order)
-    quicker = [a for a in quicker if a["name"] not in ("centralsgd", "fedsubavg", "fedavg")]
+    quicker = [a for a in quicker if a["name"] not in (REFERENCE, DEFAULT, BASELINE)]
     if not quicker:
         return ""
     return f"Quickest was {_name(quicker[0])}, {_in_rounds(quicker[0])}."
 
 
 def _cold(cold_to_hot: Sequence[tuple[str, dict[str, float]]]) -> str:
-    both = [(label, v) for label, v in cold_to_hot if {"fedsubavg", "fedavg"} <= v.keys()]
+    both = [(label, v) for label, v in cold_to_hot if {DEFAULT, BASELINE} <= v.keys()]
     if not both:
         return ""
     label, cold = both[0]
     said = (
         f"On test examples whose target feature is held by {label}, the final loss is "
-        f"{show_number(cold['fedsubavg'])} with FedSubAvg "
-        f"and {show_number(cold['fedavg'])} with FedAvg"
+        f"{show_number(cold[DEFAULT])} with {display(DEFAULT)} "
+        f"and {show_number(cold[BASELINE])} with {display(BASELINE)}"
     )
     if len(both) > 1:
         label, hot = both[-1]
         said += (
-            f"; where {label} hold it, {show_number(hot['fedsubavg'])} "
-            f"and {show_number(hot['fedavg'])}"
+            f"; where {label} hold it, {show_number(hot[DEFAULT])} and {show_number(hot[BASELINE])}"
         )
     return said + "."
 
 
 def _bytes(summary: Summary, runs: dict[str, Algorithm]) -> str:
-    chosen = runs.get("fedsubavg") or next((a for a in runs.values() if a["down_share"]), None)
-    if chosen is None or not chosen["down_share"] or chosen["name"] == "centralsgd":
+    chosen = runs.get(DEFAULT) or next((a for a in runs.values() if a["down_share"]), None)
+    if chosen is None or not chosen["down_share"] or chosen["name"] == REFERENCE:
         return ""
     return (
         f"With {_name(chosen)} a client downloads {show_bytes(chosen['bytes_down'])} a round, "

@@ -33,8 +33,6 @@ from fedrows.server import Progress, id_bytes
 from fedrows.simulator.graphed import room
 from fedrows.simulator.simulated import SimulatedFleet
 
-_ADD_ONLY = ("fedavg", "fedprox", "fedsubavg")
-
 
 def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
     """Runs the rounds that the plan has left, yielding after each of them."""
@@ -60,8 +58,10 @@ def _can_record(fleet: SimulatedFleet, plan: Plan, progress: Progress) -> bool:
     indexed = all(index.place is not None for index in fleet.data.index.values())
     usual = plan.batches == "draw" and plan.chunk is None and not progress.local
     usual = usual and progress.shelf is None  # a graph cannot read files
-    enough = plan.clients_per_round <= fleet.clients
-    return usual and indexed and enough and fleet.fast and fleet.algorithm.name in _ADD_ONLY
+    algorithm, enough = fleet.algorithm, plan.clients_per_round <= fleet.clients
+    return (
+        usual and indexed and enough and fleet.fast and algorithm.additive and not algorithm.pooled
+    )
 
 
 class _Selection:

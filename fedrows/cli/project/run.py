@@ -15,7 +15,7 @@ def train(rounds: int = 100) -> tuple[Recommender, list[dict[str, Any]]]:
     data = load()
     torch.manual_seed(0)
     module = Recommender(data.tables["item"])
-    result = fedrows.simulate(data, module, "fedsubavg", rounds=rounds, lr=0.3, report=show)
+    result = fedrows.simulate(data, module, rounds=rounds, lr=0.3, report=show)
     module.load_state_dict(result.state_dict())
     return module, result.history
 
