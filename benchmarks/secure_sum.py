@@ -29,7 +29,7 @@ from fedrows.privacy.protocol import run
 from fedrows.privacy.ring import Coding
 from fedrows.privacy.secure_sum import client, server
 from fedrows.privacy.session import mask_key
-from fedrows.privacy.terms import Terms
+from fedrows.privacy.terms import SumTerms
 from fedrows.privacy.union import Bloom
 
 
@@ -155,7 +155,7 @@ def graph_line(clients: int) -> tuple[str, ...]:
 
 def whole(clients: int, values: int) -> None:
     """The whole protocol in this process; a tenth of the clients drop out in phase masked."""
-    terms = Terms("benchmark", tuple(range(clients)), clients * 2 // 3 + 1, values)
+    terms = SumTerms("benchmark", tuple(range(clients)), clients * 2 // 3 + 1, values)
     nodes = [NodeKey() for _ in range(clients)]
     registry = {one: node.public for one, node in enumerate(nodes)}
     vector = random_words(values, np.uint32)

@@ -28,7 +28,7 @@ from fedrows.lifting.lifted import Lifted
 from fedrows.measure.evaluation import Evaluator
 from fedrows.model import Loss, Model
 from fedrows.plan import Plan
-from fedrows.private.options import Privacy
+from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
 from fedrows.server import Progress, begin
 from fedrows.simulator import group

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedrows.privacy.keys import NodeKey, Words, random_words
 from fedrows.privacy.protocol import Outcome, run
 from fedrows.privacy.secure_sum import client, server
-from fedrows.privacy.terms import Terms
+from fedrows.privacy.terms import SumTerms
 
 PHASES = ("keys", "shares", "masked", "agreed", "opened")
 Change = Callable[[bytes], bytes]
@@ -25,11 +25,11 @@ def registry(clients: Any) -> dict[int, bytes]:
     return {one: node(one).public for one in clients}
 
 
-def vectors(terms: Terms) -> dict[int, Words]:
+def vectors(terms: SumTerms) -> dict[int, Words]:
     return {one: random_words(terms.length, terms.dtype) for one in terms.cohort}
 
 
-def total(parts: dict[int, Words], clients: Any, terms: Terms) -> Words:
+def total(parts: dict[int, Words], clients: Any, terms: SumTerms) -> Words:
     """The sum, without any of it."""
     found = np.zeros(terms.length, dtype=terms.dtype)
     for one in clients:
@@ -37,7 +37,7 @@ def total(parts: dict[int, Words], clients: Any, terms: Terms) -> Words:
     return found
 
 
-def halves(terms: Terms, parts: dict[int, Words], hostile: Any = None) -> dict[int, Any]:
+def halves(terms: SumTerms, parts: dict[int, Words], hostile: Any = None) -> dict[int, Any]:
     """The client halves; `hostile` wraps some of them."""
     keys = registry(terms.cohort)
     found: dict[int, Any] = {
@@ -49,7 +49,7 @@ def halves(terms: Terms, parts: dict[int, Words], hostile: Any = None) -> dict[i
 
 
 def add_up(
-    terms: Terms, parts: dict[int, Words], drop: Any = None, hostile: Any = None
+    terms: SumTerms, parts: dict[int, Words], drop: Any = None, hostile: Any = None
 ) -> Outcome[Any, Any]:
     return run(server(terms, registry(terms.cohort)), halves(terms, parts, hostile), drop)
 

@@ -14,7 +14,7 @@ from fedrows.lifting.lifted import Lifted
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 from fedrows.privacy.messages import digest
-from fedrows.private.options import Privacy
+from fedrows.privacy.options import Privacy
 from fedrows.rows.ragged import ragged
 from fedrows.simulation import Simulation
 

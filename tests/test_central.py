@@ -18,19 +18,45 @@ from fedrows.errors import PlanError
 from fedrows.privacy.central import (
     CentralDP,
     GridNoise,
+    Touched,
     capped_counts,
     corrected,
     draw_cohort,
-    no_heat,
     private_heat,
 )
 from fedrows.privacy.ledger import Ledger
-from fedrows.rows.heat import heat_of
+from fedrows.rows.heat import Heat, heat_of
 from fedrows.rows.index import Index
-from fedrows.rows.params import Params, Submodels, total
+from fedrows.rows.params import Params, RowTotal, Submodels, Total, total
 
 ROWS, WIDTH = 12, 2
 PARAMS = Params({"a": torch.zeros(ROWS, WIDTH), "b": torch.zeros(5, 1)}, {"bias": torch.zeros(3)})
+
+
+_NOTHING = torch.empty(0, dtype=torch.int64)
+NO_HEAT = {table: Heat(_NOTHING, _NOTHING.double(), 1.0) for table in PARAMS.tables}
+
+
+def released_by(how, update, weights, params, cohort, source) -> Total:
+    """The private mean of corrected updates, as the total of one pseudo-client."""
+    exact = how.clipped(update, weights)
+    part = sum(index.lengths for index in exact.index.values()).double().clamp(min=1).rsqrt()
+    touched = {}
+    for table, index in exact.index.items():
+        ids, inverse = torch.unique(index.ids, return_inverse=True)
+        counts = torch.zeros(len(ids), dtype=torch.float64)
+        counts.index_add_(0, inverse, part[index.owner])
+        sums = torch.zeros(len(ids), exact.rows[table].shape[1], dtype=torch.float64)
+        touched[table] = Touched(ids, counts, sums.index_add_(0, inverse, exact.rows[table]))
+    dense = {name: x.sum(0) for name, x in exact.dense.items()}
+    sizes = {table: len(x) for table, x in params.tables.items()}
+    rows, means = how.noised(touched, dense, sizes, cohort, source)
+    totals = {}
+    for table, (ids, mean) in rows.items():
+        index, values = Index(ids, torch.tensor([0, len(ids)])), mean.to(params.tables[table])
+        totals[table] = RowTotal(index, values, values.new_ones(len(ids)))
+    made, one = {n: x.to(params.dense[n]) for n, x in means.items()}, torch.ones(1).double()
+    return Total(totals, made, one, cohort * how.mean_share, one)
 
 
 def index_of(held: list[list[int]]) -> Index:
@@ -146,8 +172,8 @@ def test_without_noise_it_is_the_corrected_mean():
     sums = total(update, torch.ones(3), torch.ones(3))
     algorithm.step_(clear, {}, sums, heat, facts)
     factors = {t: heat[t].correction(i, torch.float32) for t, i in update.index.items()}
-    released = how.release(corrected(update, factors), torch.ones(3), private, 3, bytes_of(1))
-    algorithm.step_(private, {}, released, no_heat(private.tables), facts)
+    released = released_by(how, corrected(update, factors), torch.ones(3), private, 3, bytes_of(1))
+    algorithm.step_(private, {}, released, NO_HEAT, facts)
     for name, x in {**clear.tables, **clear.dense}.items():
         mine = {**private.tables, **private.dense}[name]
         assert torch.allclose(mine, x, rtol=1e-5, atol=1e-6), name
@@ -162,7 +188,7 @@ def test_the_noise_is_as_large_as_it_says(sampling):
     nothing = Submodels(
         {"a": index_of([])}, {"a": torch.zeros(0, 3)}, {"bias": torch.zeros(0, 20_000)}
     )
-    released = how.release(nothing, torch.ones(0), params, 10, bytes_of(1))
+    released = released_by(how, nothing, torch.ones(0), params, 10, bytes_of(1))
     expected = 2.0 * 0.5 * (1 if sampling == "poisson" else 2) / 10
     assert float(released.dense["bias"].std()) == pytest.approx(expected, rel=0.02)
     assert len(released.rows["a"].index.ids) == 4000  # all pass so low a threshold
@@ -176,7 +202,7 @@ def test_rows_that_nobody_touched_are_chosen_by_noise_at_the_cost_of_what_is_cho
     held = [[3, 5, 999_999_999]] * 40
     update = Submodels({"a": index_of(held)}, {"a": torch.ones(120, 1)}, {})
     how = CentralDP(select_noise=1.0, select_threshold=5.0, sampling="poisson")
-    released = how.release(update, torch.ones(40), params, 40, bytes_of(1)).rows["a"]
+    released = released_by(how, update, torch.ones(40), params, 40, bytes_of(1)).rows["a"]
     ids = released.index.ids
     by_chance = 0.5 * math.erfc(5 / math.sqrt(2)) * rows  # 287 of them
     assert len(ids) - 3 == pytest.approx(by_chance, abs=5 * math.sqrt(by_chance))

@@ -9,7 +9,7 @@ import pytest
 
 from fedrows.cli import main
 from fedrows.measure.summary import show_epsilon, summarise
-from fedrows.private.options import Privacy
+from fedrows.privacy.options import Privacy
 from fedrows.report.spent import table
 
 SMALL = "--clients 40 --items 30 --examples-per-client 10 --clients-per-round 8 --device cpu"

@@ -8,11 +8,11 @@ import pytest
 
 from fedrows.errors import PlanError
 from fedrows.privacy.counting import Counting
-from fedrows.privacy.explain import LIAR, MODES, Setting, Speed, explain, text
+from fedrows.privacy.explain import LIAR, MODES, ExplainedRun, Speed, explain, text
 from fedrows.privacy.ledger import Ledger
 
 SPEED = Speed(coins=1e6, mask_bytes=1e8)
-SETTING = Setting(
+SETTING = ExplainedRun(
     "full",
     clients=1000,
     cohort=50,

@@ -15,7 +15,7 @@ from fedrows.algorithms.fedavg import FedAvg
 from fedrows.errors import PlanError
 from fedrows.lifting.lifted import Lifted
 from fedrows.models.logistic import Logistic
-from fedrows.private.options import Privacy
+from fedrows.privacy.options import Privacy
 from fedrows.simulation import Simulation
 from fedrows.simulator import group
 from fedrows.simulator.simulated import SimulatedFleet

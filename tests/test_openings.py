@@ -14,7 +14,7 @@ from fedrows.privacy import openings
 from fedrows.privacy.messages import pack, pack_ids, sign, unpack, unpack_ids
 from fedrows.privacy.openings import TAGS, Openings
 from fedrows.privacy.protocol import Outcome, ProtocolError, run
-from fedrows.privacy.terms import Circle, Terms
+from fedrows.privacy.terms import Circle, SumTerms
 
 COHORT = (0, 1, 2, 3, 4, 5)
 PLAN = Openings("a test", COHORT, rows=20, width=3, minimum=3, extra=2)
@@ -91,14 +91,14 @@ def test_rows_open_on_a_graph() -> None:
 @pytest.fixture
 def one_and_four(monkeypatch: pytest.MonkeyPatch) -> None:
     """The openers are clients 1 and 4, instead of a draw."""
-    true = Terms.circle
+    true = SumTerms.circle
 
-    def circle(terms: Terms, clients: list[int], view: bytes) -> Circle:
+    def circle(terms: SumTerms, clients: list[int], view: bytes) -> Circle:
         found = true(terms, clients, view)
         found.openers = [1, 4]
         return found
 
-    monkeypatch.setattr(Terms, "circle", circle)
+    monkeypatch.setattr(SumTerms, "circle", circle)
 
 
 @pytest.mark.parametrize("gone", [0, 2, 3, 5])

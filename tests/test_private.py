@@ -22,9 +22,9 @@ from private_runs import (
 
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
+from fedrows.privacy.options import Privacy, from_config
 from fedrows.privacy.ring import RangeError
 from fedrows.private.fleet import PrivateFleet
-from fedrows.private.options import Privacy, from_config
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.narrow import narrow, part_of
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
+from fedrows.privacy.options import Privacy
 from fedrows.private.held import HeldBack
-from fedrows.private.options import Privacy
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels, take
 from fedrows.simulation import Simulation
@@ -123,7 +123,15 @@ def test_narrowed_data_keep_the_examples_whose_rows_are_there(two_tables):
     rng = np.random.default_rng(1)
     there = {t: torch.from_numpy(rng.random(len(x.ids)) < 0.7) for t, x in held.items()}
     there["own"] = torch.ones(2, dtype=torch.bool)
-    left = narrow(two_tables, cohort, held, there)
+    cut = torch.cat
+    rows = {
+        table: Index(
+            index.ids[there[table]],
+            cut([torch.zeros(1, dtype=torch.int64), there[table].long().cumsum(0)])[index.splits],
+        )
+        for table, index in held.items()
+    }
+    left = narrow(two_tables, cohort, rows)
     at_hand = {
         (table, int(k), int(id_))
         for table, index in held.items()

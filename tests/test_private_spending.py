@@ -8,7 +8,7 @@ from private_runs import COHORT, finish, furthest, run, seeded, synthetic, uploa
 
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
-from fedrows.private.options import Privacy
+from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Submodels
 from fedrows.runs import checkpoint
 from fedrows.simulation import Simulation

@@ -14,8 +14,8 @@ from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.openings import Openings
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.randomness import below, replaying
-from fedrows.privacy.replay import Done, Kept
-from fedrows.privacy.terms import Terms
+from fedrows.privacy.replay import Done, SavedHalf
+from fedrows.privacy.terms import SumTerms
 
 
 def carry(server, answer) -> object:  # type: ignore[no-untyped-def]
@@ -31,20 +31,20 @@ def carry(server, answer) -> object:  # type: ignore[no-untyped-def]
 
 def test_a_sum_of_forgetful_clients_is_exact(tmp_path: Path) -> None:
     cohort = tuple(range(5))
-    terms = Terms("test", cohort, 3, 100)
+    terms = SumTerms("test", cohort, 3, 100)
     nodes = {i: NodeKey() for i in cohort}
     registry = {i: node.public for i, node in nodes.items()}
     vectors = {i: np.arange(100, dtype=np.uint32) * (i + 1) for i in cohort}
     for i in cohort:
-        Kept(tmp_path / f"{i}").begin()
+        SavedHalf(tmp_path / f"{i}").begin()
 
     def answer(one: int, request: bytes) -> bytes | Done[secure_sum.Ending]:
-        return Kept(tmp_path / f"{one}").advance(
+        return SavedHalf(tmp_path / f"{one}").advance(
             lambda: secure_sum.client(terms, one, nodes[one], registry, vectors[one]), request
         )
 
     total = carry(secure_sum.server(terms, registry), answer)
-    assert isinstance(total, secure_sum.Sum)
+    assert isinstance(total, secure_sum.SumResult)
     assert (total.values == sum(vectors.values())).all()
 
 
@@ -61,13 +61,13 @@ def test_rows_are_opened_by_forgetful_clients(tmp_path: Path) -> None:
               for i, h in enumerate(holds)]  # fmt: skip
     seen: dict[int, np.ndarray] = {}
     for i in cohort:
-        Kept(tmp_path / f"{i}").begin()
+        SavedHalf(tmp_path / f"{i}").begin()
 
     def half(one: int) -> ClientHalf[np.ndarray]:
         return openings.client(plan, terms, one, nodes[one], registry, values[one], holds[one])
 
     def answer(one: int, request: bytes) -> bytes | None:
-        found = Kept(tmp_path / f"{one}").advance(lambda: half(one), request)
+        found = SavedHalf(tmp_path / f"{one}").advance(lambda: half(one), request)
         if isinstance(found, Done):
             seen[one] = found.result
             return None
@@ -82,7 +82,7 @@ def test_rows_are_opened_by_forgetful_clients(tmp_path: Path) -> None:
 
 
 def test_a_sum_is_never_begun_twice(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "a")
+    kept = SavedHalf(tmp_path / "a")
     kept.begin()
     kept.end()
     with pytest.raises(ProtocolError, match="begun before"):
@@ -90,7 +90,7 @@ def test_a_sum_is_never_begun_twice(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_is_for_its_owner_alone(tmp_path: Path) -> None:
-    Kept(tmp_path / "a").begin()
+    SavedHalf(tmp_path / "a").begin()
     assert (tmp_path / "a").stat().st_mode & 0o077 == 0
 
 

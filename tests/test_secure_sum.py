@@ -18,9 +18,9 @@ from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.protocol import ProtocolError, run
 from fedrows.privacy.secure_sum import server
 from fedrows.privacy.session import Session
-from fedrows.privacy.terms import Terms
+from fedrows.privacy.terms import SumTerms
 
-FIVE = Terms("a test", (0, 1, 2, 3, 4), threshold=3, length=3)
+FIVE = SumTerms("a test", (0, 1, 2, 3, 4), threshold=3, length=3)
 NEVER = len(PHASES)  # the phase in which a client that stays drops out
 
 
@@ -67,7 +67,7 @@ def random_drops(n: int, share: float, seed: int) -> dict[int, int]:
     return {int(one): int(draw.integers(NEVER)) for one in gone}
 
 
-def check_random(terms: Terms, drop: dict[int, int]) -> None:
+def check_random(terms: SumTerms, drop: dict[int, int]) -> None:
     parts = vectors(terms)
     found = add_up(terms, parts, drop)
     inside = [one for one in terms.cohort if drop.get(one, NEVER) > 2]
@@ -77,14 +77,14 @@ def check_random(terms: Terms, drop: dict[int, int]) -> None:
 
 def test_a_hundred_clients_on_a_graph_with_random_drop_outs() -> None:
     k, needed = graph.choose(100, colluding=0.05, dropping=0.1)
-    terms = Terms("a graph", tuple(range(100)), 90, 50, neighbours=k, needed=needed)
+    terms = SumTerms("a graph", tuple(range(100)), 90, 50, neighbours=k, needed=needed)
     check_random(terms, random_drops(100, 0.1, seed=1))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_hundred_clients_with_random_drop_outs(seed: int) -> None:
-    terms = Terms("all with all", tuple(range(100)), 67, 50)
+    terms = SumTerms("all with all", tuple(range(100)), 67, 50)
     check_random(terms, random_drops(100, 0.33, seed))
 
 
@@ -95,7 +95,7 @@ def test_a_hundred_clients_with_random_drop_outs(seed: int) -> None:
     word=st.sampled_from(("uint8", "uint16", "uint32", "uint64")),
 )
 def test_any_cohort_length_and_word(cohort: set[int], length: int, word: str) -> None:
-    terms = Terms("any", tuple(sorted(cohort)), 3, length, word)
+    terms = SumTerms("any", tuple(sorted(cohort)), 3, length, word)
     parts = vectors(terms)
     assert (add_up(terms, parts).result.values == total(parts, cohort, terms)).all()
 

@@ -9,9 +9,9 @@ from crypto_twin import PHASES, add_up, altered, node, total, vectors
 
 from fedrows.privacy.messages import check, pack, pack_ids, sign, unpack, unpack_ids
 from fedrows.privacy.protocol import MessageError, ProtocolError, collect
-from fedrows.privacy.terms import Terms
+from fedrows.privacy.terms import SumTerms
 
-FIVE = Terms("a test", (0, 1, 2, 3, 4), threshold=3, length=3)
+FIVE = SumTerms("a test", (0, 1, 2, 3, 4), threshold=3, length=3)
 
 
 # Clients
@@ -44,7 +44,7 @@ def test_a_bad_message_is_refused_and_its_sender_named(kind: str, phase: int) ->
     assert "refused" in found.left_out[3]
 
 
-def recorded(terms: Terms, one: int) -> list[bytes]:
+def recorded(terms: SumTerms, one: int) -> list[bytes]:
     """All messages that a client sends in a round."""
     kept: list[bytes] = []
 

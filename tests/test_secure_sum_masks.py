@@ -18,9 +18,9 @@ from fedrows.privacy.messages import pack, pack_ids
 from fedrows.privacy.protocol import MessageError, ProtocolError, run
 from fedrows.privacy.secure_sum import server
 from fedrows.privacy.session import Session, mask_key
-from fedrows.privacy.terms import Terms
+from fedrows.privacy.terms import SumTerms
 
-FIVE = Terms("a test", (0, 1, 2, 3, 4), threshold=3, length=3)
+FIVE = SumTerms("a test", (0, 1, 2, 3, 4), threshold=3, length=3)
 LONG = replace(FIVE, length=100_000)
 
 
@@ -88,7 +88,7 @@ def test_the_test_of_two_rounds_fails_when_keys_are_not_fresh(keys_of_another_ro
 # What is never let go
 
 
-def sent(terms: Terms, parts: dict[int, Any], late: int) -> dict[int, dict[int, bytes]]:
+def sent(terms: SumTerms, parts: dict[int, Any], late: int) -> dict[int, dict[int, bytes]]:
     """All messages of a sum by phase and client; the late one's vector is kept from the server."""
     kept: dict[int, dict[int, bytes]] = {phase: {} for phase in range(5)}
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from fedrows.errors import DataError, PlanError
 from fedrows.privacy import union
 from fedrows.privacy.protocol import Outcome, run
-from fedrows.privacy.union import Bloom, Direct, Plan
+from fedrows.privacy.union import Bloom, Direct, UnionPlan
 
 COHORT = (0, 1, 2, 3, 4)
 PLANS = (Direct(400), Bloom.for_sets(400, clients=5, held=10, false_positives=1e-6))
 
 
-def unite(plan: Plan, sets: dict[int, Any], drop: Any = None) -> Outcome[Any, Any]:
+def unite(plan: UnionPlan, sets: dict[int, Any], drop: Any = None) -> Outcome[Any, Any]:
     terms, keys = union.terms(plan, "a test", COHORT, 3), registry(COHORT)
     clients = {
         one: union.client(terms, plan, one, node(one), keys, np.array(sets[one], dtype=np.int64))
@@ -31,7 +31,7 @@ def unite(plan: Plan, sets: dict[int, Any], drop: Any = None) -> Outcome[Any, An
 @settings(max_examples=10, deadline=None)
 @given(sets=st.lists(st.sets(st.integers(0, 399), max_size=10), min_size=5, max_size=5))
 @pytest.mark.parametrize("plan", PLANS, ids=["direct", "bloom"])
-def test_the_union_is_found_and_told(plan: Plan, sets: list[set[int]]) -> None:
+def test_the_union_is_found_and_told(plan: UnionPlan, sets: list[set[int]]) -> None:
     found = unite(plan, {one: sorted(sets[one]) for one in COHORT})
     assert found.result.ids.tolist() == sorted(set().union(*sets))
     assert set(found.clients) == set(COHORT)
@@ -40,7 +40,7 @@ def test_the_union_is_found_and_told(plan: Plan, sets: list[set[int]]) -> None:
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=["direct", "bloom"])
-def test_who_drops_out_before_its_vector_is_not_in_it(plan: Plan) -> None:
+def test_who_drops_out_before_its_vector_is_not_in_it(plan: UnionPlan) -> None:
     sets = {one: [one, 10 * one + 7, 399] for one in COHORT}
     found = unite(plan, sets, {1: 2, 3: 4})
     wanted = sorted({row for one in (0, 2, 3, 4) for row in sets[one]})

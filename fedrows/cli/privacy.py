@@ -17,7 +17,7 @@ from fedrows.errors import PlanError, UnknownNameError
 from fedrows.measure.summary import show_bytes, show_number
 from fedrows.options import options
 from fedrows.privacy.counting import Counting, table, values_of
-from fedrows.privacy.explain import Setting, text
+from fedrows.privacy.explain import ExplainedRun, text
 from fedrows.privacy.values import rows_per_value
 from fedrows.runs.settings import Settings
 
@@ -87,7 +87,7 @@ def _heat(words: Sequence[str]) -> int:
     return 0
 
 
-def setting_of(settings: Settings, data: FederatedData) -> Setting:
+def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
     """A run as far as privacy is concerned, with the sizes of its data."""
     privacy, plan = settings.privacy, settings.plan
     schema = catalogue.model(settings.task.model)(data, plan.seed).schema
@@ -114,7 +114,7 @@ def setting_of(settings: Settings, data: FederatedData) -> Setting:
         nobody: dict[int, NodeKey] = {}
         how = Asking(data, privacy, nobody, bytes).plan(plan.clients_per_round, "explained")
         more["union_bytes"] = float(how.length * np.dtype(how.word).itemsize)
-    return Setting(
+    return ExplainedRun(
         privacy=privacy.privacy,
         clients=data.clients,
         cohort=plan.clients_per_round,

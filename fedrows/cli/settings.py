@@ -15,7 +15,7 @@ from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError, Values, add_options, flag_of, value
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.private.options import Privacy
+from fedrows.privacy.options import Privacy
 from fedrows.runs.settings import Settings, presets, taken_names
 from fedrows.task import Task
 

@@ -1,7 +1,7 @@
-"""A cohort's examples and rows, cut down to the rows that its clients have at hand in a round.
+"""A cohort's examples, cut down to the rows that its clients have in a round.
 
-An example that needs a row its client did not get is left out. Slots are counted anew among the
-rows that are left, so a client trains on them as on any submodel.
+An example that needs a row its client does not have is left out. Slots are counted anew among the
+rows that the client has, so it trains on them as on any submodel.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 from fedrows.rows.ragged import Column, Ragged
 
+_MISSING = -2  # the slot of a row that a client does not have; −1 stands for no row at all
+
 
 @dataclass(frozen=True, eq=False)
 class Narrowed:
     """What is left of a cohort's data."""
 
     local: LocalData  # of the clients that have an example left
-    index: dict[str, Index]  # their rows
+    index: dict[str, Index]  # the rows that those clients have
     clients: Tensor  # (A,), their places in the cohort
-    left_out: int  # examples that are not there
+    left_out: int  # examples that need a row their client does not have
     examples: int  # that the cohort has in all
 
 
-def narrow(
-    data: FederatedData, cohort: Tensor, held: Mapping[str, Index], there: Mapping[str, Tensor]
-) -> Narrowed:
-    """The cohort's data without the rows that are not there; `there` marks entries of `held`: (R,).
+def narrow(data: FederatedData, cohort: Tensor, rows: Mapping[str, Index]) -> Narrowed:
+    """The cohort's examples that the given rows of each client are enough for.
 
-    A table that `there` does not name is there as a whole.
+    A table that `rows` does not name is there as a whole.
     """
+    held = {table: index.select(cohort) for table, index in data.index.items()}
+    rows = {table: rows.get(table, index) for table, index in held.items()}
     splits = data.train.splits
     sizes = splits[cohort + 1] - splits[cohort]
     ends = torch.cumsum(sizes, 0)
@@ -44,28 +46,23 @@ def narrow(
     positions = (torch.arange(int(sizes.sum())) + (splits[cohort] - ends + sizes)[owner]).to(
         data.train.label.device
     )
-    whole = {
-        table: there.get(table, torch.ones(len(index.ids), dtype=torch.bool))
-        for table, index in held.items()
-    }
     usable = torch.ones(len(positions), dtype=torch.bool)
+    slots: dict[str, Column] = {}
+    new = {table: _new_slots(index, rows[table]) for table, index in held.items()}
     for name, column in data.slots.items():
         table = data.fields[name]
-        usable &= _usable(column, positions, owner, held[table], whole[table])
-    kept = positions[usable.to(positions.device)]
-    counts = torch.bincount(owner[usable], minlength=len(cohort))
+        slots[name] = moved = _moved(column, positions, owner, held[table], new[table])
+        usable &= _complete(moved)
+    kept = torch.nonzero(usable).flatten()
+    counts = torch.bincount(owner[kept], minlength=len(cohort))
     active = torch.nonzero(counts > 0).flatten()
-    chosen = data.train.pick(kept)
-    slots = {
-        name: _slots(column, kept, owner[usable], held[data.fields[name]], whole[data.fields[name]])
-        for name, column in data.slots.items()
-    }
+    chosen = data.train.pick(positions[kept.to(positions.device)])
     starts = torch.cumsum(counts, 0) - counts
     local = LocalData(
         cohort[active],
         starts[active],
         counts[active],
-        slots,
+        {name: _picked(x, kept, positions.device) for name, x in slots.items()},
         chosen.label,
         data.fields,
         data.padded,
@@ -73,8 +70,33 @@ def narrow(
         chosen.numbers,
         chosen.weight,
     )
-    index = {table: _index(its, whole[table], active) for table, its in held.items()}
-    return Narrowed(local, index, active, int((~usable).sum()), len(positions))
+    index = {table: its.select(active) for table, its in rows.items()}
+    return Narrowed(local, index, active, len(positions) - len(kept), len(positions))
+
+
+def in_common(held: Index, asked: Index) -> Index:
+    """The rows of each client that stand in both of two indexes of the same clients."""
+    owner = held.owner.cpu()
+    both = find(held, asked) >= 0
+    lengths = torch.bincount(owner[both], minlength=held.clients)
+    splits = torch.cat([lengths.new_zeros(1), torch.cumsum(lengths, 0)])
+    where = both.to(held.ids.device)
+    place = None if held.place is None else held.place[where]
+    return Index(held.ids[where], splits, place, held.held)
+
+
+def find(held: Index, asked: Index) -> Tensor:
+    """Where each entry of an index stands in another index of the same clients: (R,), on the CPU.
+
+    −1 where the other index does not have it.
+    """
+    ids, others = held.ids.cpu(), asked.ids.cpu()
+    if not len(ids) or not len(others):
+        return torch.full((len(ids),), -1)
+    size = int(max(ids.max(), others.max())) + 1
+    keys, sought = asked.owner.cpu() * size + others, held.owner.cpu() * size + ids
+    place = torch.searchsorted(keys, sought).clamp_(max=len(keys) - 1)
+    return torch.where(keys[place] == sought, place, -1)
 
 
 def part_of(whole: Submodels, clients: Tensor, index: Mapping[str, Index]) -> Submodels:
@@ -86,11 +108,29 @@ def part_of(whole: Submodels, clients: Tensor, index: Mapping[str, Index]) -> Su
     for table, its in index.items():
         source = whole.index[table]
         size = int(torch.cat([source.ids, its.ids]).max()) + 1 if len(its.ids) else 1
-        mine = clients.to(its.ids.device)[its.owner] * size + its.ids
-        place = torch.searchsorted(source.owner * size + source.ids, mine)
+        sought = clients.to(its.ids.device)[its.owner] * size + its.ids
+        place = torch.searchsorted(source.owner * size + source.ids, sought)
         rows[table] = whole.rows[table][place]
     dense = {name: x[clients.to(x.device)] for name, x in whole.dense.items()}
     return Submodels(index, rows, dense)
+
+
+def _new_slots(held: Index, rows: Index) -> Tensor:
+    """The slot that each held row has among a client's rows: (R+1,), the last for no row at all."""
+    place = find(held, rows)
+    slots = torch.where(place < 0, _MISSING, place - rows.splits[:-1][held.owner.cpu()])
+    return torch.cat([slots, torch.full((1,), -1)])
+
+
+def _moved(
+    column: Column, positions: Tensor, owner: Tensor, held: Index, new: Tensor
+) -> Column:  # fmt: skip
+    """The slots of some examples among the rows that their clients have, on the CPU."""
+    if isinstance(column, Ragged):
+        lists = column.pick(positions).to(torch.device("cpu"))
+        of = torch.repeat_interleave(lists.sizes)
+        return replace(lists, values=new[_entries(lists.values, owner[of], held)])
+    return new[_entries(column[positions].cpu(), owner, held)]
 
 
 def _entries(slots: Tensor, owner: Tensor, held: Index) -> Tensor:
@@ -99,45 +139,15 @@ def _entries(slots: Tensor, owner: Tensor, held: Index) -> Tensor:
     return torch.where(slots < 0, -1, slots + first)
 
 
-def _usable(
-    column: Column, positions: Tensor, owner: Tensor, held: Index, there: Tensor
-) -> Tensor:  # fmt: skip
-    """Whether every row that an example reads in a field is there: (n,)."""
-    # The row after the last is for places where there is nothing, which is always there.
-    known = torch.cat([there.cpu(), torch.ones(1, dtype=torch.bool)])
+def _complete(column: Column) -> Tensor:
+    """Whether no row that an example reads in a field is missing: (n,)."""
     if isinstance(column, Ragged):
-        lists = column.pick(positions)
-        of = torch.repeat_interleave(lists.sizes.cpu())
-        missing = ~known[_entries(lists.values.cpu(), owner[of], held)]
-        return torch.bincount(of[missing], minlength=len(positions)) == 0
-    found = known[_entries(column[positions].cpu(), owner, held)]
-    return found.reshape(len(positions), -1).all(1)
+        of = torch.repeat_interleave(column.sizes)
+        return torch.bincount(of[column.values == _MISSING], minlength=len(column)) == 0
+    return (column != _MISSING).reshape(len(column), -1).all(1)
 
 
-def _slots(
-    column: Column, positions: Tensor, owner: Tensor, held: Index, there: Tensor
-) -> Column:  # fmt: skip
-    """The slots of some examples, counted among the rows that are there."""
-    rank = torch.cumsum(there.cpu(), 0) - 1
-    before = torch.cat([torch.zeros(1, dtype=torch.int64), rank + 1])[held.splits[:-1]]  # (K,)
-    new = rank - torch.repeat_interleave(before, held.lengths)
-    new = torch.cat([new, torch.full((1,), -1)])  # the last is for places where there is nothing
-    if isinstance(column, Ragged):
-        lists = column.pick(positions)
-        of = torch.repeat_interleave(lists.sizes.cpu())
-        values = new[_entries(lists.values.cpu(), owner[of], held)]
-        return replace(lists, values=values.to(lists.values.device))
-    return new[_entries(column[positions].cpu(), owner, held)].to(column.device)
-
-
-def _index(held: Index, there: Tensor, active: Tensor) -> Index:
-    """The rows that are there, of the clients that are active."""
-    mine = torch.zeros(held.clients, dtype=torch.bool)
-    mine[active] = True
-    owner = held.owner.cpu()
-    kept = there.cpu() & mine[owner]
-    lengths = torch.bincount(owner[kept], minlength=held.clients)[active]
-    splits = torch.cat([lengths.new_zeros(1), torch.cumsum(lengths, 0)])
-    where = kept.to(held.ids.device)
-    return Index(held.ids[where], splits, None if held.place is None else held.place[where],
-                 held.held)  # fmt: skip
+def _picked(column: Column, kept: Tensor, device: torch.device) -> Column:
+    """Some examples of a column, where the data are."""
+    some = column.pick(kept) if isinstance(column, Ragged) else column[kept]
+    return some.to(device)

@@ -25,7 +25,7 @@ from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.options import check, option, options
 from fedrows.plan import Plan
-from fedrows.private.options import Privacy
+from fedrows.privacy.options import Privacy
 from fedrows.version import __version__
 from fedrows.watch import Watching
 

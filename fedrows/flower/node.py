@@ -22,7 +22,6 @@ from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import train
-from fedrows.data.batches import local_data
 from fedrows.data.federation import FederatedData
 from fedrows.flower import parcel
 from fedrows.flower.job import Contract, difference, digest
@@ -116,23 +115,23 @@ class ClientNode:
         asked = told.select(places.tolist())
         numbers = torch.tensor(_plain(letter.parts["numbers"], len(places)))
         accepted = _plain(letter.parts["accepted"], len(places))
-        data, position = matching(self.data, self._now, asked)
+        here, position = matching(self.data, self._now, asked)
         download = self._download(letter, asked.index)
         memories = [
             self.state.of(name).settle(its) or {}
             for name, its in zip(asked.names, accepted, strict=True)
         ]
         start = _spread(download["model"], asked.index)
-        start = self._with_local(start, data, position, memories)
+        start = self._with_local(start, position, memories)
         sent = _spread(download["sent"], asked.index) if "sent" in download else None
         kept = self._recall("kept", memories, asked.index) if contract.algorithm.keeps else None
         number = round_of(tag)
         facts = Round(number, contract.plan.lr_at(number), len(numbers), 0.0, numbers)
         parts = {}
         if contract.terms.report_loss:
-            found = losses(self.model, data, position, start)
+            found = losses(self.model, here, start)
             parts["losses"] = found.to(torch.float32).numpy().tobytes()
-        here = replace(local_data(data, position), clients=numbers)
+        here = replace(here, clients=numbers)
         upload = train(
             self.model, contract.algorithm, here, start, sent, kept, contract.plan, facts
         )
@@ -222,14 +221,14 @@ class ClientNode:
         return recall(name, memories, index, self.model.schema, self.contract.plan.torch_dtype)
 
     def _with_local(
-        self, start: Submodels, data: FederatedData, position: Tensor, memories: list[Memory]
-    ) -> Submodels:
+        self, start: Submodels, position: Tensor, memories: list[Memory]
+    ) -> Submodels:  # fmt: skip
         """The submodels with the rows that never leave: as they started, or as they were left."""
-        if not data.local:
+        if not self.data.local:
             return start
         rows, index, begin = dict(start.rows), dict(start.index), self.model.start().tables
-        for table in data.local:
-            index[table] = its = data.index[table].select(position)
+        for table in self.data.local:
+            index[table] = its = self.data.index[table].select(position)
             mine = index_select(begin[table], its.ids).to(self.contract.plan.torch_dtype)
             for i, memory in enumerate(memories):
                 if f"local/{table}" in memory:

@@ -26,8 +26,8 @@ from fedrows.privacy import openings, secure_sum, union
 from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.openings import Openings
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
-from fedrows.privacy.replay import Done, Kept
-from fedrows.privacy.terms import Terms
+from fedrows.privacy.replay import Done, SavedHalf
+from fedrows.privacy.terms import SumTerms
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Party:
         if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):
             raise WireError("The letter does not name a sum.")
         place = self._folder / name
-        kept = Kept(place / "half")
+        kept = SavedHalf(place / "half")
         if phase == 0:
             kept.begin()
             self._store(place, letter, inputs(letter))
@@ -115,21 +115,21 @@ class Party:
         return secure_sum.client(about, me, self._key, registry, inputs.words)
 
 
-def terms_of(facts: Mapping[str, Any]) -> Terms:
+def terms_of(facts: Mapping[str, Any]) -> SumTerms:
     """The terms of a sum, from what its first letter says; the same on both sides."""
     cohort, name, colluding = _cohort(facts), _name(facts), int(facts["colluding"])
     if facts["use"] == "union":
         its = union.terms(union_of(facts), name, cohort, int(facts["threshold"]))
-        return Terms(its.name, cohort, its.threshold, its.length, its.word, colluding=colluding)
+        return SumTerms(its.name, cohort, its.threshold, its.length, its.word, colluding=colluding)
     if facts["use"] == "update":
         plan = openings_of(facts)
         return plan.terms(int(facts["threshold"]), colluding=colluding)
-    return Terms(
+    return SumTerms(
         name, cohort, int(facts["threshold"]), int(facts["length"]), "uint64", colluding=colluding
     )
 
 
-def union_of(facts: Mapping[str, Any]) -> union.Plan:
+def union_of(facts: Mapping[str, Any]) -> union.UnionPlan:
     """How the rows of a union are written."""
     if facts["bloom"]:
         return union.Bloom.for_sets(

@@ -38,9 +38,9 @@ from fedrows.flower.state import empty, tag_of
 from fedrows.flower.sums import Sum, carry
 from fedrows.flower.wire import Letter, WireError, ids_from_bytes
 from fedrows.privacy import openings, secure_sum, union
+from fedrows.privacy.accounts import Accounts
 from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.ring import Coding
-from fedrows.private.accounts import Accounts
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import train
-from fedrows.data.federation import FederatedData
 from fedrows.data.narrow import Narrowed, narrow
 from fedrows.errors import FedrowsError
 from fedrows.flower import parcel
@@ -173,9 +172,13 @@ class PrivateNode(ClientNode):
         exact = "float64" if plan.dtype == "float64" else "float32"
         form = Form(space.index(got), self.model.schema, exact, plan.torch_dtype)
         model = parcel.read("model", letter.parts, form)
-        held = {table: self.data.index[table].select(position) for table in self.data.index}
-        there = {table: self._there(table, held[table], asked) for table in space.tables}
-        some = narrow(self.data, position, held, there)
+        rows = {}
+        for table in space.tables:
+            held = self.data.index[table].select(position)
+            there = self._there(table, held, asked)
+            splits = torch.cat([torch.zeros(1, dtype=torch.int64), there.long().cumsum(0)])
+            rows[table] = Index(held.ids[there], splits[held.splits])
+        some = narrow(self.data, position, rows)
         sums = torch.zeros(len(union), space.width, dtype=torch.float64)
         dense = [torch.zeros(x[0].numel(), dtype=torch.float64) for x in model.dense.values()]
         if not len(some.clients):
@@ -229,8 +232,7 @@ class PrivateNode(ClientNode):
         count = len(some.clients)
         if not self.contract.terms.report_loss:
             return torch.zeros(count, dtype=torch.float64)
-        data = _as_data(self.data, some)
-        return losses(self.model, data, torch.arange(count), start).double()
+        return losses(self.model, some.local, start).double()
 
     # -- what was not opened --
 
@@ -269,16 +271,3 @@ class PrivateNode(ClientNode):
             order = torch.argsort(ids)
             ids, rows = ids[order], rows[order]
         self._held.put(facts["tag"], {"ids": ids, "rows": rows})
-
-
-def _as_data(data: FederatedData, some: Narrowed) -> FederatedData:
-    """Narrowed examples as data, for the loss."""
-    splits = torch.cat([some.local.starts, (some.local.starts + some.local.sizes)[-1:]])
-    train = replace(
-        data.train,
-        splits=splits,
-        label=some.local.label,
-        numbers=dict(some.local.numbers),
-        weight=some.local.weight,
-    )
-    return replace(data, train=train, slots=dict(some.local.slots), index=some.index)

@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrows.data.batches import LocalData, local_data
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
+from fedrows.data.narrow import narrow
 from fedrows.flower.state import Name
 from fedrows.model import Model
 from fedrows.rows.index import Index
@@ -80,10 +82,10 @@ def changes(told: Told, now: Told) -> Changes | None:
     return Changes(left, now.select(sorted(moved)), now.select([where[name] for name in order]))
 
 
-def matching(data: FederatedData, now: Told, told: Told) -> tuple[FederatedData, Tensor]:
-    """Data whose slots fit the rows that the server knows of, and where the clients stand in them.
+def matching(data: FederatedData, now: Told, told: Told) -> tuple[LocalData, Tensor]:
+    """Examples that the rows the server knows of are enough for, and where the clients are in data.
 
-    Raises `Lost` if a client has gone, or has no example that those rows are enough for.
+    Raises `Lost` if a client has gone, or has no such example.
     """
     where = {name: i for i, name in enumerate(now.names)}
     if any(name not in where for name in told.names):
@@ -93,55 +95,29 @@ def matching(data: FederatedData, now: Told, told: Told) -> tuple[FederatedData,
     for table, its in now.index.items():
         mine, theirs = its.select(position), told.index[table]
         same &= torch.equal(mine.splits, theirs.splits) and torch.equal(mine.ids, theirs.ids)
-    return (data, position) if same else _narrowed(data.select(position), told)
-
-
-def _narrowed(data: FederatedData, told: Told) -> tuple[FederatedData, Tensor]:
-    """The clients' examples that the rows the server knows of are enough for."""
-    train = data.train
-    good, slots = torch.ones(len(train), dtype=torch.bool), dict[str, Column](data.slots)
-    for name, table in data.fields.items():
-        if table in data.local:
-            continue
-        column, its = train.ids[name], told.index[table]
-        flat = column.values if isinstance(column, Ragged) else column.reshape(-1)
-        each = _example_of(column)
-        owner, rows = train.owner[each], data.tables[table]
-        keys, wanted = its.ids + its.owner * rows, flat + owner * rows
-        at = torch.searchsorted(keys, wanted).clamp_(max=max(len(keys) - 1, 0))
-        found = keys[at] == wanted if len(keys) else torch.zeros_like(wanted, dtype=torch.bool)
-        nothing = flat == 0 if table in data.padded else torch.zeros_like(found)
-        good[each[~(found | nothing)]] = False
-        slot = torch.where(found & ~nothing, at - its.splits[owner], -1)
-        slots[name] = (
-            replace(column, values=slot) if isinstance(column, Ragged) else slot.view(column.shape)
-        )
-    sizes = torch.zeros(data.clients, dtype=torch.int64).index_add_(0, train.owner, good.long())
-    if (sizes == 0).any():
+    if same:
+        return local_data(data, position), position
+    left = narrow(data, position, told.index)
+    if len(left.clients) < len(position):
         raise Lost
-    keep = good.nonzero().view(-1)
-    splits = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    picked = {n: x.pick(keep) if isinstance(x, Ragged) else x[keep] for n, x in slots.items()}
-    narrow = replace(train.pick(keep), splits=splits)
-    index = {**data.index, **told.index}
-    return replace(data, train=narrow, slots=picked, index=index), torch.arange(data.clients)
+    return left.local, position
 
 
-def losses(model: Model, data: FederatedData, position: Tensor, start: Submodels) -> Tensor:
+def losses(model: Model, local: LocalData, start: Submodels) -> Tensor:
     """Each client's mean loss over its first examples, of the submodel it was sent: (K,)."""
     return torch.stack(
-        [_loss(model, data, client, start.slice(i, i + 1)) for i, client in enumerate(position)]
+        [_loss(model, local, i, start.slice(i, i + 1)) for i in range(len(local.clients))]
     )
 
 
-def _loss(model: Model, data: FederatedData, client: Tensor, mine: Submodels) -> Tensor:
+def _loss(model: Model, local: LocalData, client: int, mine: Submodels) -> Tensor:
     """One client's mean loss: its rows are a small model, and its slots the ids of that one."""
-    low, high = data.train.splits[client], data.train.splits[client + 1]
-    some = torch.arange(int(low), min(int(high), int(low) + LOSS_EXAMPLES))
-    train = data.train
-    own = Examples(train.splits, dict(data.slots), train.label, train.numbers).pick(some)
-    first = {table: int(table in data.padded) for table in mine.rows}  # row 0 means nothing there
-    shifted = {name: _shifted(x, first[data.fields[name]]) for name, x in own.ids.items()}
+    low, size = int(local.starts[client]), int(local.sizes[client])
+    some = torch.arange(low, low + min(size, LOSS_EXAMPLES))
+    whole = torch.tensor([0, len(local.label)])
+    own = Examples(whole, dict(local.slots), local.label, dict(local.numbers)).pick(some)
+    first = {table: int(table in local.padded) for table in mine.rows}  # row 0 means nothing there
+    shifted = {name: _shifted(x, first[local.fields[name]]) for name, x in own.ids.items()}
     tables = {
         table: torch.cat([rows.new_zeros(first[table], rows.shape[1]), rows])
         for table, rows in mine.rows.items()
@@ -158,14 +134,6 @@ def _shifted(column: Column, by: int) -> Column:
     if isinstance(column, Ragged):
         return replace(column, values=column.values + by)
     return column + by
-
-
-def _example_of(column: Column) -> Tensor:
-    """The example that each entry of a column belongs to."""
-    if isinstance(column, Ragged):
-        return torch.repeat_interleave(torch.arange(len(column)), column.sizes)
-    each = column.numel() // max(len(column), 1)
-    return torch.arange(len(column)).repeat_interleave(each)
 
 
 def _differing(mine: Index, at: Tensor, theirs: Index, there: Tensor) -> set[int]:

@@ -33,7 +33,7 @@ from fedrows.privacy.ledger import Entry, Event
 from fedrows.privacy.noise import Source, binomials, choose, normals, words
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
-from fedrows.rows.params import Params, RowTotal, Submodels, Total
+from fedrows.rows.params import Submodels
 
 _GRID = 2.0**-30  # of the noise
 
@@ -101,33 +101,6 @@ class CentralDP:
         made.scale_(torch.where(sound, scale * self.shares(weights).to(scale), 0))
         return made
 
-    def release(
-        self,
-        update: Submodels,
-        weights: Tensor,
-        params: Params,
-        cohort: int,
-        source: Source = os.urandom,
-    ) -> Total:
-        """The private mean of corrected updates, as the total of one pseudo-client.
-
-        The correction is in it already, so an algorithm must step with `no_heat`. `cohort` is the
-        size that was planned; who answers must not change the denominator.
-        """
-        exact = self.clipped(update, weights)
-        touched, dense = self._touched(exact), {n: x.sum(0).cpu() for n, x in exact.dense.items()}
-        sizes = {table: len(x) for table, x in params.tables.items()}
-        rows, released = self.noised(touched, dense, sizes, cohort, source)
-        totals = {}
-        for table, (ids, mean) in rows.items():
-            like = params.tables[table]
-            index = Index(ids.to(like.device), torch.tensor([0, len(ids)]))
-            values = mean.to(like)
-            totals[table] = RowTotal(index, values, values.new_ones(len(ids)))
-        made = {name: x.to(params.dense[name]) for name, x in released.items()}
-        one = torch.ones(1, dtype=torch.float64)
-        return Total(totals, made, one, cohort * self.mean_share, one)
-
     def noised(
         self,
         touched: Mapping[str, Touched],
@@ -149,22 +122,6 @@ class CentralDP:
         scale = cohort * self.mean_share
         rows = {table: (ids, add(sums) / scale) for table, (ids, sums) in found.items()}
         return rows, {name: add(x) / scale for name, x in dense.items()}
-
-    def _touched(self, update: Submodels) -> dict[str, Touched]:
-        """The rows that some client holds, with their counts and sums."""
-        sizes = torch.zeros(0)
-        for index in update.index.values():
-            sizes = index.lengths + (sizes if len(sizes) else 0)
-        part = sizes.to(torch.float64).clamp(min=1).rsqrt()  # (K,)
-        found = {}
-        for table, index in update.index.items():
-            ids, inverse = torch.unique(index.ids.cpu(), return_inverse=True)
-            counts = torch.zeros(len(ids), dtype=torch.float64)
-            counts.index_add_(0, inverse, part[index.owner.cpu()])
-            rows = update.rows[table].cpu()
-            sums = torch.zeros(len(ids), rows.shape[1], dtype=torch.float64)
-            found[table] = Touched(ids, counts, sums.index_add_(0, inverse, rows))
-        return found
 
     def _selected(self, touched: Touched, rows: int, source: Source) -> Tensor:
         """The ids whose noisy count passes the threshold, ascending, on the CPU."""
@@ -203,15 +160,6 @@ def corrected(update: Submodels, factors: Mapping[str, Tensor]) -> Submodels:
     """The update with every row times its entry's factor (R,)."""
     rows = {t: x * factors[t][:, None] if t in factors else x for t, x in update.rows.items()}
     return Submodels(update.index, rows, update.dense)
-
-
-def no_heat(tables: Mapping[str, Tensor]) -> dict[str, Heat]:
-    """Heat whose correction is 1 everywhere: for a total that is corrected already."""
-    nothing = torch.empty(0, dtype=torch.int64)
-    return {
-        table: Heat(nothing.to(x.device), nothing.to(x.device, torch.float64), 1.0)
-        for table, x in tables.items()
-    }
 
 
 def private_heat(

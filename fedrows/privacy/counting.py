@@ -146,7 +146,7 @@ def values_of(data: FederatedData, table: str) -> Values:
 
 
 @dataclass(frozen=True)
-class Line:
+class WayCost:
     """One way's line in the table: what it costs and what it can tell."""
 
     table: str
@@ -170,7 +170,7 @@ class Line:
 
 def table(
     data: FederatedData, how: Counting | None = None, source: Source = os.urandom
-) -> list[Line]:
+) -> list[WayCost]:
     """Bytes, error, ε and the smallest count resolved, for the four ways on a task's own data."""
     how = replace(how or Counting(), heat="exact", heat_cap=None)
     lines = []
@@ -180,7 +180,7 @@ def table(
         for name, counted in heats(data, "uniform", options, source).items():
             true = heat_of(data.index[name], data.weights("uniform")).counts.cpu().numpy()
             lines.append(
-                Line(
+                WayCost(
                     name,
                     way,
                     counted.bytes_up,

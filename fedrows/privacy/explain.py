@@ -50,7 +50,7 @@ LIAR = (
 
 
 @dataclass(frozen=True)
-class Setting:
+class ExplainedRun:
     """A run, as far as privacy is concerned."""
 
     privacy: str
@@ -107,7 +107,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Line:
+class Disclosure:
     """What one party learns from one part of a run."""
 
     part: str
@@ -139,7 +139,7 @@ class Speed:
         return cls(len(bits) / (middle - start), (1 << 22) / (end - middle))
 
 
-def explain(setting: Setting, speed: Speed | None = None) -> list[Line]:
+def explain(setting: ExplainedRun, speed: Speed | None = None) -> list[Disclosure]:
     """Every line, part by part."""
     speed = speed or Speed.here()
     return [
@@ -150,7 +150,7 @@ def explain(setting: Setting, speed: Speed | None = None) -> list[Line]:
     ]
 
 
-def text(setting: Setting, speed: Speed | None = None) -> str:
+def text(setting: ExplainedRun, speed: Speed | None = None) -> str:
     """The lines for a person to read."""
     shown = [f"privacy {setting.privacy}: {setting.clients:,} clients, {setting.cohort:,} a round"]
     for line in explain(setting, speed):
@@ -164,7 +164,7 @@ def text(setting: Setting, speed: Speed | None = None) -> str:
     return "\n".join(shown)
 
 
-def _heat(setting: Setting, speed: Speed) -> list[Line]:
+def _heat(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
     how, rows = setting.counting, sum(setting.rows.values())
     behind = 1 if how.heat_coins == "value" else setting.rows_per_value
     value = behind * how.heat_epsilon
@@ -172,7 +172,7 @@ def _heat(setting: Setting, speed: Speed) -> list[Line]:
     epsilon = f"{value:.3g} for one value, {whole:,.4g} for a set of {setting.set_size:,} rows"
     if "heat" not in setting.parts:
         return [
-            Line("heat", "the server", "the index set of every client", "none",
+            Disclosure("heat", "the server", "the index set of every client", "none",
                  WORD * setting.set_size)
         ]  # fmt: skip
     if how.heat == "secure":
@@ -185,7 +185,7 @@ def _heat(setting: Setting, speed: Speed) -> list[Line]:
         up = float(WORD * rows + KEYS * (masks - 1))
         none = "none: a sum has no noise, and who knows all others' sets knows yours"
         seconds = masks * WORD * rows / speed.mask_bytes
-        return [Line("heat", "the server", learns, none, up, 0, seconds)]
+        return [Disclosure("heat", "the server", learns, none, up, 0, seconds)]
     if how.heat == "hashed":
         up = float(Oracle(how.heat_epsilon, buckets=how.heat_buckets).bytes_up)
         learns, coins = "a noisy sketch of every client's rows", 4.0 * how.heat_buckets
@@ -194,13 +194,13 @@ def _heat(setting: Setting, speed: Speed) -> list[Line]:
         up, learns = coins / 8, f"a noisy bit of every client for each {how.heat_coins}"
         if how.heat_coins == "value" and setting.rows_per_value > 1:
             learns += ", and in the clear which variants a client has, such as its gender"
-    return [Line("heat", "the server", learns, epsilon, up, 0, coins / speed.coins)]
+    return [Disclosure("heat", "the server", learns, epsilon, up, 0, coins / speed.coins)]
 
 
-def _index(setting: Setting, speed: Speed) -> list[Line]:
+def _index(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
     ids, stages = WORD * setting.set_size, setting.stages
     exactly = 4 * (setting.set_size * setting.width + setting.dense)
-    shown = Line(
+    shown = Disclosure(
         "index", "the server", "the index set of every client of a round", "none", ids, exactly
     )
     if "index" not in setting.parts:
@@ -211,8 +211,8 @@ def _index(setting: Setting, speed: Speed) -> list[Line]:
     seconds = (masks + 1) * up / speed.mask_bytes
     none = "none: the union of a cohort has no noise"
     union = [
-        Line("union", "the server", learns, none, up + KEYS * masks, 0, seconds),
-        Line("union", "every client of the round", learns, none, 0, WORD * setting.union),
+        Disclosure("union", "the server", learns, none, up + KEYS * masks, 0, seconds),
+        Disclosure("union", "every client of the round", learns, none, 0, WORD * setting.union),
     ]
     if stages is None:  # clients ask for exactly their rows, by choice
         return [*union, shown]
@@ -229,26 +229,31 @@ def _index(setting: Setting, speed: Speed) -> list[Line]:
     )
     down = 4 * (asked * setting.width + setting.dense)
     coins = 2 * setting.union / speed.coins
-    return [*union, Line("index", "the server", said, answers, setting.union / 8, down, coins)]
+    return [
+        *union,
+        Disclosure("index", "the server", said, answers, setting.union / 8, down, coins),
+    ]
 
 
-def _updates(setting: Setting, speed: Speed) -> list[Line]:
+def _updates(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
     if "updates" not in setting.parts:
         up = 4 * (setting.set_size * setting.width + setting.dense)
         learns = "the update of every client of a round, row by row"
-        return [Line("updates", "the server", learns, "none", up)]
+        return [Disclosure("updates", "the server", learns, "none", up)]
     masks = setting.neighbours or setting.cohort - 1
     up = WIDE * (setting.union * (setting.width + 2) + setting.dense)  # with weight and holder
     learns = f"the sum over the cohort, of rows that {setting.minimum} clients or more hold"
     seconds = (masks + 1) * up / speed.mask_bytes
     none = "none: a sum has no noise of its own"
-    return [Line("updates", "the server", learns, none, up + KEYS * masks, 0, seconds)]
+    return [Disclosure("updates", "the server", learns, none, up + KEYS * masks, 0, seconds)]
 
 
-def _model(setting: Setting) -> list[Line]:
+def _model(setting: ExplainedRun) -> list[Disclosure]:
     who = "whoever sees the model"
     if "model" not in setting.parts:
-        return [Line("model", who, "what training has put into it", "none: no bound is claimed")]
+        return [
+            Disclosure("model", who, "what training has put into it", "none: no bound is claimed")
+        ]
     how, ledger = setting.central, Ledger(setting.delta)
     if setting.heat_noise is not None:
         released = Entry(how.kind, "heat", 0, event=Event((setting.heat_noise,)))
@@ -263,4 +268,6 @@ def _model(setting: Setting) -> list[Line]:
     )
     if not math.isfinite(spent):
         epsilon = "none: the noise is too small to be accounted for"
-    return [Line("model", who, "noisy sums of clipped updates on rows chosen in private", epsilon)]
+    return [
+        Disclosure("model", who, "noisy sums of clipped updates on rows chosen in private", epsilon)
+    ]

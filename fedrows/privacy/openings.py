@@ -32,7 +32,7 @@ from fedrows.privacy.messages import check, pack, unpack
 from fedrows.privacy.protocol import ClientHalf, MessageError, ProtocolError, ServerHalf
 from fedrows.privacy.randomness import fresh
 from fedrows.privacy.session import Session
-from fedrows.privacy.terms import Terms
+from fedrows.privacy.terms import SumTerms
 
 Bits = NDArray[np.bool_]
 TAGS = 4  # independent tags per opener
@@ -65,10 +65,10 @@ class Openings:
         if len(self.cohort) >= 2**16:
             raise PlanError(f"The cohort of {self.name} has more than {2**16 - 1} clients.")
 
-    def terms(self, threshold: int, **more: Any) -> Terms:
+    def terms(self, threshold: int, **more: Any) -> SumTerms:
         """The terms of the sum behind it."""
         about = f"{self.name}, {self.rows} rows of {self.width} from {self.minimum} holders on"
-        return Terms(
+        return SumTerms(
             about, self.cohort, threshold, self.length, self.word, openers=self.openers, **more
         )
 
@@ -142,12 +142,12 @@ class OpenedSum:
     rows: Words  # (rows, width), 0 where a row was not opened
     opened: Bits  # (rows,)
     extra: Words
-    total: secure_sum.Sum
+    total: secure_sum.SumResult
 
 
 def client(
     plan: Openings,
-    terms: Terms,
+    terms: SumTerms,
     me: int,
     node: NodeKey,
     registry: Mapping[int, bytes],
@@ -178,7 +178,7 @@ def client(
     return _told(plan, session, answer)
 
 
-def server(plan: Openings, terms: Terms, registry: Mapping[int, bytes]) -> ServerHalf[OpenedSum]:
+def server(plan: Openings, terms: SumTerms, registry: Mapping[int, bytes]) -> ServerHalf[OpenedSum]:
     """The server half. Should an opener fall silent, no row is opened."""
     total = yield from secure_sum.server(terms, registry)
     openers = total.circle.openers

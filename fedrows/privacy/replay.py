@@ -31,7 +31,7 @@ class Done(Generic[C]):
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedHalf:
     """The file of one client's half in one sum."""
 
     path: Path

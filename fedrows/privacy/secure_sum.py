@@ -31,13 +31,13 @@ from fedrows.privacy.session import (
     mask_key,
 )
 from fedrows.privacy.shamir import SHARE, recover
-from fedrows.privacy.terms import Circle, Terms
+from fedrows.privacy.terms import Circle, SumTerms
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Sum:
+class SumResult:
     """What the server is left with."""
 
     values: Words  # (length,)
@@ -57,7 +57,7 @@ class Ending:
 
 
 def client(
-    terms: Terms,
+    terms: SumTerms,
     me: int,
     node: NodeKey,
     registry: Mapping[int, bytes],
@@ -74,7 +74,7 @@ def client(
     return Ending(session, answer)
 
 
-def server(terms: Terms, registry: Mapping[int, bytes]) -> ServerHalf[Sum]:
+def server(terms: SumTerms, registry: Mapping[int, bytes]) -> ServerHalf[SumResult]:
     """The server half: five requests, then the sum, or a ProtocolError and nothing opened."""
     desk = _Desk(terms, registry)
 
@@ -137,13 +137,13 @@ def server(terms: Terms, registry: Mapping[int, bytes]) -> ServerHalf[Sum]:
             if other in masked:  # it added the mask if it is the smaller of the two
                 its = mask_key(key, adverts[other].masking, terms.context)
                 add_stream_(total, its, minus=other < one)
-    return Sum(total, survivors, desk.left_out, sorted(desk.liars), circle, list(shares))
+    return SumResult(total, survivors, desk.left_out, sorted(desk.liars), circle, list(shares))
 
 
 class _Desk:
     """Where the server checks what comes in, and keeps the names of those who failed."""
 
-    def __init__(self, terms: Terms, registry: Mapping[int, bytes]) -> None:
+    def __init__(self, terms: SumTerms, registry: Mapping[int, bytes]) -> None:
         self.terms, self.registry = terms, registry
         self.left_out: dict[int, str] = {}
         self.liars: set[int] = set()

@@ -30,7 +30,7 @@ from fedrows.privacy.messages import check, digest, pack, pack_ids, sign, unpack
 from fedrows.privacy.protocol import MessageError, ProtocolError
 from fedrows.privacy.randomness import fresh
 from fedrows.privacy.shamir import SHARE, share
-from fedrows.privacy.terms import Circle, Terms
+from fedrows.privacy.terms import Circle, SumTerms
 
 KEYS, SHARES, MASKED, AGREED, OPENED = "keys", "shares", "masked", "agreed", "opened"
 
@@ -70,7 +70,12 @@ class Session:
     """One client in one round."""
 
     def __init__(
-        self, terms: Terms, me: int, node: NodeKey, registry: Mapping[int, bytes], note: bytes = b""
+        self,
+        terms: SumTerms,
+        me: int,
+        node: NodeKey,
+        registry: Mapping[int, bytes],
+        note: bytes = b"",
     ) -> None:
         if me not in terms.cohort:
             raise PlanError(f"Client {me} is not in the cohort of {terms.name}.")

@@ -20,7 +20,7 @@ WORDS = ("uint8", "uint16", "uint32", "uint64")
 
 
 @dataclass(frozen=True)
-class Terms:
+class SumTerms:
     """Who adds up what. `name` says which run, round and use this is, and never serves twice."""
 
     name: str

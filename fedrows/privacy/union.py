@@ -23,7 +23,7 @@ from fedrows.privacy import secure_sum
 from fedrows.privacy.keys import NodeKey, Words, random_words
 from fedrows.privacy.messages import digest
 from fedrows.privacy.protocol import ClientHalf, ProtocolError, ServerHalf
-from fedrows.privacy.terms import Terms
+from fedrows.privacy.terms import SumTerms
 
 Ids = NDArray[np.int64]
 _BATCH = 1 << 20  # rows looked up at a time
@@ -142,25 +142,30 @@ class Bloom:
         return ((x * np.uint64(self.cells)) >> np.uint64(32)).astype(np.int64)
 
 
-Plan = Direct | Bloom
+UnionPlan = Direct | Bloom
 
 
 @dataclass(frozen=True)
-class Union:
+class UnionResult:
     """What the server learns."""
 
     ids: Ids  # sorted
-    total: secure_sum.Sum
+    total: secure_sum.SumResult
 
 
-def terms(plan: Plan, name: str, cohort: tuple[int, ...], threshold: int) -> Terms:
+def terms(plan: UnionPlan, name: str, cohort: tuple[int, ...], threshold: int) -> SumTerms:
     """The terms of the sum behind a union, every client masking against all others."""
     about = f"{name}, union {plan}"
-    return Terms(about, cohort, threshold, length=plan.length, word=plan.word)
+    return SumTerms(about, cohort, threshold, length=plan.length, word=plan.word)
 
 
 def client(
-    terms: Terms, plan: Plan, me: int, node: NodeKey, registry: Mapping[int, bytes], ids: Ids
+    terms: SumTerms,
+    plan: UnionPlan,
+    me: int,
+    node: NodeKey,
+    registry: Mapping[int, bytes],
+    ids: Ids,
 ) -> ClientHalf[Ids]:
     """The client half; it returns the union."""
     vector = plan.entries(ids, me)
@@ -171,15 +176,17 @@ def client(
     return np.frombuffer(ending.answer, dtype=size).astype(np.int64)
 
 
-def server(terms: Terms, plan: Plan, registry: Mapping[int, bytes]) -> ServerHalf[Union]:
+def server(
+    terms: SumTerms, plan: UnionPlan, registry: Mapping[int, bytes]
+) -> ServerHalf[UnionResult]:
     """The server half; it tells the union to all who are still there."""
     total = yield from secure_sum.server(terms, registry)
     ids = plan.found(total.values)
     yield dict.fromkeys(total.answering, ids.astype(_id_type(plan)).tobytes())
-    return Union(ids, total)
+    return UnionResult(ids, total)
 
 
-def _id_type(plan: Plan) -> np.dtype[np.unsignedinteger]:
+def _id_type(plan: UnionPlan) -> np.dtype[np.unsignedinteger]:
     return np.dtype("<u4" if plan.vocabulary <= 2**32 else "<u8")
 
 

@@ -20,8 +20,8 @@ from fedrows.privacy.answers import Answers, TwoStage
 from fedrows.privacy.counting import values_of
 from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.noise import Source
+from fedrows.privacy.options import Privacy
 from fedrows.privacy.protocol import Outcome, ProtocolError, run
-from fedrows.private.options import Privacy
 from fedrows.rows.index import Index
 
 _MISSED = 1e-6  # the odds, at most, that a Bloom filter misses a row
@@ -121,7 +121,7 @@ class Asking:
         # Rounded up, or the filter's size would tell the size of the largest set.
         self._most = 1 << max(int(sizes.max()) - 1, 1).bit_length()
 
-    def plan(self, cohort: int, name: str) -> union.Plan:
+    def plan(self, cohort: int, name: str) -> union.UnionPlan:
         """How a union is found: a word per row, or a Bloom filter."""
         rows = self.lines.starts[-1]
         direct = union.Direct(rows)
@@ -173,12 +173,12 @@ class Asking:
 
     def _real(
         self,
-        plan: union.Plan,
+        plan: union.UnionPlan,
         sets: Mapping[int, np.ndarray],
         name: str,
         threshold: int,
         drop: Mapping[int, int],
-    ) -> Outcome[union.Union, union.Ids]:
+    ) -> Outcome[union.UnionResult, union.Ids]:
         """The union by its protocol."""
         cohort = tuple(sorted(sets))
         terms = union.terms(plan, f"{name}, union", cohort, threshold)

@@ -24,16 +24,16 @@ from torch import Tensor
 from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.errors import RunFolderError
+from fedrows.privacy.accounts import Accounts
 from fedrows.privacy.central import draw_cohort, private_heat
 from fedrows.privacy.counting import heats
 from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.ledger import Entry
+from fedrows.privacy.options import Privacy
 from fedrows.privacy.randomness import fresh, replaying
-from fedrows.private.accounts import Accounts
 from fedrows.private.asking import Asked, Asking
 from fedrows.private.held import HeldBack
 from fedrows.private.means import Mean, NoisyMean, Sending, WeightedMean
-from fedrows.private.options import Privacy
 from fedrows.private.training import Trained, shared, trained
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index

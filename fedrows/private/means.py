@@ -18,13 +18,12 @@ from torch import Tensor
 from fedrows.privacy.central import CentralDP, Touched, corrected
 from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.noise import Source
+from fedrows.privacy.options import Privacy
 from fedrows.privacy.ring import Coding
 from fedrows.private.asking import Asked
 from fedrows.private.held import HeldBack
-from fedrows.private.options import Privacy
 from fedrows.private.summing import Opened, Parts, SecureSum, Shape
 from fedrows.rows.heat import Heat
-from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 from fedrows.simulator.simulated import SimulatedFleet
 
@@ -74,7 +73,7 @@ class WeightedMean:
         coding = Coding(
             heaviest * max(1.0, privacy.update_range),
             fleet.plan.clients_per_round,
-            _largest_correction(fleet, widths, heat),
+            fleet.algorithm.largest_correction({table: heat[table] for table in widths}),
             PRECISION,
             max(threshold * lightest, 1e-9),
         )
@@ -210,15 +209,6 @@ def _add_up(sum_: SecureSum, sending: Sending, parts: Parts, widths: Mapping[str
         sending.nodes,
         sending.drop,
     )
-
-
-def _largest_correction(
-    fleet: SimulatedFleet, widths: Mapping[str, int], heat: Mapping[str, Heat]
-) -> float:
-    """The largest factor that an algorithm multiplies any row of a mean by."""
-    whole = {t: Index(heat[t].ids, torch.tensor([0, len(heat[t].ids)])) for t in widths}
-    factors = fleet.algorithm.correction(whole, heat, torch.float64) or {}
-    return max([1.0, *(float(x.max()) for x in factors.values() if len(x))])
 
 
 def _flat(update: Submodels, clients: int) -> np.ndarray:

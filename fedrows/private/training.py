@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import train
-from fedrows.data.narrow import Narrowed, narrow, part_of
+from fedrows.data.narrow import Narrowed, in_common, narrow, part_of
 from fedrows.private.asking import Asked
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels, join
@@ -48,10 +48,8 @@ def trained(
         upload = fleet.train(cohort, replace(start, index=held), sent, round_)
         update, active = upload.update, np.ones(len(cohort), dtype=bool)
         return Trained(_divided(update, asked, keep), active, upload.steps, 0.0)
-    there = {table: through[its.owner.cpu()] for table, its in held.items()}
-    for table, its in asked.index.items():
-        there[table] = there[table] & _inside(held[table], its)
-    left = narrow(fleet.data, cohort, held, there)
+    some = {table: in_common(held[table], index) for table, index in asked.index.items()}
+    left = narrow(fleet.data, cohort, some)
     share = left.left_out / max(left.examples, 1)
     active = np.zeros(len(cohort), dtype=bool)
     if not len(left.clients):
@@ -117,18 +115,6 @@ def _spread(
 
 def _same(held: Index, asked: Index) -> bool:
     return torch.equal(held.splits, asked.splits) and torch.equal(held.ids.cpu(), asked.ids.cpu())
-
-
-def _inside(held: Index, asked: Index) -> Tensor:
-    """Whether its client asks for each entry of an index: (R,), on the CPU."""
-    if not len(asked.ids) or not len(held.ids):
-        return torch.zeros(len(held.ids), dtype=torch.bool)
-    mine, wanted = held.ids.cpu(), asked.ids.cpu()
-    size = int(max(mine.max(), wanted.max())) + 1
-    keys = asked.owner.cpu() * size + wanted
-    sought = held.owner.cpu() * size + mine
-    place = torch.searchsorted(keys, sought).clamp_(max=len(keys) - 1)
-    return keys[place] == sought
 
 
 def shared(update: Submodels, tables: Mapping[str, int]) -> Submodels:

@@ -21,8 +21,8 @@ from fedrows.errors import PlanError, RunFolderError
 from fedrows.measure.evaluation import Evaluator
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.private.options import Privacy
-from fedrows.private.options import from_config as privacy_from
+from fedrows.privacy.options import Privacy
+from fedrows.privacy.options import from_config as privacy_from
 from fedrows.runs.folder import TABLES
 from fedrows.simulation import Simulation
 from fedrows.task import Task

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedrows.privacy.ledger import Entry, Ledger
+from fedrows.privacy.options import Privacy
 from fedrows.privacy.values import Values
-from fedrows.private.options import Privacy
 from fedrows.rows.index import Index
 
 
