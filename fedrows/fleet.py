@@ -1,8 +1,13 @@
-"""Where the clients are: the one seam between a server and the devices it trains on."""
+"""Where the clients are: the one seam between a server and the devices it trains on.
+
+A server draws a cohort and opens a round for it. The open round has the rows that the clients ask
+for, trains them, and knows how many bytes have travelled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -12,6 +17,33 @@ from fedrows.client import Upload
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
+from fedrows.rows.schema import Schema
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The bytes of a round, of all its clients together."""
+
+    down: float = 0.0
+    up: float = 0.0
+
+
+NO_TRAFFIC = Traffic()
+
+
+class OpenRound(Protocol):
+    """A round of some cohort, from the moment its clients have said which rows they want."""
+
+    @property
+    def index(self) -> Mapping[str, Index]:
+        """The rows that each client of the cohort asks for, in every table."""
+
+    def train(self, start: Submodels, sent: Submodels | None) -> Upload:
+        """Sends the clients their submodels, and returns what they make of them."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes that have travelled, once the clients have trained."""
 
 
 class Fleet(Protocol):
@@ -35,10 +67,41 @@ class Fleet(Protocol):
     def heat(self) -> Mapping[str, Heat]:
         """The heat of every table, under the same weights."""
 
-    def index_sets(self, cohort: Tensor) -> Mapping[str, Index]:
-        """S(i) of some clients, in every table."""
+    def draw(self, counter: int, count: int) -> Tensor:
+        """Draws a cohort of so many different clients, ascending; each counter has another."""
 
-    def train(
-        self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
-    ) -> Upload:
-        """What the clients make of the submodels they are sent."""
+    def open_round(self, round_: Round) -> OpenRound:
+        """Asks the clients of a round's cohort for the rows they want; may run a protocol."""
+
+
+def clear_traffic(
+    schema: Schema,
+    local: Collection[str],
+    start: Submodels,
+    sent: Submodels | None,
+    upload: Upload,
+) -> Traffic:
+    """The bytes of a round in the clear: the numbers both ways, and the ids that were asked for.
+
+    Rows of local tables stay with their clients.
+    """
+    start, update = start.without(local), upload.update.without(local)
+    ids = sum(
+        len(index.ids) * id_bytes(schema.tables[table].rows) for table, index in start.index.items()
+    )
+    return Traffic(_bytes(start, sent), _bytes(update, *upload.extra.values()) + ids)
+
+
+def id_bytes(rows: int) -> int:
+    """What the id of a row weighs in an index set, in a table of so many rows."""
+    return 4 if rows <= 2**32 else 8
+
+
+def _bytes(*parts: Submodels | None) -> int:
+    """What the numbers of some submodels weigh."""
+    return sum(
+        x.nbytes
+        for part in parts
+        if part is not None
+        for x in (*part.rows.values(), *part.dense.values())
+    )

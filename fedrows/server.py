@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -17,8 +16,7 @@ from fedrows.errors import PlanError
 from fedrows.fleet import Fleet
 from fedrows.model import Model
 from fedrows.plan import Plan
-from fedrows.rows.params import Params, Submodels, index_add_, take, total
-from fedrows.seeds import COHORT, choose
+from fedrows.rows.params import Params, index_add_, take, total
 from fedrows.tables import Shelf, SparseTable
 
 _ATTEMPT = 2**40  # more than there are rounds: a repeated round draws another cohort
@@ -107,15 +105,14 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
         if fleet.weights is not weights:  # O(N), so not in every round
             weights = fleet.weights
             weight = float(weights.sum())
-        counter = number + attempt * _ATTEMPT
-        cohort = _draw(fleet, plan, counter)
+        cohort = fleet.draw(number + attempt * _ATTEMPT, plan.clients_per_round)
         facts = Round(number, plan.lr_at(number), fleet.clients, weight, cohort)
-        heat, index = fleet.heat(), fleet.index_sets(cohort)
-        asked = {table: its for table, its in index.items() if table not in local}
+        heat, opened = fleet.heat(), fleet.open_round(facts)
+        asked = {table: index for table, index in opened.index.items() if table not in local}
         algorithm.settle_(shared, state, asked, number)
-        start = take(params, index, len(cohort))
+        start = take(params, opened.index, len(cohort))
         sent = algorithm.send(state, asked, len(cohort))
-        upload = fleet.train(cohort, start, sent, facts)
+        upload = opened.train(start, sent)
         if len(upload.clients) < fleet.least:
             attempt += 1  # ask others
             continue
@@ -132,21 +129,10 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
                 sums.extra[name] = total(extra, answered, upload.steps)
             algorithm.step_(shared, state, sums, heat, facts)
         progress.round = number
-        progress.bytes_down = _bytes(start.without(local), sent) / len(cohort)
-        progress.bytes_up = (
-            _bytes(update, *upload.extra.values())
-            + sum(len(rows.ids) * id_bytes(params.tables[t]) for t, rows in asked.items())
-        ) / len(cohort)
+        progress.bytes_down = opened.traffic.down / len(cohort)
+        progress.bytes_up = opened.traffic.up / len(cohort)
         number, attempt = number + 1, 0
         yield progress
-
-
-@runtime_checkable
-class Draws(Protocol):
-    """A fleet that draws its cohorts itself, such as one whose privacy needs them to be secret."""
-
-    def draw(self, counter: int, count: int) -> Tensor:
-        """So many different clients, ascending."""
 
 
 @dataclass
@@ -188,30 +174,9 @@ def _settled(progress: Progress) -> Params:
     return Params(tables, progress.params.dense)
 
 
-def _draw(fleet: Fleet, plan: Plan, counter: int) -> Tensor:
-    if isinstance(fleet, Draws):
-        return fleet.draw(counter, plan.clients_per_round)
-    return choose(plan.seed, COHORT, counter, fleet.clients, plan.clients_per_round)
-
-
 def _check_clients(plan: Plan, fleet: Fleet) -> None:
     if plan.clients_per_round > fleet.clients:
         raise PlanError(
             f"clients-per-round is {plan.clients_per_round}, but only {fleet.clients} clients have "
             f"training data: ask for at most {fleet.clients}."
         )
-
-
-def id_bytes(table: Tensor) -> int:
-    """What an id weighs when an index set goes up."""
-    return 4 if len(table) <= 2**32 else 8
-
-
-def _bytes(*parts: Submodels | None) -> int:
-    """What the numbers of some submodels weigh."""
-    return sum(
-        x.nbytes
-        for part in parts
-        if part is not None
-        for x in (*part.rows.values(), *part.dense.values())
-    )

@@ -96,9 +96,6 @@ class Simulation:
             self._note(unsteady)
             if progress is None:
                 return
-            if self.private is not None and self.private.told.bytes_up is not None:
-                progress.bytes_up = self.private.told.bytes_up
-                progress.bytes_down += self.private.told.bytes_down
             yield progress
 
     def prepare(self) -> None:

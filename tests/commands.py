@@ -67,13 +67,13 @@ def start(*words: str) -> subprocess.Popen[str]:
 @contextmanager
 def interrupted(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
     """Sends Ctrl-C while round `at` is running."""
-    train = simulated.SimulatedFleet.train
+    open_round = simulated.SimulatedFleet.open_round
 
-    def pressed(self: Any, cohort: Any, start: Any, sent: Any, round_: Any) -> Any:
+    def pressed(self: Any, round_: Any) -> Any:
         if round_.number == at:
             signal.raise_signal(signal.SIGINT)
-        return train(self, cohort, start, sent, round_)
+        return open_round(self, round_)
 
     with monkeypatch.context() as patch:
-        patch.setattr(simulated.SimulatedFleet, "train", pressed)
+        patch.setattr(simulated.SimulatedFleet, "open_round", pressed)
         yield

@@ -89,13 +89,15 @@ def furthest(one: Simulation, other: Simulation) -> float:
 
 def uploads(simulation: Simulation) -> list[Any]:
     """What arrives in each round of a whole run."""
-    seen, train = [], simulation.fleet.train
+    seen, open_round = [], simulation.fleet.open_round
 
-    def watching(*args: Any) -> Any:
-        seen.append(train(*args))
-        return seen[-1]
+    def watching(round_: Any) -> Any:
+        opened = open_round(round_)
+        train = opened.train
+        opened.train = lambda *args: seen.append(train(*args)) or seen[-1]
+        return opened
 
-    simulation.fleet.train = watching
+    simulation.fleet.open_round = watching
     finish(simulation)
     return seen
 

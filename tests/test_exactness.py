@@ -197,10 +197,10 @@ def test_fedsubavg_moves_a_row_by_the_mean_over_its_holders():
 
 
 def _upload(fleet, model, plan, cohort):
-    index = fleet.index_sets(cohort)
-    start = take(begin(model, FedSubAvg(), plan).params, index, len(cohort))
     facts = Round(1, plan.lr, fleet.clients, float(fleet.weights.sum()), cohort)
-    return fleet.train(cohort, start, None, facts)
+    opened = fleet.open_round(facts)
+    start = take(begin(model, FedSubAvg(), plan).params, opened.index, len(cohort))
+    return opened.train(start, None)
 
 
 class Mlp(nn.Module):
@@ -319,12 +319,10 @@ def test_rows_that_nobody_holds_do_not_move(algorithm):
     progress.params.tables["item"].normal_(generator=torch.Generator().manual_seed(0))
     before = progress.params.copy()
     fleet = SimulatedFleet(model, algorithm, data, plan)
-    trained = []
-    whole = fleet.train
-    fleet.train = lambda cohort, *rest: trained.append(cohort) or whole(cohort, *rest)
+    cohort = fleet.draw(1, plan.clients_per_round)
     next(iter(rounds(fleet, plan, progress)))
     for table, rows in progress.params.tables.items():
-        held = data.index[table].select(trained[0]).ids.unique()
+        held = data.index[table].select(cohort).ids.unique()
         rest = torch.ones(len(rows), dtype=torch.bool)
         rest[held] = False
         assert rest.any()

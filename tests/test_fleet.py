@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -140,15 +141,15 @@ class Leaving(SimulatedFleet):
 
     lost: dict[int, set[int]]  # round → clients
 
-    def train(
+    def trained(
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
     ) -> Upload:
         stay = [i for i, x in enumerate(cohort.tolist()) if x not in self.lost[round_.number]]
         some = cohort[torch.tensor(stay, dtype=torch.int64)]
-        index = self.index_sets(some)
+        index = self.open_round(replace(round_, cohort=some)).index
         parts = [None if x is None else _of(x, stay, index) for x in (start, sent)]
         assert parts[0] is not None
-        return super().train(some, parts[0], parts[1], round_)
+        return super().trained(some, parts[0], parts[1], round_)
 
 
 def _of(whole: Submodels, places: list[int], index: Mapping[str, Index]) -> Submodels:

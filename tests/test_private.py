@@ -155,7 +155,7 @@ def test_without_its_openers_a_round_holds_every_row_back(data):
 
 def test_a_client_whose_dense_numbers_do_not_fit_is_left_out(data, monkeypatch):
     simulation = run(data, Privacy.of("index", **OPEN), rounds=1)
-    fleet, train = simulation.private.inner, simulation.private.inner.train
+    fleet, train = simulation.private.inner, simulation.private.inner.trained
 
     def broken(*args: Any) -> Any:
         upload = train(*args)
@@ -164,7 +164,7 @@ def test_a_client_whose_dense_numbers_do_not_fit_is_left_out(data, monkeypatch):
         upload.update.dense["bias"] = bias
         return upload
 
-    monkeypatch.setattr(fleet, "train", broken)
+    monkeypatch.setattr(fleet, "trained", broken)
     finish(simulation)
     assert any("outside of the agreed range" in note for note in simulation.private.notes)
     assert bool(torch.isfinite(simulation.progress.params.tables["weight"]).all())

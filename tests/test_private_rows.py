@@ -72,8 +72,8 @@ def _alone(data: FederatedData, plan: Plan) -> float:
     """Client 0's own update of item 1 in the first round, trained in the clear."""
     clear = Simulation(data, Logistic(data), catalogue.algorithm("fedavg")(), plan)
     cohort = torch.tensor([0, 1, 2])
-    start = take(clear.progress.params, clear.fleet.index_sets(cohort), 3)
-    upload = clear.fleet.train(cohort, start, None, Round(1, plan.lr, 4, 4.0, cohort))
+    opened = clear.fleet.open_round(Round(1, plan.lr, 4, 4.0, cohort))
+    upload = opened.train(take(clear.progress.params, opened.index, 3), None)
     return float(upload.update.rows["weight"][1, 0])
 
 

@@ -144,11 +144,10 @@ def test_what_a_round_tells_the_fleet():
     seen = []
 
     class Watching(SimulatedFleet):
-        def train(self, cohort, start, sent, round_):
+        def open_round(self, round_):
             seen.append((round_.number, round_.lr, round_.clients, round_.weight))
-            assert cohort.tolist() == choose(5, COHORT, round_.number, 7, 4).tolist()
-            assert round_.cohort is cohort
-            return super().train(cohort, start, sent, round_)
+            assert round_.cohort.tolist() == choose(5, COHORT, round_.number, 7, 4).tolist()
+            return super().open_round(round_)
 
     data, plan = (
         twin.federation(),
@@ -165,8 +164,8 @@ class Deserted(SimulatedFleet):
 
     answer = 3
 
-    def train(self, cohort, start, sent, round_):
-        whole, count = super().train(cohort, start, sent, round_), self.answer
+    def trained(self, cohort, start, sent, round_):
+        whole, count = super().trained(cohort, start, sent, round_), self.answer
         extra = {name: x.slice(0, count) for name, x in whole.extra.items()}
         return Upload(
             cohort[:count], whole.update.slice(0, count), whole.steps[:count], extra, None
@@ -182,9 +181,8 @@ def test_the_mean_is_over_those_who_answered(weighting):
     fleet = SimulatedFleet(model, algorithm, data, plan)
     cohort = choose(plan.seed, COHORT, 1, 7, 4)[:3]
     expected = begin(model, algorithm, plan).params
-    index = fleet.index_sets(cohort)
-    facts = Round(1, plan.lr, 7, float(fleet.weights.sum()), cohort)
-    upload = fleet.train(cohort, take(expected, index, 3), None, facts)
+    opened = fleet.open_round(Round(1, plan.lr, 7, float(fleet.weights.sum()), cohort))
+    upload = opened.train(take(expected, opened.index, 3), None)
     total(upload.update, fleet.weights[cohort], upload.steps).add_(expected)
     torch.testing.assert_close(numbers(progress.params), numbers(expected), rtol=0, atol=1e-12)
 

@@ -80,8 +80,6 @@ class Deployment:
                 return
             last = self.fleet.last
             assert last is not None
-            progress.bytes_down = last.bytes_down / last.asked
-            progress.bytes_up = last.bytes_up / last.asked
             yield last
 
     def _may_go_on(self) -> bool:

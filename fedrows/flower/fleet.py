@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import Upload
+from fedrows.fleet import OpenRound, Traffic
 from fedrows.flower import parcel
 from fedrows.flower.checks import Refused, finite, read_upload, too_long
 from fedrows.flower.door import Door, Post
@@ -33,6 +34,7 @@ from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 from fedrows.rows.schema import Schema
+from fedrows.seeds import COHORT, choose
 
 POLL = 0.1  # seconds between two looks for answers
 PAUSE = 10.0  # seconds at most before a round is tried again
@@ -96,8 +98,11 @@ class FlowerFleet:
     def heat(self) -> Mapping[str, Heat]:
         return self.registry.heat
 
-    def index_sets(self, cohort: Tensor) -> Mapping[str, Index]:
-        return self.registry.index(cohort.tolist())
+    def draw(self, counter: int, count: int) -> Tensor:
+        return choose(self.contract.plan.seed, COHORT, counter, self.clients, count)
+
+    def open_round(self, round_: Round) -> OpenRound:
+        return FlowerRound(self, round_, self.registry.index(round_.cohort.tolist()))
 
     def gather(self) -> None:
         """Greets nodes that are new, and takes in those that have answered.
@@ -128,9 +133,10 @@ class FlowerFleet:
                 )
             time.sleep(POLL)
 
-    def train(
+    def trained(
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
     ) -> Upload:
+        """What the nodes of a cohort send back."""
         began = time.perf_counter()
         tag = tag_of(round_.number)
         before = self.last
@@ -355,6 +361,25 @@ class FlowerFleet:
             update = trim(update, self.contract.terms.trim_share)
         done = torch.tensor([steps[place] for place in order], dtype=torch.float64)
         return Upload(who, update, done, parts, None)
+
+
+@dataclass
+class FlowerRound:
+    """A round of clients on nodes."""
+
+    fleet: FlowerFleet
+    round: Round
+    index: Mapping[str, Index]
+
+    def train(self, start: Submodels, sent: Submodels | None) -> Upload:
+        return self.fleet.trained(self.round.cohort, start, sent, self.round)
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes that went over the network."""
+        last = self.fleet.last
+        assert last is not None, "it has trained"
+        return Traffic(last.bytes_down, last.bytes_up)
 
 
 def _joined(

@@ -14,6 +14,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from fedrows.client import Upload
 from fedrows.errors import PlanError
 from fedrows.files.whole import placing
 from fedrows.flower import parcel
-from fedrows.flower.fleet import PAUSE, Exchange, FlowerFleet, each_once
+from fedrows.flower.fleet import PAUSE, Exchange, FlowerFleet, FlowerRound, each_once
 from fedrows.flower.job import digest
 from fedrows.flower.party import openings_of, terms_of, union_of
 from fedrows.flower.private_node import FIGURES
@@ -60,9 +61,6 @@ class PrivateFleet(FlowerFleet):
         self.space = Space(self.schema, tuple(self.registry.tables))
         self._heat: dict[str, Heat] | None = None
         self._counted: set[tuple[str, Any]] = set()  # whose data are in the heat
-        self._round: dict[str, Tensor] = {}  # node → rows of the space that it asks for
-        self._union: Sum | None = None
-        self._ids = empty()
         plan = self.contract.plan
         self.accounts = Accounts(self.contract.privacy, plan.clients_per_round, self.clients)
         for table in self.space.tables:
@@ -145,20 +143,19 @@ class PrivateFleet(FlowerFleet):
         self._tell(f"Heat is counted by secure sum of {len(total.clients)} nodes.")
         return hosted
 
-    def index_sets(self, cohort: Tensor) -> Mapping[str, Index]:
+    def open_round(self, round_: Round) -> SecretRound:
         """Finds the cohort's rows by a private union, and asks each node which it wants.
 
         A node's rows stand at the first of its clients; the others have none.
         """
-        hosts = self._hosts(cohort)
-        self._round, self._union = {}, None
-        asked = {}
+        cohort, hosts = round_.cohort, self._hosts(round_.cohort)
+        opened = SecretRound(self, round_, {})
         if len(hosts) >= 2:
-            asked = self._ask(cohort, hosts)
+            self._ask_(opened, hosts)
         first = {places[0]: node for node, places in hosts.items()}
         sets: dict[str, list[Tensor]] = {table: [] for table in self.space.tables}
         for place in range(len(cohort)):
-            ids = asked.get(first.get(place, ""), empty())
+            ids = opened.asked.get(first.get(place, ""), empty())
             for table, its in self.space.index(ids).items():
                 sets[table].append(its.ids)
         found = {}
@@ -166,9 +163,11 @@ class PrivateFleet(FlowerFleet):
             lengths = torch.tensor([len(part) for part in parts])
             splits = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
             found[table] = Index(torch.cat([empty(), *parts]), splits)
-        return found
+        opened.index = found
+        return opened
 
-    def _ask(self, cohort: Tensor, hosts: Mapping[str, list[int]]) -> dict[str, Tensor]:
+    def _ask_(self, opened: SecretRound, hosts: Mapping[str, list[int]]) -> None:
+        cohort = opened.round.cohort
         sum_ = Sum("union", self._parties(sorted(hosts)), {})
         rows = self.space.rows
         facts = self._facts(sum_, rows=rows, bloom=0.01 if rows > DIRECT else 0, most=HELD)
@@ -178,18 +177,17 @@ class PrivateFleet(FlowerFleet):
             found = carry(sum_, half, self._swap)
         except ProtocolError as error:
             self._tell(f"The round's union failed: {error}")
-            return {}
-        self._union, self._ids = sum_, torch.from_numpy(found.ids)
+            return
+        opened.union, opened.ids = sum_, torch.from_numpy(found.ids)
         for node, letter in sum_.endings.items():
             try:
-                places = ids_from_bytes(letter.parts["asked"], len(self._ids), len(self._ids))
+                count = len(opened.ids)
+                places = ids_from_bytes(letter.parts["asked"], count, count)
             except (WireError, KeyError):
                 continue
-            self._round[node] = self._ids[places]
-        number = self.last.round + 1 if self.last else 1
-        told = [int(cohort[place]) for node in self._round for place in hosts[node]]
-        self.accounts.answered_(number, map(self._stable, told))
-        return self._round
+            opened.asked[node] = opened.ids[places]
+        told = [int(cohort[place]) for node in opened.asked for place in hosts[node]]
+        self.accounts.answered_(opened.round.number, map(self._stable, told))
 
     def _stable(self, number: int) -> int:
         """A number of a client that stays its own when others come and go."""
@@ -209,33 +207,33 @@ class PrivateFleet(FlowerFleet):
         """Takes back what `state` gave."""
         self.accounts.restore_(state)
 
-    def train(
-        self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
-    ) -> Upload:
+    def summed(self, opened_round: SecretRound, start: Submodels) -> Upload:
+        """The mean of what the nodes of an open round have made of their rows."""
+        round_, union_, cohort = opened_round.round, opened_round.union, opened_round.round.cohort
         before, tag = self.last, tag_of(round_.number)
         tries = before.tries + 1 if before and before.round == round_.number else 1
         self.last = told = Exchange(round_.number, tries, asked=len(cohort))
-        hosts = {n: p for n, p in self._hosts(cohort).items() if n in self._round}
+        hosts = {n: p for n, p in self._hosts(cohort).items() if n in opened_round.asked}
         for node, places in self._hosts(cohort).items():
             if node not in hosts:
                 self._dropped(told, cohort, places, "its node did not answer in the union")
-        if self._union is not None:
-            told.bytes_down += self._union.bytes_down
-            told.bytes_up += self._union.bytes_up
-            told.messages += self._union.phases * len(self._union.parties)
-        if len(hosts) < 2 or self._union is None:
+        if union_ is not None:
+            told.bytes_down += union_.bytes_down
+            told.bytes_up += union_.bytes_up
+            told.messages += union_.phases * len(union_.parties)
+        if len(hosts) < 2 or union_ is None:
             return self._none(cohort)
         sum_ = Sum("update", self._parties(sorted(hosts)), {})
         coding, heaviest = self._coding(cohort, round_), float(self.weights.max())
         facts = self._facts(
             sum_,
-            rows=len(self._ids),
+            rows=len(opened_round.ids),
             width=self.space.width,
             minimum=self.contract.privacy.min_contributors,
             extra=FIGURES + self.schema.dense_size,
             openers=self.contract.privacy.openers,
             word=coding.dtype.name,
-            union=self._union.name,
+            union=union_.name,
             tag=tag,
             heaviest=heaviest,
             range=coding.range,
@@ -261,7 +259,8 @@ class PrivateFleet(FlowerFleet):
             if node not in inside:
                 why = sum_.silent.get(node, "it dropped out of the secure sum")
                 self._dropped(told, cohort, places, why)
-        upload = self._opened(cohort, hosts, inside, opened, coding, heaviest, told)
+        ids = opened_round.ids
+        upload = self._opened(cohort, ids, hosts, inside, opened, coding, heaviest, told)
         told.answered = len(upload.clients)
         if told.answered >= self.least:
             for node in inside:
@@ -271,6 +270,7 @@ class PrivateFleet(FlowerFleet):
     def _opened(
         self,
         cohort: Tensor,
+        ids: Tensor,
         hosts: Mapping[str, list[int]],
         inside: set[str],
         opened: openings.OpenedSum,
@@ -288,7 +288,7 @@ class PrivateFleet(FlowerFleet):
         told.loss = loss / weight if self.contract.terms.report_loss else None
         mask = torch.from_numpy(opened.opened)
         rows = torch.from_numpy(coding.decode(opened.rows.reshape(-1))).view(-1, self.space.width)
-        ids, rows = self._ids[mask], (rows[mask] / weight).to(dtype)
+        ids, rows = ids[mask], (rows[mask] / weight).to(dtype)
         index = self.space.index(ids)
         by_table = {
             table: rows[places][:, : self.schema.tables[table].width]
@@ -394,3 +394,16 @@ class PrivateFleet(FlowerFleet):
         found = self._exchange(sent, self.last.round if self.last else 0)
         answers: dict[str, bytes | str] = {node: "it did not answer in time" for node in letters}
         return answers | {names[address]: answer for address, answer in found.items()}
+
+
+@dataclass
+class SecretRound(FlowerRound):
+    """A round whose nodes have asked for rows over the private union of its cohort."""
+
+    fleet: PrivateFleet
+    union: Sum | None = None  # None: it failed, or there were too few nodes
+    ids: Tensor = field(default_factory=empty)  # of the union, in the space
+    asked: dict[str, Tensor] = field(default_factory=dict)  # node → rows of the space
+
+    def train(self, start: Submodels, sent: Submodels | None) -> Upload:
+        return self.fleet.summed(self, start)

@@ -34,7 +34,8 @@ def iterations(
     fleet = SimulatedFleet(model, algorithm, data, plan)
     params, heat = begin(model, algorithm, plan).params, fleet.heat()
     everyone = torch.arange(fleet.clients)
-    index, local = fleet.index_sets(everyone), local_data(fleet.data, everyone)
+    index = {table: whole.select(everyone) for table, whole in fleet.data.index.items()}
+    local = local_data(fleet.data, everyone)
 
     def moved(params: Params, update: Submodels, cohort: Tensor) -> Params:
         after, ones = params.copy(), torch.ones(len(cohort), dtype=torch.float64)

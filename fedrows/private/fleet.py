@@ -1,7 +1,7 @@
 """A fleet whose clients show the server as little as a mode of privacy allows.
 
     heat          counted once, in the chosen way, and written to the ledger
-    index_sets    what each client asks for: its answers over the private union of the cohort
+    open_round    what each client asks for: its answers over the private union of the cohort
     train         every client trains on what it has at hand; the server is left with one upload,
                   the mean over the union, as of a single client with everybody's weight
 
@@ -24,6 +24,7 @@ from torch import Tensor
 from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.errors import RunFolderError
+from fedrows.fleet import NO_TRAFFIC, OpenRound, Traffic, clear_traffic
 from fedrows.privacy.accounts import Accounts
 from fedrows.privacy.central import draw_cohort, private_heat
 from fedrows.privacy.counting import heats
@@ -38,8 +39,7 @@ from fedrows.private.training import Trained, shared, trained
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
-from fedrows.seeds import COHORT, choose
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.simulated import SimulatedFleet, SimulatedRound
 
 Drop = Callable[[int, str], Mapping[int, int]]  # round, union or update → client → silent from
 Seed = Callable[[int], bytes]  # use → what its secrets follow from
@@ -51,8 +51,6 @@ class Told:
 
     left_out_share: float | None = None  # of the cohort's examples, for want of a row
     opened_share: float | None = None  # of the union's rows
-    bytes_up: float | None = None  # a client, protocols included
-    bytes_down: float = 0.0  # a client, beside the rows it asked for
 
 
 class PrivateFleet:
@@ -85,7 +83,6 @@ class PrivateFleet:
         self._heat: dict[str, Heat] | None = None
         self._mean: WeightedMean | NoisyMean | None = None
         self._asking: Asking | None = None
-        self._asked: Asked | None = None
         if privacy.secret_sums:
             self._asking = Asking(data, privacy, self._nodes, fresh)
             for table in self._widths:
@@ -113,7 +110,7 @@ class PrivateFleet:
         """The clients of a round; drawn in secret where the model's ε counts on that."""
         central = self.privacy.central
         if central is None:
-            return choose(self.inner.plan.seed, COHORT, counter, self.clients, count)
+            return self.inner.draw(counter, count)
         with self._secrets("cohort"):
             return draw_cohort(central, self.clients, count, fresh)
 
@@ -142,11 +139,12 @@ class PrivateFleet:
                 self._mean = NoisyMean(*args, self._heat, central)
         return self._heat
 
-    def index_sets(self, cohort: Tensor) -> Mapping[str, Index]:
-        held = self.inner.index_sets(cohort)
+    def open_round(self, round_: Round) -> OpenRound:
+        inner = self.inner.open_round(round_)
         if self._asking is None:
-            return held
-        names = cohort.tolist()
+            self._next = round_.number + 1
+            return inner
+        held, names = inner.index, round_.cohort.tolist()
         with self._secrets("union"):
             asked = self._asking.ask(
                 names,
@@ -155,24 +153,21 @@ class PrivateFleet:
                 self.privacy.least(len(names)),
                 self._drop(self._next, "union"),
             )
-        self._asked = asked
         self.accounts.answered_(
             self._next, (one for one, there in zip(names, asked.there, strict=True) if there)
         )
         own = {table: its.to(self.inner.device) for table, its in asked.index.items()}
-        return {table: own.get(table, its) for table, its in held.items()}
+        index = {table: own.get(table, its) for table, its in held.items()}
+        return PrivateRound(self, inner, asked, index)
 
-    def train(
-        self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
-    ) -> Upload:
-        if self._asking is None:
-            self._next = round_.number + 1
-            return self.inner.train(cohort, start, sent, round_)
-        assert self._asked is not None
+    def trained(
+        self, inner: SimulatedRound, asked: Asked, start: Submodels, sent: Submodels | None
+    ) -> tuple[Upload, Traffic]:
+        """What the server is left with after a round, and the bytes of it."""
         assert self._mean is not None
-        asked, stages = self._asked, self.privacy.stages
+        cohort, round_, stages = inner.round.cohort, inner.round, self.privacy.stages
         keep = 1.0 if stages is None else stages.keep_probability
-        made = trained(self.inner, cohort, start, sent, round_, asked, keep)
+        made = trained(inner, start, sent, asked, keep)
         sending = Sending(
             cohort.tolist(),
             shared(made.update, self._widths),
@@ -186,9 +181,13 @@ class PrivateFleet:
         )
         with self._secrets("update"):
             mean = self._mean.send(sending, fresh)
-        self._tell(made, asked, mean, len(cohort))
+        self._tell(made, asked, mean)
         self._next = round_.number + 1
-        return _upload(cohort, start, made, mean)
+        upload = _upload(cohort, start, made, mean)
+        schema, local = self.inner.model.schema, self.inner.data.local
+        rows = clear_traffic(schema, local, start, sent, upload).down
+        down = rows + asked.bytes_down + mean.opened.bytes_down
+        return upload, Traffic(down, asked.bytes_up + mean.opened.bytes_up)
 
     def exceeds(self) -> str:
         """Why the next round must not be run; nothing if it may."""
@@ -259,14 +258,12 @@ class PrivateFleet:
             )
         return found
 
-    def _tell(self, made: Trained, asked: Asked, mean: Mean, clients: int) -> None:
+    def _tell(self, made: Trained, asked: Asked, mean: Mean) -> None:
         opened, told, number = mean.opened, self.told, self._next
         union = sum(len(ids) for ids in asked.union.values())
         shown = sum(int(marks.sum()) for marks, _ in opened.rows.values())
         told.left_out_share = made.left_out_share
         told.opened_share = shown / union if union else None
-        told.bytes_up = (asked.bytes_up + opened.bytes_up) / clients
-        told.bytes_down = (asked.bytes_down + opened.bytes_down) / clients
         if why := asked.failed or opened.failed:
             self.notes.append(f"Round {number} was left out: {why}")
         for one, why in opened.left_out.items():
@@ -281,6 +278,21 @@ class PrivateFleet:
             return nullcontext()
         uses = ("heat", "cohort", "union", "update")
         return replaying(self._seed(len(uses) * self._next * (use != "heat") + uses.index(use)))
+
+
+@dataclass
+class PrivateRound:
+    """A round whose cohort has asked for rows over its private union."""
+
+    fleet: PrivateFleet
+    inner: SimulatedRound
+    asked: Asked
+    index: Mapping[str, Index]
+    traffic: Traffic = NO_TRAFFIC
+
+    def train(self, start: Submodels, sent: Submodels | None) -> Upload:
+        upload, self.traffic = self.fleet.trained(self.inner, self.asked, start, sent)
+        return upload
 
 
 class _Nodes(dict[int, NodeKey]):

@@ -19,7 +19,7 @@ from fedrows.data.narrow import Narrowed, in_common, narrow, part_of
 from fedrows.private.asking import Asked
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels, join
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.simulated import SimulatedFleet, SimulatedRound
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,19 +33,17 @@ class Trained:
 
 
 def trained(
-    fleet: SimulatedFleet,
-    cohort: Tensor,
+    inner: SimulatedRound,
     start: Submodels,
     sent: Submodels | None,
-    round_: Round,
     asked: Asked,
     keep: float,
 ) -> Trained:
     """The updates of a cohort, each row divided by the probability that a holder keeps it."""
-    held = fleet.index_sets(cohort)
+    held, fleet, round_, cohort = inner.index, inner.fleet, inner.round, inner.round.cohort
     through = torch.from_numpy(asked.there)
     if bool(through.all()) and all(_same(held[t], its) for t, its in asked.index.items()):
-        upload = fleet.train(cohort, replace(start, index=held), sent, round_)
+        upload = inner.train(replace(start, index=held), sent)
         update, active = upload.update, np.ones(len(cohort), dtype=bool)
         return Trained(_divided(update, asked, keep), active, upload.steps, 0.0)
     some = {table: in_common(held[table], index) for table, index in asked.index.items()}

@@ -13,7 +13,7 @@ process; bit for bit if `chunk` is given and no larger than a rank's part.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from fedrows.client import Upload
 from fedrows.data.batches import local_data, steps_of
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
+from fedrows.fleet import NO_TRAFFIC, Traffic, clear_traffic
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels, index_select
@@ -78,8 +79,11 @@ class RankedFleet:
     def heat(self) -> Mapping[str, Heat]:
         return self.inner.heat()
 
-    def index_sets(self, cohort: Tensor) -> Mapping[str, Index]:
-        return self.inner.index_sets(cohort)
+    def draw(self, counter: int, count: int) -> Tensor:
+        return self.inner.draw(counter, count)
+
+    def open_round(self, round_: Round) -> RankedRound:
+        return RankedRound(self, round_, self.inner.open_round(round_).index)
 
     def check(self, params: Params, round_: int) -> None:
         """Raises a RankError unless all ranks are about to make the same run."""
@@ -97,9 +101,10 @@ class RankedFleet:
         )
         self.checked = True
 
-    def train(
+    def trained(
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
     ) -> Upload:
+        """What the cohort uploads, of which this rank trains a part."""
         steps = steps_of(local_data(self.inner.data, cohort), self.inner.plan)
         places = cuts(steps.numpy(), self.group.size, self.inner.plan.chunk)
         low, high = places[self.group.rank : self.group.rank + 2]
@@ -161,6 +166,22 @@ class RankedFleet:
         if chunks.at_a_time == 1 and chunks.clients >= count:
             return places[-1], 1  # not at all, however many clients a later round gives it
         return chunks.clients, chunks.at_a_time
+
+
+@dataclass
+class RankedRound:
+    """A round of which every rank trains a part."""
+
+    fleet: RankedFleet
+    round: Round
+    index: Mapping[str, Index]
+    traffic: Traffic = NO_TRAFFIC
+
+    def train(self, start: Submodels, sent: Submodels | None) -> Upload:
+        inner = self.fleet.inner
+        upload = self.fleet.trained(self.round.cohort, start, sent, self.round)
+        self.traffic = clear_traffic(inner.model.schema, inner.data.local, start, sent, upload)
+        return upload
 
 
 def cuts(work: np.ndarray, ranks: int, chunk: int | None = None) -> list[int]:

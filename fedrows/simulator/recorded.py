@@ -24,12 +24,11 @@ from fedrows import server
 from fedrows.algorithm import Round
 from fedrows.client import step_
 from fedrows.data.batches import Facts, drawn, facts, local_data, with_keys
-from fedrows.fleet import Fleet
+from fedrows.fleet import Fleet, id_bytes
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
 from fedrows.rows.params import Total, mean, take
-from fedrows.seeds import COHORT, choose
-from fedrows.server import Progress, id_bytes
+from fedrows.server import Progress
 from fedrows.simulator.graphed import room
 from fedrows.simulator.simulated import SimulatedFleet
 
@@ -40,7 +39,7 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
     for number in range(progress.round + 1, plan.rounds + 1):
         if type(fleet) is not SimulatedFleet or not _can_record(fleet, plan, progress):
             break  # what wraps a fleet wants to see every round
-        cohort = choose(plan.seed, COHORT, number, fleet.clients, plan.clients_per_round)
+        cohort = fleet.draw(number, plan.clients_per_round)
         selection = _Selection(fleet, cohort)
         if recorded is None or not recorded.fits(selection):
             try:
@@ -123,7 +122,7 @@ class _Round:
         for table, size in selection.sizes().items():
             rows = params.tables[table]
             down += size * rows.shape[1] * rows.itemsize / count
-            up += size * (rows.shape[1] * rows.itemsize + id_bytes(rows)) / count
+            up += size * (rows.shape[1] * rows.itemsize + id_bytes(len(rows))) / count
         return down, up
 
     def _facts(self, selection: _Selection, number: int) -> Tensor:

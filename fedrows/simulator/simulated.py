@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from fedrows.algorithm import Algorithm, Round
 from fedrows.client import Upload, train
 from fedrows.data.batches import LocalData, local_data
 from fedrows.data.federation import FederatedData
+from fedrows.fleet import NO_TRAFFIC, Traffic, clear_traffic
 from fedrows.model import Model
 from fedrows.nn import fused, kernels, layer
 from fedrows.nn.kernels.select import select
@@ -20,6 +21,7 @@ from fedrows.plan import Plan
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels, join
+from fedrows.seeds import COHORT, choose
 from fedrows.simulator.chunks import Chunks, fastest
 from fedrows.simulator.graphed import Graphed
 
@@ -66,19 +68,15 @@ class SimulatedFleet:
     def heat(self) -> Mapping[str, Heat]:
         return self._heat
 
-    def index_sets(self, cohort: Tensor) -> Mapping[str, Index]:
-        found = {}
-        for table, index in self.data.index.items():
-            fast = self._graphed is not None and index.place is not None and not kernels.missing()
-            found[table] = select(index, cohort) if fast else index.select(cohort)
-        return found
+    def draw(self, counter: int, count: int) -> Tensor:
+        return choose(self.plan.seed, COHORT, counter, self.clients, count)
 
-    def train(
-        self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
-    ) -> Upload:
-        upload = self.trained(cohort, start, sent, round_)
-        self.remember(cohort, upload.kept)
-        return replace(upload, kept=None)
+    def open_round(self, round_: Round) -> SimulatedRound:
+        index = {}
+        for table, whole in self.data.index.items():
+            fast = self._graphed is not None and whole.place is not None and not kernels.missing()
+            index[table] = select(whole, round_.cohort) if fast else whole.select(round_.cohort)
+        return SimulatedRound(self, round_, index)
 
     def trained(
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
@@ -210,3 +208,21 @@ class SimulatedFleet:
             self.kept.rows[table][kept.index[table].source] = rows
         for name, dense in kept.dense.items():
             self.kept.dense[name][cohort.to(self.device)] = dense
+
+
+@dataclass
+class SimulatedRound:
+    """A round of a simulated cohort."""
+
+    fleet: SimulatedFleet
+    round: Round
+    index: Mapping[str, Index]
+    traffic: Traffic = NO_TRAFFIC
+
+    def train(self, start: Submodels, sent: Submodels | None) -> Upload:
+        fleet, cohort = self.fleet, self.round.cohort
+        upload = fleet.trained(cohort, start, sent, self.round)
+        fleet.remember(upload.clients, upload.kept)
+        local, schema = fleet.data.local, fleet.model.schema
+        self.traffic = clear_traffic(schema, local, start, sent, upload)
+        return replace(upload, kept=None)
