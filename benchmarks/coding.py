@@ -27,10 +27,10 @@ from fedrows.cli.settings import choose
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.flower.deployment import Deployment
-from fedrows.flower.job import Contract, Job, Terms
-from fedrows.flower.node import ClientNode
-from fedrows.flower.state import NodeState
-from fedrows.flower.wire import CODINGS
+from fedrows.flower.node.node import ClientNode
+from fedrows.flower.node.state import NodeState
+from fedrows.flower.wire.codings import CODINGS
+from fedrows.flower.wire.contract import Contract, DeployedTask, DeploymentOptions
 from fedrows.runs.settings import Settings
 
 # Case → task, rounds, and how many of them between two train losses.
@@ -121,9 +121,11 @@ def _run(name: str, settings: Settings, data: FederatedData, coding: str, seed: 
             return Factors(own.tables["weight"])
         return catalogue.model(settings.task.model)(own, seed)
 
-    job = Job("coding", lambda config: data, model, lambda config: data)
+    task = DeployedTask("coding", lambda config: data, model, lambda config: data)
     plan = replace(settings.plan, seed=seed)
-    contract = Contract(job, plan, settings.algorithm, Terms(min_nodes=NODES, coding=coding))
+    contract = Contract(
+        task, plan, settings.algorithm, DeploymentOptions(min_nodes=NODES, coding=coding)
+    )
     since, losses, exchanges = time.perf_counter(), dict[int, float](), []
     with tempfile.TemporaryDirectory() as place:
         shards = [data.select(torch.arange(i, data.clients, NODES)) for i in range(NODES)]

@@ -29,8 +29,13 @@ from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import federate, write_project
 from fedrows.flower.deployment import ROUNDS
-from fedrows.flower.launch import Federation
-from fedrows.flower.security import make_authority, make_node_key, make_server, open_security
+from fedrows.flower.launch.certificates import (
+    make_authority,
+    make_node_key,
+    make_server,
+    open_certificates,
+)
+from fedrows.flower.launch.federation import LocalFederation
 from fedrows.report.exchange import read_rounds
 
 
@@ -61,7 +66,7 @@ class Relay:
             end.close()
 
 
-class Measured(Federation):
+class Measured(LocalFederation):
     """A federation whose nodes reach the SuperLink through a relay that counts."""
 
     relay: Relay | None = None
@@ -102,7 +107,7 @@ def run(
         make_server(folder / "keys", ["127.0.0.1", "localhost"])
         for node in plain.nodes:
             make_node_key(folder / "keys", node.name)
-        keys = open_security(folder / "keys", [node.name for node in plain.nodes])
+        keys = open_certificates(folder / "keys", [node.name for node in plain.nodes])
     out, passed = folder / "run", dict[int, tuple[int, int]]()
     terms = {"min_nodes": nodes, "timeout": 600.0, "row_cache": row_cache}
     project = write_project(folder / "project", settings, terms, out, folder / "data")

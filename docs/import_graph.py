@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("privacy", ("privacy", "private")),
     ("one run", ("simulation", "runs", "watch", "watch.writers", "report")),
     ("many runs", ("study", "paper")),
-    ("a real network", ("flower",)),
+    ("a real network", ("flower.wire", "flower.node", "flower.server", "flower.launch", "flower")),
     ("the command line", ("cli", "__main__")),
 )
 ORDER = [unit for _, units in LAYERS for unit in units]

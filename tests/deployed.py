@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from fedrows.data.federation import FederatedData
-from fedrows.flower.fleet import FlowerFleet
-from fedrows.flower.job import Job
+from fedrows.flower.server.fleet import FlowerFleet
+from fedrows.flower.wire.contract import DeployedTask
 from fedrows.models.logistic import Logistic
 from fedrows.rows.params import Params
 from fedrows.server import Progress, begin, rounds
@@ -36,8 +36,8 @@ def examples(
     )
 
 
-def job_of(data: FederatedData, model: Any = lambda d, s: Logistic(d)) -> Job:
-    return Job("test", lambda config: data, model, lambda config: data)
+def task_of(data: FederatedData, model: Any = lambda d, s: Logistic(d)) -> DeployedTask:
+    return DeployedTask("test", lambda config: data, model, lambda config: data)
 
 
 def shards_of(data: FederatedData, nodes: int = 3) -> dict[str, FederatedData]:

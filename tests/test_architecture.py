@@ -29,7 +29,6 @@ KNOWN: set[str] = {
     "class: Sum",
     "class: Told",
     "class: Trained",
-    "long: fedrows/flower/fleet.py",
     "long: fedrows/flower/private.py",
     "long: tests/test_export.py",
     "long: tests/test_nn.py",

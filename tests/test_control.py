@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedrows.flower import control
-from fedrows.flower.persist import persist
+from fedrows.flower.launch import control
+from fedrows.flower.launch.resubmit import submit_until_done
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ KILLED = ("finished:failed", "The ServerApp was killed by signal 9.")
 def test_a_run_is_submitted_again_when_its_servers_die() -> None:
     servers = Servers(RUNNING, KILLED, RUNNING, None, None, RUNNING, RUNNING, DONE)
     said: list[str] = []
-    assert persist(servers, Path(), {}, 5, said.append, every=0.0) == 0
+    assert submit_until_done(servers, Path(), {}, 5, said.append, every=0.0) == 0
     assert servers.submitted == 3
     assert servers.stopped == [2]  # the one whose SuperLink was away
     assert said[-1] == "Run 3 has completed."
@@ -68,19 +68,21 @@ def test_a_run_is_submitted_again_when_its_servers_die() -> None:
 def test_a_run_is_not_tried_for_ever() -> None:
     servers = Servers(KILLED, KILLED, KILLED)
     with pytest.raises(control.ControlError, match="Run 3 broke off, and so did 2"):
-        persist(servers, Path(), {}, 2, lambda _: None, every=0.0)
+        submit_until_done(servers, Path(), {}, 2, lambda _: None, every=0.0)
 
 
 def test_an_app_that_raised_is_not_tried_again() -> None:
     failed = ("finished:failed", "ServerApp failed with exception: There is no task called 'x'.")
     servers = Servers(RUNNING, failed)
     with pytest.raises(control.ControlError, match="no task called 'x'"):
-        persist(servers, Path(), {}, 5, lambda _: None, every=0.0)
+        submit_until_done(servers, Path(), {}, 5, lambda _: None, every=0.0)
     assert servers.submitted == 1
 
 
 def test_a_stopped_run_is_over_and_ctrl_c_stops_one() -> None:
-    assert persist(Servers(("finished:stopped", "")), Path(), {}, 5, print, every=0.0) == 130
+    assert (
+        submit_until_done(Servers(("finished:stopped", "")), Path(), {}, 5, print, every=0.0) == 130
+    )
 
     class Pressed(Servers):
         def look(self, run: int) -> tuple[str, str]:
@@ -88,5 +90,5 @@ def test_a_stopped_run_is_over_and_ctrl_c_stops_one() -> None:
 
     servers = Pressed()
     with pytest.raises(KeyboardInterrupt):
-        persist(servers, Path(), {}, 5, lambda _: None, every=0.0)
+        submit_until_done(servers, Path(), {}, 5, lambda _: None, every=0.0)
     assert servers.stopped == [1]

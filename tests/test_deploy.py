@@ -23,8 +23,8 @@ from fedrows.cli.settings import choose
 from fedrows.data.federation import FederatedData
 from fedrows.flower.demo import federate, write_project
 from fedrows.flower.deployment import ROUNDS
-from fedrows.flower.launch import Federation
-from fedrows.flower.persist import persist
+from fedrows.flower.launch.federation import LocalFederation
+from fedrows.flower.launch.resubmit import submit_until_done
 from fedrows.privacy.messages import unpack
 from fedrows.report.exchange import read_rounds
 from fedrows.runs.folder import CHECKPOINT, read_lines
@@ -97,7 +97,7 @@ def test_the_example_project_runs(tmp_path: Path) -> None:
 
     example = Path(__file__).parents[1] / "examples" / "flower"
     runpy.run_path(str(example / "make_ratings.py"))["main"](tmp_path / "data", 2)
-    from fedrows.flower.launch import NodeSpec
+    from fedrows.flower.launch.federation import NodeSpec
 
     nodes = [
         NodeSpec(
@@ -110,7 +110,7 @@ def test_the_example_project_runs(tmp_path: Path) -> None:
         for i in range(2)
     ]
     out = tmp_path / "run"
-    with Federation(tmp_path / "federation", nodes) as federation:
+    with LocalFederation(tmp_path / "federation", nodes) as federation:
         sample = str(tmp_path / "data" / "sample.csv")
         config = {"out": str(out), "rounds": 3, "ratings-sample": sample}
         run = federation.submit(example, config)
@@ -121,7 +121,7 @@ def test_the_example_project_runs(tmp_path: Path) -> None:
 class Chaos:
     """Kills and freezes nodes, and kills the server, while a run goes on."""
 
-    def __init__(self, federation: Federation, out: Path, seed: int) -> None:
+    def __init__(self, federation: LocalFederation, out: Path, seed: int) -> None:
         self.federation, self.out = federation, out
         self.draw = random.Random(seed)
         self.frozen: set[int] = set()
@@ -162,11 +162,12 @@ class Chaos:
 
 
 @contextmanager
-def persisting(federation: Federation, project: Path) -> Iterator[threading.Thread]:
+def persisting(federation: LocalFederation, project: Path) -> Iterator[threading.Thread]:
     """Somebody who submits the run again whenever its server has died."""
     said: list[str] = []
     thread = threading.Thread(
-        target=lambda: persist(federation.control, project, {}, 20, said.append), daemon=True
+        target=lambda: submit_until_done(federation.control, project, {}, 20, said.append),
+        daemon=True,
     )
     thread.start()
     yield thread
@@ -245,7 +246,9 @@ def sums_of(state: Path) -> Iterator[tuple[str, str, int]]:
             yield half.parent.name, use, len(unpack(half.read_bytes())) - 1
 
 
-def killed_in(federation: Federation, node: int, use: str, phase: int, known: set[str]) -> None:
+def killed_in(
+    federation: LocalFederation, node: int, use: str, phase: int, known: set[str]
+) -> None:
     """Kills a node as soon as it has got a phase's request in a sum that is not known yet."""
     state = Path(str(federation.nodes[node].config["state"]))
     until = time.monotonic() + 300

@@ -8,8 +8,8 @@ import pytest
 
 from fedrows import cli
 from fedrows.errors import FedrowsError
-from fedrows.flower import security
-from fedrows.flower.processes import free_port
+from fedrows.flower.launch import certificates
+from fedrows.flower.launch.processes import free_port
 
 
 def deploy(*words: str) -> int:
@@ -121,7 +121,7 @@ def test_without_flower_it_says_what_to_install(
     monkeypatch.setattr("fedrows.cli.deploy.importlib.util.find_spec", lambda name: None)
     assert deploy("keys", "x") == 2
     assert "install fedrows[flower]" in sentence(capsys)
-    assert issubclass(security.SecurityError, FedrowsError)
+    assert issubclass(certificates.CertificateError, FedrowsError)
 
 
 def _project(folder: Path) -> None:

@@ -9,69 +9,71 @@ from pathlib import Path
 
 import pytest
 
-from fedrows.flower import control, launch, security
-from fedrows.flower.processes import LaunchError
+from fedrows.flower.launch import certificates, control, federation
+from fedrows.flower.launch.processes import LaunchError
 
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
-    security.make_authority(folder)
-    security.make_server(folder, ["superlink.example.org", "192.0.2.7"])
-    security.make_node_key(folder, "a")
+    certificates.make_authority(folder)
+    certificates.make_server(folder, ["superlink.example.org", "192.0.2.7"])
+    certificates.make_node_key(folder, "a")
     return folder
 
 
 def test_private_keys_are_for_their_owner_alone(keys: Path) -> None:
     for path in (keys / "ca.key", keys / "server.key", keys / "nodes" / "a.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert set(security.hosts_of(keys / "server.pem")) == {
+    assert set(certificates.hosts_of(keys / "server.pem")) == {
         "superlink.example.org",
         "192.0.2.7",
         "localhost",
         "127.0.0.1",
         "::1",
     }
-    security.check_node_key(keys / "nodes" / "a.key")
+    certificates.check_node_key(keys / "nodes" / "a.key")
 
 
 def test_nothing_is_overwritten(keys: Path) -> None:
     before = {path: path.read_bytes() for path in keys.rglob("*") if path.is_file()}
     for make in (
-        lambda: security.make_authority(keys),
-        lambda: security.make_server(keys, ["x"]),
-        lambda: security.make_node_key(keys, "a"),
+        lambda: certificates.make_authority(keys),
+        lambda: certificates.make_server(keys, ["x"]),
+        lambda: certificates.make_node_key(keys, "a"),
     ):
-        with pytest.raises(security.SecurityError, match="exists already"):
+        with pytest.raises(certificates.CertificateError, match="exists already"):
             make()
     assert before == {path: path.read_bytes() for path in keys.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "-x", "x" * 64])
 def test_a_nodes_name_is_a_plain_word(tmp_path: Path, name: str) -> None:
-    with pytest.raises(security.SecurityError, match="cannot be a node's name"):
-        security.make_node_key(tmp_path, name)
+    with pytest.raises(certificates.CertificateError, match="cannot be a node's name"):
+        certificates.make_node_key(tmp_path, name)
 
 
 def test_wrong_files_are_named(tmp_path: Path, keys: Path) -> None:
     (tmp_path / "odd").write_text("odd")
-    with pytest.raises(security.SecurityError, match="odd is not a node's private key"):
-        security.check_node_key(tmp_path / "odd")
-    with pytest.raises(security.SecurityError, match="not a certificate"):
-        security.read_certificate(tmp_path / "odd")
+    with pytest.raises(certificates.CertificateError, match="odd is not a node's private key"):
+        certificates.check_node_key(tmp_path / "odd")
+    with pytest.raises(certificates.CertificateError, match="not a certificate"):
+        certificates.read_certificate(tmp_path / "odd")
     (tmp_path / "ca.pem").write_bytes((keys / "ca.pem").read_bytes())
-    with pytest.raises(security.SecurityError, match=r"server\.pem cannot be read"):
-        security.open_security(tmp_path)
-    with pytest.raises(security.SecurityError, match="neither a host name nor an address"):
-        security.make_server(_authority(tmp_path / "new"), ["a:8000"])
+    with pytest.raises(certificates.CertificateError, match=r"server\.pem cannot be read"):
+        certificates.open_certificates(tmp_path)
+    with pytest.raises(certificates.CertificateError, match="neither a host name nor an address"):
+        certificates.make_server(_authority(tmp_path / "new"), ["a:8000"])
 
 
 def test_nodes_need_names_and_keys_of_their_own(tmp_path: Path, keys: Path) -> None:
-    twice = [launch.NodeSpec("a"), launch.NodeSpec("a")]
+    twice = [federation.NodeSpec("a"), federation.NodeSpec("a")]
     with pytest.raises(LaunchError, match="its own name"):
-        launch.Federation(tmp_path, twice)
+        federation.LocalFederation(tmp_path, twice)
     with pytest.raises(LaunchError, match="Node b has no key"):
-        launch.Federation(tmp_path, [launch.NodeSpec("b")], security.open_security(keys, ["a"]))
+        federation.LocalFederation(
+            tmp_path, [federation.NodeSpec("b")], certificates.open_certificates(keys, ["a"])
+        )
 
 
 def test_a_certificate_of_another_authority_is_refused(tmp_path: Path, keys: Path) -> None:
@@ -115,5 +117,5 @@ def test_a_superlink_with_tls_is_not_asked_without() -> None:
 
 
 def _authority(folder: Path) -> Path:
-    security.make_authority(folder)
+    certificates.make_authority(folder)
     return folder

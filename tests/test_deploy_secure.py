@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedrows.flower import security, starting
-from fedrows.flower.control import ControlError, check_reachable
-from fedrows.flower.launch import Federation, LaunchError, NodeSpec
-from fedrows.flower.processes import Group, end_marked, environment, marked
+from fedrows.flower.launch import certificates, starting
+from fedrows.flower.launch.control import ControlError, check_reachable
+from fedrows.flower.launch.federation import LaunchError, LocalFederation, NodeSpec
+from fedrows.flower.launch.processes import ProcessGroup, end_marked, environment, marked
 
 pytestmark = [
     pytest.mark.slow,
@@ -105,12 +105,12 @@ def mark() -> Iterator[str]:
     end_marked(name)
 
 
-def make_keys(folder: Path, *nodes: str) -> security.Security:
-    security.make_authority(folder)
-    security.make_server(folder, ["localhost"])
+def make_keys(folder: Path, *nodes: str) -> certificates.Certificates:
+    certificates.make_authority(folder)
+    certificates.make_server(folder, ["localhost"])
     for node in nodes:
-        security.make_node_key(folder, node)
-    return security.open_security(folder, nodes)
+        certificates.make_node_key(folder, node)
+    return certificates.open_certificates(folder, nodes)
 
 
 def said(out: Path) -> list[list[str]]:
@@ -121,7 +121,7 @@ def said(out: Path) -> list[list[str]]:
 def test_an_exchange_and_nothing_left_running(tmp_path: Path, project: Path, warm: bool) -> None:
     out = tmp_path / "out"
     nodes = [NodeSpec(name, {"name": f'{name}\'s "own"'}) for name in ("a", "b")]
-    with Federation(tmp_path / "federation", nodes, warm=warm) as federation:
+    with LocalFederation(tmp_path / "federation", nodes, warm=warm) as federation:
         run = federation.submit(project, {"nodes": 2, "out": str(out)})
         assert federation.wait(run, 120) == "finished:completed"
         assert list(marked(federation.mark))
@@ -130,7 +130,7 @@ def test_an_exchange_and_nothing_left_running(tmp_path: Path, project: Path, war
 
 
 def test_an_error_takes_everything_down(tmp_path: Path) -> None:
-    federation = Federation(tmp_path, [NodeSpec("a")])
+    federation = LocalFederation(tmp_path, [NodeSpec("a")])
     with pytest.raises(ZeroDivisionError), federation:
         1 / 0  # noqa: B018
     assert list(marked(federation.mark)) == []
@@ -139,8 +139,9 @@ def test_an_error_takes_everything_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_federation_ends_with_whoever_started_it(tmp_path: Path, mark: str, how: int) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from fedrows.flower import launch\n"
-        f"federation = launch.Federation(Path({str(tmp_path)!r}), [launch.NodeSpec('a')])\n"
+        "import sys, time; from pathlib import Path\n"
+        "from fedrows.flower.launch.federation import LocalFederation, NodeSpec\n"
+        f"federation = LocalFederation(Path({str(tmp_path)!r}), [NodeSpec('a')])\n"
         f"federation.mark = {mark!r}\n"
         "with federation:\n"
         "    print('up', flush=True)\n"
@@ -170,7 +171,9 @@ def test_only_nodes_with_a_listed_key_and_the_right_authority_are_let_in(
     keys = make_keys(tmp_path / "keys", "a", "stranger")
     others = make_keys(tmp_path / "others")
     out = tmp_path / "out"
-    with Federation(tmp_path / "federation", [NodeSpec("a", {"name": "a"})], keys) as federation:
+    with LocalFederation(
+        tmp_path / "federation", [NodeSpec("a", {"name": "a"})], keys
+    ) as federation:
         run = federation.submit(project, {"nodes": 1, "out": str(out)})
         assert federation.wait(run, 120) == "finished:completed"
 
@@ -182,7 +185,7 @@ def test_only_nodes_with_a_listed_key_and_the_right_authority_are_let_in(
 
         def join(name: str, **with_: Path | None) -> None:
             home = tmp_path / f"home-{name}"
-            group = Group(federation.logs, environment(home, federation.mark))
+            group = ProcessGroup(federation.logs, environment(home, federation.mark))
             node = NodeSpec(name)
             try:
                 starting.begin_node(node, federation.address, group, home, **with_)  # type: ignore[arg-type]
@@ -210,7 +213,7 @@ def test_a_superlink_and_a_serverapp_that_were_killed_are_back_at_work(
     tmp_path: Path, project: Path
 ) -> None:
     out = tmp_path / "out"
-    with Federation(tmp_path / "federation", [NodeSpec("a", {"name": "a"})]) as federation:
+    with LocalFederation(tmp_path / "federation", [NodeSpec("a", {"name": "a"})]) as federation:
         run = federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
         _until_said(out, 1)
         assert federation.kill_serverapp()

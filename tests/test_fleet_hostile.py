@@ -11,14 +11,14 @@ import torch
 
 pytest.importorskip("safetensors")
 
-from deployed import CONFIG, difference, examples, job_of, run, shards_of
-from post import federation, fresh
+from deployed import CONFIG, difference, examples, run, shards_of, task_of
+from loopback import federation, fresh
 
-from fedrows.flower import parcel
-from fedrows.flower.job import contract
-from fedrows.flower.node import ClientNode
-from fedrows.flower.state import NodeState
-from fedrows.flower.wire import Letter, pack, unpack
+from fedrows.flower.node.node import ClientNode
+from fedrows.flower.node.state import NodeState
+from fedrows.flower.wire.codings import ids_to_bytes
+from fedrows.flower.wire.contract import make_contract
+from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.rows.params import Params
 from fedrows.server import begin, rounds
 
@@ -26,9 +26,9 @@ from fedrows.server import begin, rounds
 def test_a_node_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
     data, smaller = examples(), examples(rows=20)
     said: list[str] = []
-    fleet, post = federation(job_of(data), CONFIG, shards_of(data), tmp_path)
-    fleet._tell = said.append  # type: ignore[assignment]
-    post.here[9] = fresh(job_of(smaller), CONFIG, smaller, tmp_path / "odd", "odd")
+    fleet, loopback = federation(task_of(data), CONFIG, shards_of(data), tmp_path)
+    fleet._log = said.append  # type: ignore[assignment]
+    loopback.here[9] = fresh(task_of(smaller), CONFIG, smaller, tmp_path / "odd", "odd")
     run(fleet, data)
     assert "odd" not in fleet.registry.nodes
     [line] = [line for line in said if "not let in" in line]
@@ -38,17 +38,17 @@ def test_a_node_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
 
 def test_nobody_speaks_for_anothers_clients(tmp_path: Path) -> None:
     data = examples()
-    fleet, post = federation(job_of(data), CONFIG, shards_of(data), tmp_path)
-    post.here[8] = fresh(job_of(data), CONFIG, data.select([0, 3]), tmp_path / "x", "thief")
-    post.here[9] = fresh(job_of(data), CONFIG, data.select([0, 3]), tmp_path / "y", "n0")
+    fleet, loopback = federation(task_of(data), CONFIG, shards_of(data), tmp_path)
+    loopback.here[8] = fresh(task_of(data), CONFIG, data.select([0, 3]), tmp_path / "x", "thief")
+    loopback.here[9] = fresh(task_of(data), CONFIG, data.select([0, 3]), tmp_path / "y", "n0")
     run(fleet, data)
     assert set(fleet.registry.nodes) == {"n0", "n1", "n2"}
     assert fleet.rejected["registration"] == 2
 
 
-def hostile(letter: Letter, kind: str, draw: np.random.Generator) -> bytes:
+def hostile(message: Message, kind: str, draw: np.random.Generator) -> bytes:
     """An honest answer made into one that must be refused."""
-    facts, parts = dict(letter.facts), dict(letter.parts)
+    facts, parts = dict(message.facts), dict(message.parts)
     name = "update/item"
     count = len(parts[name]) // 8
     if kind == "tag":
@@ -62,16 +62,16 @@ def hostile(letter: Letter, kind: str, draw: np.random.Generator) -> bytes:
     elif kind == "shape":
         parts[name] = parts[name][:-8] if draw.random() < 0.5 else parts[name] + bytes(8)
     elif kind == "ids":
-        parts[f"{name}/at"] = parcel.ids_to_bytes(torch.arange(10**6, 10**6 + count))
+        parts[f"{name}/at"] = ids_to_bytes(torch.arange(10**6, 10**6 + count))
     elif kind == "missing":
         del parts[name]
     elif kind == "strange":
         parts["model/item"] = bytes(8)
     elif kind == "kind":
-        return pack(Letter("here", facts, parts))
+        return pack(Message("enrolled", facts, parts))
     elif kind == "steps":
-        parts["steps"] = parcel.ids_to_bytes(torch.tensor([10**6]))
-    whole = bytearray(pack(Letter(letter.kind, facts, parts)))
+        parts["steps"] = ids_to_bytes(torch.tensor([10**6]))
+    whole = bytearray(pack(Message(message.kind, facts, parts)))
     if kind == "truncated":
         return bytes(whole[: draw.integers(0, len(whole))])
     if kind == "version":
@@ -95,16 +95,16 @@ def test_a_thousand_hostile_uploads_change_nothing(tmp_path: Path, count: int) -
     results, old = [], list[bytes]()
     for evil in (True, False):
         shards = shards_of(data, 12)
-        fleet, post = federation(job_of(data), config, shards, tmp_path / str(evil))
+        fleet, loopback = federation(task_of(data), config, shards, tmp_path / str(evil))
         for place, (name, shard) in enumerate(shards.items(), start=1):
-            # Nodes live on in this test, for speed; Flower starts a process for each letter.
+            # Nodes live on in this test, for speed; Flower starts a process for each message.
             folder = NodeState(tmp_path / str(evil) / name)
-            node = ClientNode(contract(job_of(data), config), shard, folder, name)
-            post.here[place] = node.answer
+            node = ClientNode(make_contract(task_of(data), config), shard, folder, name)
+            loopback.here[place] = node.answer
 
         def meddle(node: int, answer: bytes, evil: bool = evil) -> bytes | str:
-            letter = unpack(answer)
-            if node > 8 or letter.kind != "done":
+            message = unpack(answer)
+            if node > 8 or message.kind != "trained":
                 return answer
             if not evil:
                 return "it did not answer in time"
@@ -112,15 +112,15 @@ def test_a_thousand_hostile_uploads_change_nothing(tmp_path: Path, count: int) -
             kind = KINDS[len(old) % len(KINDS)]
             if kind == "replay" and len(old) > 20:
                 return old[int(draw.integers(len(old) - 12))]
-            return hostile(letter, "tag" if kind == "replay" else kind, draw)
+            return hostile(message, "tag" if kind == "replay" else kind, draw)
 
-        post.meddle = meddle
+        loopback.meddle = meddle
         its = fleet.contract
         progress = begin(its.model(data), its.algorithm, its.plan)
         memory = {}
         for at in rounds(fleet, its.plan, progress):
             memory[at.round] = _resident()
-            post.sent.clear()
+            loopback.sent.clear()
             assert fleet.last is not None
             assert fleet.last.answered == 4
         results.append(progress.whole())
@@ -145,18 +145,20 @@ def test_robust_rules_bound_what_a_liar_does(tmp_path: Path, rule: dict[str, Any
     plain = CONFIG | {"algorithm": "fedavg", "clients-per-round": 12, "rounds": 2}
 
     def moved(name: str, config: dict[str, Any], lies: bool) -> Params:
-        fleet, post = federation(job_of(data), config, shards_of(data, 12), tmp_path / name)
+        fleet, loopback = federation(task_of(data), config, shards_of(data, 12), tmp_path / name)
 
         def meddle(node: int, answer: bytes) -> bytes:
-            letter = unpack(answer)
-            if node != 3 or letter.kind != "done" or not lies:
+            message = unpack(answer)
+            if node != 3 or message.kind != "trained" or not lies:
                 return answer
-            values = np.frombuffer(letter.parts["update/item"], dtype="<f8") * -40
+            values = np.frombuffer(message.parts["update/item"], dtype="<f8") * -40
             return pack(
-                Letter("done", letter.facts, {**letter.parts, "update/item": values.tobytes()})
+                Message(
+                    "trained", message.facts, {**message.parts, "update/item": values.tobytes()}
+                )
             )
 
-        post.meddle = meddle
+        loopback.meddle = meddle
         found = run(fleet, data).whole()
         assert not fleet.rejected
         return found

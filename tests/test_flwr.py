@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fedrows import cli
-from fedrows.flower import patience, pinned, starting, superlink, supernode, warm
-from fedrows.flower.processes import LaunchError
+from fedrows.flower.launch import patience, pinned, starting, superlink, supernode, warm_executor
+from fedrows.flower.launch.processes import LaunchError
 
 
 def in_a_process(code: str) -> None:
@@ -26,8 +26,8 @@ def in_a_process(code: str) -> None:
 
 def test_this_flwr_can_be_made_to_wait_less() -> None:
     code = (
-        "from fedrows.flower.supernode import shorten_waits; "
-        "from fedrows.flower.patience import shorten_pulls, shorten_retries; "
+        "from fedrows.flower.launch.supernode import shorten_waits; "
+        "from fedrows.flower.launch.patience import shorten_pulls, shorten_retries; "
         "from flwr.supercore.inflatable.inflatable_utils import pull_objects; "
         "assert shorten_waits(0.1) and shorten_pulls(7.0) and shorten_retries(2.0); "
         "from flwr.supercore.retry import http_retry; assert http_retry.MAX_RETRY_DELAY == 2.0; "
@@ -52,10 +52,12 @@ def test_another_flwr_gets_a_process_per_task(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr(warm, "forking", lambda module: module.not_there)
-    monkeypatch.setattr(warm, "run_command", lambda name, words: ran.append((name, list(words))))
+    monkeypatch.setattr(warm_executor, "forking", lambda module: module.not_there)
+    monkeypatch.setattr(
+        warm_executor, "run_command", lambda name, words: ran.append((name, list(words)))
+    )
     words = ["--runtime-api-address", "127.0.0.1:1", "--insecure"]
-    assert warm.main(words) == 0
+    assert warm_executor.main(words) == 0
     assert ran == [("flower-superexec", words)]
     assert "a process per task" in capsys.readouterr().err
 
@@ -63,12 +65,12 @@ def test_another_flwr_gets_a_process_per_task(
 def test_a_fork_runs_the_task_and_gives_its_exit_code() -> None:
     code = (
         "import os, sys\n"
-        "from fedrows.flower import warm\n"
+        "from fedrows.flower.launch import warm_executor\n"
         "for wanted in (0, 3):\n"
-        "    warm.run_command = lambda name, words: sys.exit(wanted)\n"
+        "    warm_executor.run_command = lambda name, words: sys.exit(wanted)\n"
         "    pid = os.fork()\n"
         "    if pid == 0:\n"
-        "        warm._carry_out('x', [])\n"
+        "        warm_executor._carry_out('x', [])\n"
         "    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == wanted\n"
     )
     in_a_process(code)

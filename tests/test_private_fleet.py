@@ -11,13 +11,13 @@ import torch
 
 pytest.importorskip("cryptography")
 
-from deployed import CONFIG, difference, examples, job_of, run, shards_of, simulated
-from post import federation
+from deployed import CONFIG, difference, examples, run, shards_of, simulated, task_of
+from loopback import federation
 
 from fedrows.errors import PlanError
-from fedrows.flower.job import contract
 from fedrows.flower.private import PrivateFleet
-from fedrows.flower.wire import unpack
+from fedrows.flower.wire.contract import make_contract
+from fedrows.flower.wire.message import unpack
 from fedrows.rows.heat import heat_of
 from fedrows.server import begin, rounds
 
@@ -33,7 +33,7 @@ def test_a_private_run_is_the_clear_one_to_the_precision_of_its_words(
 ) -> None:
     data = examples()
     fleet, _ = federation(
-        job_of(data), PRIVATE | {"algorithm": algorithm, "tau": 0.1}
+        task_of(data), PRIVATE | {"algorithm": algorithm, "tau": 0.1}
         if algorithm == "fedadam" else PRIVATE | {"algorithm": algorithm},
         shards_of(data, 4), tmp_path,
     )  # fmt: skip
@@ -43,7 +43,7 @@ def test_a_private_run_is_the_clear_one_to_the_precision_of_its_words(
 
 def test_heat_is_exact_and_nobody_tells_an_index_set(tmp_path: Path) -> None:
     data = examples()
-    fleet, post = federation(job_of(data), PRIVATE, shards_of(data, 4), tmp_path)
+    fleet, post = federation(task_of(data), PRIVATE, shards_of(data, 4), tmp_path)
     answers: list[bytes] = []
     post.meddle = lambda node, answer: answers.append(answer) or answer  # type: ignore[func-returns-value]
     run(fleet, data)
@@ -51,7 +51,7 @@ def test_heat_is_exact_and_nobody_tells_an_index_set(tmp_path: Path) -> None:
     assert torch.equal(true.ids, found.ids)
     assert torch.equal(true.counts, found.counts)
     assert true.total == found.total
-    assert not any(one.index["item"].numel() for one in fleet.registry.members)
+    assert not any(one.index["item"].numel() for one in fleet.registry.clients)
     for answer in answers:
         names = set(unpack(answer).parts)
         assert names <= {"examples", "reply", "asked"}
@@ -60,7 +60,7 @@ def test_heat_is_exact_and_nobody_tells_an_index_set(tmp_path: Path) -> None:
 def test_rows_with_too_few_holders_wait_at_their_node(tmp_path: Path) -> None:
     data = examples()
     fleet, _ = federation(
-        job_of(data), PRIVATE | {"min-contributors": 3, "rounds": 3}, shards_of(data, 4), tmp_path
+        task_of(data), PRIVATE | {"min-contributors": 3, "rounds": 3}, shards_of(data, 4), tmp_path
     )
     found = run(fleet, data)
     nodes = [data.select(torch.arange(i, data.clients, 4)) for i in range(4)]
@@ -78,7 +78,7 @@ def test_what_waits_is_sent_later(tmp_path: Path) -> None:
     """Held back in a round with few clients, a row arrives in a later one with enough of them."""
     data = examples(clients=4, rows=3, each=12)
     config = PRIVATE | {"min-contributors": 2, "clients-per-round": 3, "rounds": 12}
-    fleet, _ = federation(job_of(data), config, shards_of(data, 4), tmp_path)
+    fleet, _ = federation(task_of(data), config, shards_of(data, 4), tmp_path)
     found = run(fleet, data)
     assert found.params.tables["item"].ne(0).any(1).sum() >= 2
 
@@ -92,7 +92,7 @@ def test_a_node_that_falls_silent_in_any_phase_is_a_drop_out(
 ) -> None:
     data = examples()
     config = PRIVATE | {"rounds": 2, "min-answers": 1, "openers": 2, "clients-per-round": 12}
-    fleet, post = federation(job_of(data), config, shards_of(data, 4), tmp_path)
+    fleet, post = federation(task_of(data), config, shards_of(data, 4), tmp_path)
     assert isinstance(fleet, PrivateFleet)
     uses: dict[str, str] = {}
     silent = {"left": 1}
@@ -122,12 +122,12 @@ def test_a_node_that_falls_silent_in_any_phase_is_a_drop_out(
 def test_randomized_answers_hide_rows_and_are_remembered(tmp_path: Path) -> None:
     data = examples(rows=60, each=20)
     config = PRIVATE | {"index-epsilon": 2.0, "index-epsilon-for-ever": 6.0, "rounds": 3}
-    fleet, _ = federation(job_of(data), config, shards_of(data, 4), tmp_path)
+    fleet, _ = federation(task_of(data), config, shards_of(data, 4), tmp_path)
     run(fleet, data)
     assert isinstance(fleet, PrivateFleet)
     spent = fleet.accounts.ledger.spent("server/value")
     assert 2.0 < spent <= 6.0  # between one round's and that of all there will ever be
-    again = federation(job_of(data), config, shards_of(data, 4), tmp_path / "again")[0]
+    again = federation(task_of(data), config, shards_of(data, 4), tmp_path / "again")[0]
     assert isinstance(again, PrivateFleet)
     again.restore_({}, fleet.state(), 3)
     assert again.accounts.line() == fleet.accounts.line()
@@ -150,4 +150,4 @@ def test_randomized_answers_hide_rows_and_are_remembered(tmp_path: Path) -> None
 )
 def test_what_does_not_go_together_is_refused(option: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanError, match=words):
-        contract(job_of(examples()), PRIVATE | option)
+        make_contract(task_of(examples()), PRIVATE | option)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from fedrows.flower import starting
-from fedrows.flower.processes import (
+from fedrows.flower.launch import starting
+from fedrows.flower.launch.processes import (
     MARK,
-    Group,
     LaunchError,
+    ProcessGroup,
     check_port,
     children,
     end_marked,
@@ -39,7 +39,7 @@ def mark() -> Iterator[str]:
 
 
 def test_a_group_ends_with_its_children(tmp_path: Path, mark: str) -> None:
-    group = Group(tmp_path, environment(tmp_path, mark))
+    group = ProcessGroup(tmp_path, environment(tmp_path, mark))
     process = group.start("one", [sys.executable, "-c", SLEEPER])
     group.start("two", ["sleep", "600"])
     assert starting.wait_for(group, {"one": "begun"})
@@ -52,7 +52,7 @@ def test_a_group_ends_with_its_children(tmp_path: Path, mark: str) -> None:
 
 
 def test_a_group_is_frozen_and_thawed_whole(tmp_path: Path, mark: str) -> None:
-    group = Group(tmp_path, environment(tmp_path, mark))
+    group = ProcessGroup(tmp_path, environment(tmp_path, mark))
     group.start("one", [sys.executable, "-c", SLEEPER])
     assert starting.wait_for(group, {"one": "begun"})
     group.signal(signal.SIGSTOP)
@@ -65,7 +65,7 @@ def test_a_group_is_frozen_and_thawed_whole(tmp_path: Path, mark: str) -> None:
 
 def test_what_got_away_is_found_by_its_mark(tmp_path: Path, mark: str) -> None:
     detached = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
-    group = Group(tmp_path, environment(tmp_path, mark))
+    group = ProcessGroup(tmp_path, environment(tmp_path, mark))
     group.start("one", [sys.executable, "-c", detached]).wait()
     _until(lambda: len(list(marked(mark))) == 1)
     end_marked(mark)
@@ -83,13 +83,13 @@ def test_a_groups_leader_ends_its_group_when_its_parent_was_killed(
     tmp_path: Path, mark: str
 ) -> None:
     leader = (
-        "from fedrows.flower.processes import end_with_parent; import subprocess, time; "
+        "from fedrows.flower.launch.processes import end_with_parent; import subprocess, time; "
         "end_with_parent(); subprocess.Popen(['sleep', '600']); time.sleep(600)"
     )
     parent = (
         "import sys, time; from pathlib import Path; "
-        "from fedrows.flower.processes import Group, environment; "
-        f"group = Group(Path({str(tmp_path)!r}), environment(Path({str(tmp_path)!r}), {mark!r})); "
+        "from fedrows.flower.launch.processes import ProcessGroup, environment; "
+        f"path = Path({str(tmp_path)!r}); group = ProcessGroup(path, environment(path, {mark!r})); "
         f"group.start('leader', [sys.executable, '-c', {leader!r}]); time.sleep(600)"
     )
     process = subprocess.Popen(
@@ -123,11 +123,11 @@ def test_a_port_in_use_is_named() -> None:
 
 
 def test_a_start_that_fails_names_the_reason_and_the_log(tmp_path: Path, mark: str) -> None:
-    group = Group(tmp_path, environment(tmp_path, mark))
+    group = ProcessGroup(tmp_path, environment(tmp_path, mark))
     group.start("node", [sys.executable, "-c", "print('Error: no luck'); print('bye')"])
     with pytest.raises(LaunchError, match=r"no luck.*node\.log"):
         starting.wait_for(group, {"node": "never said"})
-    group = Group(tmp_path, environment(tmp_path, mark))
+    group = ProcessGroup(tmp_path, environment(tmp_path, mark))
     group.start("node", [sys.executable, "-c", "import sys; sys.exit(98)"])
     assert not starting.wait_for(group, {"node": "never said"})  # a lost port is tried again
 

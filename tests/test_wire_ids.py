@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedrows.datasets import movielens
-from fedrows.flower.wire import (
-    Letter,
-    WireError,
-    ids_from_bytes,
-    ids_to_bytes,
-    numbers_to_bytes,
-    pack,
-)
+from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, numbers_to_bytes
+from fedrows.flower.wire.message import Message, WireError, pack
 
 
 def slow_ids(data: bytes, rows: int, most: int) -> list[int] | None:
@@ -98,13 +92,13 @@ def test_unsorted_ids_are_not_sent(ids):
 # Bytes
 
 
-def letter_of(ids: Tensor, values: Tensor, dense: Tensor) -> bytes:
+def message_of(ids: Tensor, values: Tensor, dense: Tensor) -> bytes:
     parts = {
         "item/at": ids_to_bytes(ids),
         "item": numbers_to_bytes(values, "float32"),
         "bias": numbers_to_bytes(dense, "float32"),
     }
-    return pack(Letter("update", {"round": 100, "clients": [4711]}, parts))
+    return pack(Message("update", {"round": 100, "clients": [4711]}, parts))
 
 
 @pytest.mark.parametrize("width", [1, 18])
@@ -119,8 +113,8 @@ def test_little_is_added_to_the_numbers(width):
         films = chance.choice(3706, count, replace=False, p=popularity / popularity.sum())
         ids = torch.from_numpy(np.sort(order[films]))
         values = torch.linspace(-1, 1, count * width).view(count, width)
-        letter = letter_of(ids, values, torch.zeros(1))
-        sent += len(letter)
+        message = message_of(ids, values, torch.zeros(1))
+        sent += len(message)
         allowed += 4 * width * count + 2 * count + 4
     assert sent <= 1.15 * allowed
 
@@ -132,11 +126,11 @@ def test_the_rows_of_real_clients_are_within_the_bar():
     sent = allowed = 0
     for client in range(0, index.clients, 40):
         ids = index.slice(client, client + 1).ids
-        sent += len(letter_of(ids, torch.zeros(len(ids), 1), torch.zeros(1)))
+        sent += len(message_of(ids, torch.zeros(len(ids), 1), torch.zeros(1)))
         allowed += 4 * len(ids) + 2 * len(ids) + 4
     assert sent <= 1.15 * allowed
 
 
 def test_facts_are_compact():
-    empty = pack(Letter("update", {"round": 100, "clients": [4711]}, {}))
+    empty = pack(Message("update", {"round": 100, "clients": [4711]}, {}))
     assert len(empty) == 13 + len("update") + len('{"round":100,"clients":[4711]}')

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedrows.flower.wire import (
+from fedrows.flower.wire.codings import (
     CODINGS,
-    WireError,
     arrives,
     numbers_from_bytes,
     numbers_size,
     numbers_to_bytes,
 )
+from fedrows.flower.wire.message import WireError
 
 ALL_CODINGS = ("float64", *CODINGS)
 LARGEST = float(np.finfo(np.float32).max)

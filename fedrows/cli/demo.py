@@ -13,7 +13,7 @@ from fedrows.cli.parse import algorithms_of, parse, parser_of
 from fedrows.cli.settings import choose
 from fedrows.cli.show import say
 from fedrows.flower.demo import demo
-from fedrows.flower.job import Terms
+from fedrows.flower.wire.contract import DeploymentOptions
 from fedrows.options import options
 from fedrows.runs.folder import check_free
 from fedrows.runs.settings import Settings
@@ -33,7 +33,7 @@ def main(words: Sequence[str]) -> int:
     typed.pop("algorithm")
     terms = {
         item.name: value(owner, item, typed.pop(item.name), item.name.replace("_", "-"))
-        for owner in (Terms, Watching)
+        for owner in (DeploymentOptions, Watching)
         for item in options(owner)
         if item.name in typed
     }
@@ -71,5 +71,5 @@ def _parser() -> Parser:
     parser.add_argument(
         "--algorithm", metavar="NAME", help=f"The algorithm (default: {catalogue.DEFAULT})."
     )
-    add_options(parser, "deployment", [Terms], {})
+    add_options(parser, "deployment", [DeploymentOptions], {})
     return parser

@@ -63,24 +63,25 @@ def _keys(words: Sequence[str]) -> int:
     parser.add_argument("--nodes", metavar="NAMES", help="Nodes to make keys for, with commas.")
     if (typed := _parsed(parser, words)) is None:
         return 0
-    from fedrows.flower import security
+
+    from fedrows.flower.launch import certificates
 
     folder = Path(_needed(typed, "folder", "Name the folder for the keys"))
     hosts, nodes = _list(typed["host"]), _list(typed["nodes"])
-    server = folder / security.SERVER
+    server = folder / certificates.SERVER
     if not hosts and not server.exists():
         raise UsageError("Name the SuperLink's host with --host: its certificate is for that name.")
-    if server.exists() and (other := set(hosts) - set(security.hosts_of(server))):
-        raise security.SecurityError(
+    if server.exists() and (other := set(hosts) - set(certificates.hosts_of(server))):
+        raise certificates.CertificateError(
             f"{server} is there already, but not for {min(other)}: move it and "
-            f"{security.SERVER_KEY} away to have them made anew."
+            f"{certificates.SERVER_KEY} away to have them made anew."
         )
     made = []
-    if not (folder / security.CA).exists():
-        made.append(security.make_authority(folder))
+    if not (folder / certificates.CA).exists():
+        made.append(certificates.make_authority(folder))
     if not server.exists():
-        made.append(security.make_server(folder, hosts))
-    made += [security.make_node_key(folder, name) for name in nodes]
+        made.append(certificates.make_server(folder, hosts))
+    made += [certificates.make_node_key(folder, name) for name in nodes]
     for path in made:
         say(str(path))
     if not made:
@@ -103,20 +104,20 @@ def _superlink(words: Sequence[str]) -> int:
     )
     if (typed := _parsed(parser, words)) is None:
         return 0
-    from fedrows.flower import starting
-    from fedrows.flower.processes import Group, LaunchError, check_port, environment
-    from fedrows.flower.security import open_security
-    from fedrows.flower.superlink import THIS_MACHINE, networks
+    from fedrows.flower.launch import starting
+    from fedrows.flower.launch.certificates import open_certificates
+    from fedrows.flower.launch.processes import LaunchError, ProcessGroup, check_port, environment
+    from fedrows.flower.launch.superlink import THIS_MACHINE, networks
 
     certificates = _trust(typed)
-    files = open_security(certificates.absolute()) if certificates else None
+    files = open_certificates(certificates.absolute()) if certificates else None
     port = _number(typed["port"], "--port", 1, 65535)
     allowed = ",".join(filter(None, [THIS_MACHINE, typed["control_from"]]))
     networks(allowed)
     state = _writable(Path(typed["state"]), "--state")
     check_port(typed["host"], port)
     database = Path(typed["database"]).absolute() if typed["database"] else state / "superlink.db"
-    group = Group(state / "logs", environment(state / "home", secrets.token_hex(8)))
+    group = ProcessGroup(state / "logs", environment(state / "home", secrets.token_hex(8)))
 
     def begin() -> None:
         starting.begin_superlink(
@@ -150,14 +151,14 @@ def _node(words: Sequence[str]) -> int:
     parser.add_argument("--insecure", action="store_true", help="Without TLS and a key.")
     if (typed := _parsed(parser, words)) is None:
         return 0
-    from fedrows.flower import starting
-    from fedrows.flower.control import check_reachable
-    from fedrows.flower.pinned import APPS, hashes
-    from fedrows.flower.processes import Group, environment
-    from fedrows.flower.security import check_file, check_node_key, read_certificate
+    from fedrows.flower.launch import starting
+    from fedrows.flower.launch.certificates import check_file, check_node_key, read_certificate
+    from fedrows.flower.launch.control import check_reachable
+    from fedrows.flower.launch.pinned import APPS, hashes
+    from fedrows.flower.launch.processes import ProcessGroup, environment
+    from fedrows.flower.launch.supernode import POLL
+    from fedrows.flower.launch.warm_executor import READY
     from fedrows.flower.signing import read_peers
-    from fedrows.flower.supernode import POLL
-    from fedrows.flower.warm import READY
 
     superlink = _needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
     shard = Path(_needed(typed, "shard", "Name this node's data with --shard")).absolute()
@@ -185,7 +186,7 @@ def _node(words: Sequence[str]) -> int:
     refused.unlink(missing_ok=True)
     home = state / "home"
     told = {POLL: str(poll), APPS: ",".join(apps)}
-    group = Group(state / "logs", environment(home, secrets.token_hex(8), **told))
+    group = ProcessGroup(state / "logs", environment(home, secrets.token_hex(8), **told))
     config = {"shard": str(shard), "state": str(state), "name": name}
     if typed["peers"]:
         read_peers(Path(typed["peers"]))  # it must be right before anything starts
@@ -231,7 +232,7 @@ def _admit(words: Sequence[str]) -> int:
     parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
     if (typed := _parsed(parser, words)) is None:
         return 0
-    from fedrows.flower.security import check_file
+    from fedrows.flower.launch.certificates import check_file
 
     key = Path(_needed(typed, "key", "Name the node's public key, a file that ends in .pub"))
     check_file(key, "Name the public key that `fedrows deploy keys` has written")
@@ -255,7 +256,7 @@ def _run(words: Sequence[str]) -> int:
     )
     if (typed := _parsed(parser, words)) is None:
         return 0
-    from fedrows.flower.persist import persist
+    from fedrows.flower.launch.resubmit import submit_until_done
 
     project = Path(_needed(typed, "project", "Name the folder of a Flower project"))
     config = _config(project, typed["config"])
@@ -263,7 +264,7 @@ def _run(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as home:
         control = _control(typed, Path(home))
         control.check()
-        return persist(control, project, config, retries, say)
+        return submit_until_done(control, project, config, retries, say)
 
 
 def _add_connection(parser: Parser) -> None:
@@ -273,8 +274,8 @@ def _add_connection(parser: Parser) -> None:
 
 
 def _control(typed: dict[str, Any], home: Path) -> Any:
-    from fedrows.flower.control import Control, split_address
-    from fedrows.flower.security import read_certificate
+    from fedrows.flower.launch.certificates import read_certificate
+    from fedrows.flower.launch.control import ControlClient, split_address
 
     address = _needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
     split_address(address)
@@ -282,7 +283,7 @@ def _control(typed: dict[str, Any], home: Path) -> Any:
     ca = _authority(certificates) if certificates else None
     if ca is not None:
         read_certificate(ca)
-    return Control(address, home, ca)
+    return ControlClient(address, home, ca)
 
 
 def _trust(typed: dict[str, Any]) -> Path | None:
@@ -298,7 +299,7 @@ def _trust(typed: dict[str, Any]) -> Path | None:
 
 
 def _authority(certificates: Path) -> Path:
-    from fedrows.flower.security import CA
+    from fedrows.flower.launch.certificates import CA
 
     return (certificates / CA if certificates.is_dir() else certificates).absolute()
 

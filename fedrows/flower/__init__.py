@@ -1,1 +1,1 @@
-"""The same rounds over a real network: Flower carries the letters, and rows move, not models."""
+"""The same rounds over a real network: Flower carries the messages, and rows move, not models."""

@@ -1,7 +1,7 @@
-"""The two Flower apps of a job: a ClientApp for nodes and a ServerApp, in a line each.
+"""The two Flower apps of a task: a ClientApp for nodes and a ServerApp, in a line each.
 
-    app = client_app(JOB)        # client_app.py
-    app = server_app(JOB)        # server_app.py
+    app = client_app(TASK)        # client_app.py
+    app = server_app(TASK)        # server_app.py
 
 Flower starts the ServerApp beside the SuperLink and the ClientApp on every node, carries their
 messages, and knows who is there. The run's configuration (pyproject.toml, `flwr run --run-config`)
@@ -24,19 +24,19 @@ from flwr.serverapp import Grid, ServerApp
 from fedrows import watch
 from fedrows.errors import FedrowsError, PlanError
 from fedrows.flower.deployment import Deployment, Journal, carry_out
-from fedrows.flower.job import Job, contract
-from fedrows.flower.node import ClientNode
-from fedrows.flower.patience import shorten_pulls
+from fedrows.flower.launch.patience import shorten_pulls
+from fedrows.flower.node.node import ClientNode
+from fedrows.flower.node.state import NodeState
 from fedrows.flower.private_node import PrivateNode
-from fedrows.flower.state import NodeState
+from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.options import options
 
-LETTER, BYTES = "fedrows", "letter"  # the one record of a message, and its one field
+RECORD, FIELD = "fedrows", "message"  # the one record of a Flower message, and its field
 log = logging.getLogger("fedrows.flower")
 
 
-def client_app(job: Job) -> ClientApp:
-    """The app of a node. Its --node-config has `state`, a folder, and what the job's shard asks."""
+def client_app(task: DeployedTask) -> ClientApp:
+    """The app of a node; its --node-config has the folder `state`, and what the shard asks."""
     app = ClientApp()
 
     @app.train()
@@ -44,31 +44,31 @@ def client_app(job: Job) -> ClientApp:
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
         state = NodeState(_folder(context.node_config, "state"))
         try:
-            answer = node_of(job, context.run_config, context.node_config, state).answer(
-                _letter(message)
+            answer = node_of(task, context.run_config, context.node_config, state).answer(
+                _content(message)
             )
         except FedrowsError as error:
             state.refuse(str(error))
             raise
-        content = RecordDict({LETTER: ConfigRecord({BYTES: answer})})
+        content = RecordDict({RECORD: ConfigRecord({FIELD: answer})})
         return Message(content, reply_to=message)
 
     return app
 
 
 def node_of(
-    job: Job, run: Mapping[str, Any], config: Mapping[str, Any], state: NodeState
+    task: DeployedTask, run: Mapping[str, Any], config: Mapping[str, Any], state: NodeState
 ) -> ClientNode:
-    """The node that answers a run's letters; one of a private run knows its peers' keys."""
-    agreed = contract(job, run)
-    parts = (agreed, job.shard(config), state, _text(config.get("name")))
+    """The node that answers a run's messages; one of a private run knows its peers' keys."""
+    agreed = make_contract(task, run)
+    parts = (agreed, task.shard(config), state, _text(config.get("name")))
     if not agreed.secret:
         return ClientNode(*parts)
     least = int(config.get("min-nodes-in-sum", 2))
     return PrivateNode(*parts, peers=_file(config, "peers"), least=least)
 
 
-def server_app(job: Job) -> ServerApp:
+def server_app(task: DeployedTask) -> ServerApp:
     """The app that runs the rounds, in the folder `out` of the run's configuration."""
     app = ServerApp()
 
@@ -79,16 +79,16 @@ def server_app(job: Job) -> ServerApp:
         names = {item.name: item.name.replace("_", "-") for item in options(watch.Watching)}
         seen = {n: config.pop(flag) for n, flag in names.items() if config.get(flag, "") != ""}
         with watch.opened(watch.Watching(**{"log": "text", **seen})) as observer:
-            agreed = contract(job, config)
-            shorten_pulls(max(1.0, min(10.0, agreed.terms.timeout / 4)))  # of half-sent replies
-            deployment = Deployment(agreed, GridPost(grid), config, log.info)
+            agreed = make_contract(task, config)
+            shorten_pulls(max(1.0, min(10.0, agreed.options.timeout / 4)))  # of half-sent replies
+            deployment = Deployment(agreed, GridTransport(grid), config, log.info)
             carry_out(deployment, Journal.opened(out, deployment), observer)
 
     return app
 
 
-class GridPost:
-    """Letters by way of Flower's Grid: one record of one field of bytes, which costs the least."""
+class GridTransport:
+    """Carries messages by Flower's Grid, as one record of one field, which costs the least."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -96,42 +96,42 @@ class GridPost:
     def nodes(self) -> list[int]:
         return list(self._grid.get_node_ids())
 
-    def send(self, letters: Mapping[int, bytes], seconds: float, round_: int) -> dict[str, int]:
-        messages = [
+    def send(self, messages: Mapping[int, bytes], seconds: float, round_: int) -> dict[str, int]:
+        requests = [
             Message(
-                RecordDict({LETTER: ConfigRecord({BYTES: letter})}),
+                RecordDict({RECORD: ConfigRecord({FIELD: content})}),
                 dst_node_id=node,
                 message_type="train",
                 ttl=seconds,
                 group_id=str(round_),
             )
-            for node, letter in letters.items()
+            for node, content in messages.items()
         ]
-        sent = self._grid.push_messages(messages)
-        return {message: node for message, node in zip(sent, letters, strict=True) if message}
+        sent = self._grid.push_messages(requests)
+        return {id_: node for id_, node in zip(sent, messages, strict=True) if id_}
 
-    def receive(self, messages: Iterable[str]) -> dict[str, bytes | str]:
+    def receive(self, message_ids: Iterable[str]) -> dict[str, bytes | str]:
         found: dict[str, bytes | str] = {}
-        for reply in self._grid.pull_messages(list(messages)):
+        for reply in self._grid.pull_messages(list(message_ids)):
             asked = reply.metadata.reply_to_message_id
             if reply.has_error():
                 found[asked] = f"it failed ({str(reply.error.reason)[:300]})"
                 continue
             try:
-                found[asked] = _letter(reply)
+                found[asked] = _content(reply)
             except PlanError as error:
                 found[asked] = str(error)
         return found
 
 
-def _letter(message: Message) -> bytes:
+def _content(message: Message) -> bytes:
     try:
-        letter = message.content[LETTER][BYTES]
+        content = message.content[RECORD][FIELD]
     except KeyError:
-        letter = None
-    if not isinstance(letter, bytes):
-        raise PlanError("A message that is not a letter of fedrows has come.")
-    return letter
+        content = None
+    if not isinstance(content, bytes):
+        raise PlanError("A message has come that is not one of fedrows.")
+    return content
 
 
 def _folder(config: Mapping[str, Any], name: str) -> Path:

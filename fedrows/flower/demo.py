@@ -20,11 +20,11 @@ import torch
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError, RunFolderError
-from fedrows.flower.control import FINISHED, as_toml
 from fedrows.flower.deployment import ROUNDS
-from fedrows.flower.job import Job
-from fedrows.flower.launch import Federation, NodeSpec
+from fedrows.flower.launch.control import FINISHED, as_toml
+from fedrows.flower.launch.federation import LocalFederation, NodeSpec
 from fedrows.flower.signing import own_key, write_peers
+from fedrows.flower.wire.contract import DeployedTask
 from fedrows.model import Model
 from fedrows.report.exchange import read_rounds
 from fedrows.runs.folder import CHECKPOINT, REPORT
@@ -41,7 +41,7 @@ def _model(data: FederatedData, seed: int) -> Model:
     return made
 
 
-JOB = Job(
+TASK = DeployedTask(
     name="demo",
     shard=lambda config: FederatedData.open(str(config["shard"])),
     model=_model,
@@ -60,7 +60,7 @@ def demo(
 ) -> int:
     """Runs the settings over a federation of nodes; 0 if the deployed model is the simulated one.
 
-    terms: options of `Terms` and `Watching`. say: shows a line.
+    terms: options of `DeploymentOptions` and `Watching`. say: shows a line.
     """
     work = path.with_name(f"{path.name}-federation")
     if work.exists():
@@ -79,7 +79,7 @@ def demo(
     return _compare(settings, data, path, federation.logs, say)
 
 
-def federate(work: Path, data: FederatedData, nodes: int) -> Federation:
+def federate(work: Path, data: FederatedData, nodes: int) -> LocalFederation:
     """A federation that is not started yet, its nodes with a shard each of some data.
 
     The nodes know each other's signing keys, as private runs need it.
@@ -94,7 +94,7 @@ def federate(work: Path, data: FederatedData, nodes: int) -> Federation:
         specs.append(NodeSpec(name, config))
     keys = {one.name: own_key(Path(str(one.config["state"]))).public for one in specs}
     write_peers(peers, keys)
-    return Federation(work, specs)
+    return LocalFederation(work, specs)
 
 
 def write_project(
@@ -111,8 +111,8 @@ def write_project(
     (package / "__init__.py").write_text("")
     for side in ("client", "server"):
         (package / f"{side}_app.py").write_text(
-            f"from fedrows.flower.apps import {side}_app\nfrom fedrows.flower.demo import JOB\n\n"
-            f"app = {side}_app(JOB)\n"
+            f"from fedrows.flower.apps import {side}_app\nfrom fedrows.flower.demo import TASK\n\n"
+            f"app = {side}_app(TASK)\n"
         )
     (folder / "pyproject.toml").write_text(
         f'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n\n'
@@ -126,7 +126,7 @@ def write_project(
     return folder
 
 
-def _follow(federation: Federation, run: int, path: Path, rounds: int, say: Say) -> None:
+def _follow(federation: LocalFederation, run: int, path: Path, rounds: int, say: Say) -> None:
     """Shows rounds as they are finished, until the run is."""
     shown = 0
     while True:

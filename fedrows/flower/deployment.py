@@ -27,11 +27,12 @@ from torch import Tensor
 from fedrows import report
 from fedrows.errors import FedrowsError, PlanError, RunFolderError
 from fedrows.files.whole import as_json, write_whole
-from fedrows.flower.door import Post
-from fedrows.flower.fleet import Exchange, FlowerFleet
-from fedrows.flower.job import Contract, digest
 from fedrows.flower.private import PrivateFleet
-from fedrows.flower.registry import Limits, Registry
+from fedrows.flower.server.exchange import Exchange
+from fedrows.flower.server.fleet import FlowerFleet
+from fedrows.flower.server.registry import EnrolmentLimits, Registry
+from fedrows.flower.wire.contract import Contract, digest
+from fedrows.flower.wire.transport import Transport
 from fedrows.measure.evaluation import Evaluator
 from fedrows.report.exchange import read_rounds
 from fedrows.runs import checkpoint
@@ -47,23 +48,23 @@ class Deployment:
     """One deployed run: iterate over it to run its rounds. Looks like a `Simulation`."""
 
     def __init__(
-        self, contract: Contract, post: Post, config: Mapping[str, Any], tell: Any = print
+        self, contract: Contract, transport: Transport, config: Mapping[str, Any], tell: Any = print
     ) -> None:
         self.contract = contract
         self.plan, self.algorithm = contract.plan, contract.algorithm
-        data = contract.job.server(config)
+        data = contract.task.server(config)
         self.model = contract.model(data)
         self.evaluator = Evaluator(self.model, data, self.plan)
-        terms = contract.terms
+        options = contract.options
         self.registry = Registry(
             self.model.schema,
             self.plan.weighting,
-            Limits(terms.max_clients, terms.max_examples),
+            EnrolmentLimits(options.max_clients, options.max_examples),
             frozenset(data.local),
-            told=not contract.secret,
+            sets_known=not contract.secret,
         )
         self.fingerprint = contract.fingerprint(self.model, data)
-        parts = (contract, self.model.schema, self.registry, post, self.fingerprint, "", tell)
+        parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", tell)
         self.fleet = _private(parts, config) if contract.secret else FlowerFleet(*parts)
         self.private = self.fleet if isinstance(self.fleet, PrivateFleet) else None
         self.stopped = ""  # why the run ended before its last round, if it did
@@ -123,7 +124,7 @@ class Deployment:
         for name, mine in self.tensors().items():
             if not name.startswith("fleet/"):
                 mine.copy_(tensors[name])
-        for one, tag in zip(self.registry.members, tensors["fleet/accepted"].tolist(), strict=True):
+        for one, tag in zip(self.registry.clients, tensors["fleet/accepted"].tolist(), strict=True):
             one.accepted = tag
         nodes = [its for _, its in sorted(self.registry.nodes.items())]
         for its, tag in zip(nodes, tensors["fleet/held"].tolist(), strict=True):
@@ -152,12 +153,12 @@ class Journal:
         plan, algorithm = deployment.plan, deployment.algorithm
         run = secrets.token_hex(8)
         config = {
-            "task": {"name": deployment.contract.job.name},
+            "task": {"name": deployment.contract.task.name},
             "algorithm": {"name": algorithm.name, **asdict(algorithm)},
             "plan": asdict(plan),
-            "deploy": asdict(deployment.contract.terms),
+            "deploy": asdict(deployment.contract.options),
             "run": run,
-            "job": digest(deployment.fingerprint),
+            "contract": digest(deployment.fingerprint),
             "torch": torch.__version__,
         }
         folder = RunFolder.create(path, "run", config)
@@ -173,7 +174,7 @@ class Journal:
         """Brings the deployment to where the checkpoint stands; what lies past it is dropped."""
         deployment, path = self.deployment, self.folder.path
         was = self.folder.config
-        if was.get("job") != digest(deployment.fingerprint):
+        if was.get("contract") != digest(deployment.fingerprint):
             raise RunFolderError(
                 f"{path} is a run of another model, plan or algorithm: choose another folder."
             )

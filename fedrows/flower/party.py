@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fedrows.errors import FedrowsError
-from fedrows.flower.wire import Letter, WireError
+from fedrows.flower.wire.message import Message, WireError
 from fedrows.privacy import openings, secure_sum, union
 from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.openings import Openings
@@ -47,10 +47,10 @@ class Party:
 
     def answer(
         self,
-        letter: Letter,
-        inputs: Callable[[Letter], Inputs],
-        ended: Callable[[Letter, Any], tuple[dict[str, Any], dict[str, bytes]]],
-    ) -> Letter:
+        letter: Message,
+        inputs: Callable[[Message], Inputs],
+        ended: Callable[[Message, Any], tuple[dict[str, Any], dict[str, bytes]]],
+    ) -> Message:
         """The node's reply to one phase; `ended` says what goes with the last one."""
         name, phase = letter.facts.get("sum"), letter.facts.get("phase")
         if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):
@@ -64,15 +64,15 @@ class Party:
         request = letter.parts.get("request", b"")
         found = kept.advance(lambda: self._half(place, facts), request)
         if not isinstance(found, Done):
-            return Letter("sum", {"sum": name}, {"reply": found})
-        first = Letter("sum", facts, {})
+            return Message("sum", {"sum": name}, {"reply": found})
+        first = Message("sum", facts, {})
         said, parts = ended(first, found.result)
         kept.end()
         for file in place.glob("*.npy"):
             file.unlink(missing_ok=True)
-        return Letter("sum", {"sum": name, **said}, parts)
+        return Message("sum", {"sum": name, **said}, parts)
 
-    def _store(self, place: Path, letter: Letter, found: Inputs) -> None:
+    def _store(self, place: Path, letter: Message, found: Inputs) -> None:
         known = {name: value for name, value in letter.facts.items() if name != "phase"}
         (place / "facts.json").write_text(json.dumps(known), "utf-8")
         for name in ("words", "holds", "extra"):
@@ -166,6 +166,6 @@ def _name(facts: Mapping[str, Any]) -> str:
     return f"{facts['run']}/{facts['sum']}/{facts['use']} of {names}"
 
 
-def refuse(error: FedrowsError) -> Letter:
+def refuse(error: FedrowsError) -> Message:
     """What a node says when it takes no part."""
-    return Letter("silent", {"why": str(error)[:300]}, {})
+    return Message("silent", {"why": str(error)[:300]}, {})

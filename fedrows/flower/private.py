@@ -28,16 +28,19 @@ from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.errors import PlanError
 from fedrows.files.whole import placing
-from fedrows.flower import parcel
-from fedrows.flower.fleet import PAUSE, Exchange, FlowerFleet, FlowerRound, each_once
-from fedrows.flower.job import digest
 from fedrows.flower.party import openings_of, terms_of, union_of
 from fedrows.flower.private_node import FIGURES
+from fedrows.flower.server.exchange import Exchange, distinct_rows
+from fedrows.flower.server.fleet import PAUSE, FlowerFleet, FlowerRound
 from fedrows.flower.signing import read_peers
 from fedrows.flower.space import Space
-from fedrows.flower.state import empty, tag_of
 from fedrows.flower.sums import Sum, carry
-from fedrows.flower.wire import Letter, WireError, ids_from_bytes
+from fedrows.flower.wire.clients import no_ids
+from fedrows.flower.wire.codings import ids_from_bytes
+from fedrows.flower.wire.contract import digest
+from fedrows.flower.wire.message import Message, WireError
+from fedrows.flower.wire.submodels import encode_submodels
+from fedrows.flower.wire.tags import tag_of
 from fedrows.privacy import openings, secure_sum, union
 from fedrows.privacy.accounts import Accounts
 from fedrows.privacy.protocol import ProtocolError
@@ -102,7 +105,7 @@ class PrivateFleet(FlowerFleet):
     def gather(self) -> None:
         """Takes in nodes; counts heat anew when so many clients changed that none is shown."""
         super().gather()
-        now = {(one.node, one.name) for one in self.registry.members}
+        now = {(one.node, one.name) for one in self.registry.clients}
         batch = max(2, self.contract.privacy.min_contributors)
         if self._heat is None or len(now ^ self._counted) >= batch:
             hosted = self._insist()
@@ -115,13 +118,13 @@ class PrivateFleet(FlowerFleet):
             try:
                 return self._count()
             except (ProtocolError, PlanError) as error:
-                self._tell(f"Heat is counted again: {error}")
+                self._log(f"Heat is counted again: {error}")
             time.sleep(PAUSE)
             super().gather()
 
     def _count(self) -> set[str]:
         """Counts heat by a secure sum; gives the nodes that are in it."""
-        here = set(self.post.nodes())
+        here = set(self.transport.nodes())
         nodes = sorted(n for n, its in self.registry.nodes.items() if its.address in here)
         sum_ = Sum("heat", self._parties(nodes), {})
         facts = self._facts(sum_, length=self.space.rows)
@@ -131,7 +134,7 @@ class PrivateFleet(FlowerFleet):
         hosted = {sum_.parties[number] for number in total.clients}
         weights = [
             float(w)
-            for one, w in zip(self.registry.members, self.weights, strict=True)
+            for one, w in zip(self.registry.clients, self.weights, strict=True)
             if one.node in hosted
         ]
         self._heat = {}
@@ -140,7 +143,7 @@ class PrivateFleet(FlowerFleet):
             own = counts[first : first + rows]
             held = own.nonzero().view(-1)
             self._heat[table] = Heat(held, own[held], sum(weights))
-        self._tell(f"Heat is counted by secure sum of {len(total.clients)} nodes.")
+        self._log(f"Heat is counted by secure sum of {len(total.clients)} nodes.")
         return hosted
 
     def open_round(self, round_: Round) -> SecretRound:
@@ -155,14 +158,14 @@ class PrivateFleet(FlowerFleet):
         first = {places[0]: node for node, places in hosts.items()}
         sets: dict[str, list[Tensor]] = {table: [] for table in self.space.tables}
         for place in range(len(cohort)):
-            ids = opened.asked.get(first.get(place, ""), empty())
+            ids = opened.asked.get(first.get(place, ""), no_ids())
             for table, its in self.space.index(ids).items():
                 sets[table].append(its.ids)
         found = {}
         for table, parts in sets.items():
             lengths = torch.tensor([len(part) for part in parts])
             splits = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-            found[table] = Index(torch.cat([empty(), *parts]), splits)
+            found[table] = Index(torch.cat([no_ids(), *parts]), splits)
         opened.index = found
         return opened
 
@@ -176,7 +179,7 @@ class PrivateFleet(FlowerFleet):
             half = union.server(terms_of(facts), union_of(facts), self._keys(sum_))
             found = carry(sum_, half, self._swap)
         except ProtocolError as error:
-            self._tell(f"The round's union failed: {error}")
+            self._log(f"The round's union failed: {error}")
             return
         opened.union, opened.ids = sum_, torch.from_numpy(found.ids)
         for node, letter in sum_.endings.items():
@@ -191,7 +194,7 @@ class PrivateFleet(FlowerFleet):
 
     def _stable(self, number: int) -> int:
         """A number of a client that stays its own when others come and go."""
-        one = self.registry.members[number]
+        one = self.registry.clients[number]
         key = json.dumps([one.node, one.name]).encode()
         return int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
 
@@ -247,7 +250,7 @@ class PrivateFleet(FlowerFleet):
             half = openings.server(plan, terms_of(facts), self._keys(sum_))
             opened = carry(sum_, half, self._swap)
         except ProtocolError as error:
-            self._tell(f"Round {round_.number}: the secure sum failed: {error}")
+            self._log(f"Round {round_.number}: the secure sum failed: {error}")
             for places in hosts.values():
                 self._dropped(told, cohort, places, "the secure sum failed")
             return self._none(cohort)
@@ -285,7 +288,7 @@ class PrivateFleet(FlowerFleet):
         who = cohort[torch.tensor(sorted(p for n in inside for p in hosts[n]), dtype=torch.int64)]
         if weight <= 0:
             return self._none(cohort)
-        told.loss = loss / weight if self.contract.terms.report_loss else None
+        told.loss = loss / weight if self.contract.options.report_loss else None
         mask = torch.from_numpy(opened.opened)
         rows = torch.from_numpy(coding.decode(opened.rows.reshape(-1))).view(-1, self.space.width)
         ids, rows = ids[mask], (rows[mask] / weight).to(dtype)
@@ -311,7 +314,7 @@ class PrivateFleet(FlowerFleet):
 
     def _none(self, cohort: Tensor) -> Upload:
         """Nothing came back."""
-        index = self.space.index(empty())
+        index = self.space.index(no_ids())
         dtype = self.contract.plan.torch_dtype
         rows = {
             t: torch.zeros(0, self.schema.tables[t].width, dtype=dtype) for t in self.space.tables
@@ -337,14 +340,14 @@ class PrivateFleet(FlowerFleet):
 
     def _hosts(self, cohort: Tensor) -> dict[str, list[int]]:
         """Which places of the cohort each node that is here hosts."""
-        here, hosts = set(self.post.nodes()), dict[str, list[int]]()
+        here, hosts = set(self.transport.nodes()), dict[str, list[int]]()
         for place, number in enumerate(cohort.tolist()):
-            name = self.registry.members[number].node
+            name = self.registry.clients[number].node
             if self.registry.nodes[name].address in here and name in self._peers:
                 hosts.setdefault(name, []).append(place)
         return hosts
 
-    def _whom(self, cohort: Tensor, node: str, places: list[int]) -> Letter:
+    def _whom(self, cohort: Tensor, node: str, places: list[int]) -> Message:
         """Which of its clients a node is asked for."""
         order = {client: i for i, client in enumerate(self.registry.nodes[node].clients)}
         names = [self._name(cohort, place) for place in places]
@@ -354,13 +357,13 @@ class PrivateFleet(FlowerFleet):
             "version": self.registry.nodes[node].version,
             "held": self.registry.nodes[node].held,
         }
-        return Letter("sum", facts, {})
+        return Message("sum", facts, {})
 
-    def _work(self, cohort: Tensor, node: str, places: list[int], start: Submodels) -> Letter:
+    def _work(self, cohort: Tensor, node: str, places: list[int], start: Submodels) -> Message:
         """What a node trains on: the rows it asked for."""
         letter = self._whom(cohort, node, places)
         exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
-        letter.parts |= parcel.write("model", each_once(start, places), exact)
+        letter.parts |= encode_submodels("model", distinct_rows(start, places), exact)
         return letter
 
     def _parties(self, nodes: list[str]) -> dict[int, str]:
@@ -376,7 +379,7 @@ class PrivateFleet(FlowerFleet):
         threshold = max(privacy.colluding + 2, ceil(count * privacy.threshold))
         sum_.facts = {
             "run": self.run,
-            "job": digest(self._fingerprint),
+            "contract": digest(self._fingerprint),
             "parties": {str(number): node for number, node in sum_.parties.items()},
             "threshold": threshold,
             "colluding": privacy.colluding,
@@ -391,7 +394,7 @@ class PrivateFleet(FlowerFleet):
         """Sends letters to nodes by name, and waits for their answers."""
         names = {self.registry.nodes[node].address: node for node in letters}
         sent = {self.registry.nodes[node].address: letter for node, letter in letters.items()}
-        found = self._exchange(sent, self.last.round if self.last else 0)
+        found = self._send_and_wait(sent, self.last.round if self.last else 0)
         answers: dict[str, bytes | str] = {node: "it did not answer in time" for node in letters}
         return answers | {names[address]: answer for address, answer in found.items()}
 
@@ -402,7 +405,7 @@ class SecretRound(FlowerRound):
 
     fleet: PrivateFleet
     union: Sum | None = None  # None: it failed, or there were too few nodes
-    ids: Tensor = field(default_factory=empty)  # of the union, in the space
+    ids: Tensor = field(default_factory=no_ids)  # of the union, in the space
     asked: dict[str, Tensor] = field(default_factory=dict)  # node → rows of the space
 
     def train(self, start: Submodels, sent: Submodels | None) -> Upload:

@@ -15,15 +15,20 @@ from fedrows.algorithm import Round
 from fedrows.client import train
 from fedrows.data.narrow import Narrowed, narrow
 from fedrows.errors import FedrowsError
-from fedrows.flower import parcel
-from fedrows.flower.node import ClientNode
-from fedrows.flower.parcel import Form
+from fedrows.flower.node.enrolled import StateLost
+from fedrows.flower.node.losses import losses
+from fedrows.flower.node.node import ClientNode
+from fedrows.flower.node.state import TaggedTensors
 from fedrows.flower.party import Inputs, Party, refuse
-from fedrows.flower.shard import Lost, losses
 from fedrows.flower.signing import own_key, read_peers
 from fedrows.flower.space import Space
-from fedrows.flower.state import Tagged, round_of
-from fedrows.flower.wire import Letter, ids_to_bytes, pack
+from fedrows.flower.wire.codings import ids_to_bytes
+from fedrows.flower.wire.message import Message, pack
+from fedrows.flower.wire.submodels import (
+    SubmodelLayout,
+    decode_submodels,
+)
+from fedrows.flower.wire.tags import round_of
 from fedrows.privacy.answers import Answers
 from fedrows.privacy.counting import values_of
 from fedrows.privacy.ring import Coding
@@ -51,7 +56,7 @@ class PrivateNode(ClientNode):
         tables = tuple(t for t in self.model.schema.tables if t not in self.data.local)
         self.space = Space(self.model.schema, tables)
 
-    def reply(self, letter: Letter) -> bytes:
+    def reply(self, letter: Message) -> bytes:
         if letter.kind != "sum":
             return super().reply(letter)
         folder = self.state.folder / "sums"
@@ -61,7 +66,7 @@ class PrivateNode(ClientNode):
         except FedrowsError as error:
             return pack(refuse(error))
 
-    def _inputs(self, letter: Letter) -> Inputs:
+    def _inputs(self, letter: Message) -> Inputs:
         if letter.facts["use"] == "heat":
             return Inputs(self._heat())
         if letter.facts["use"] == "union":
@@ -70,7 +75,7 @@ class PrivateNode(ClientNode):
             return Inputs(self.space.ids(index))
         return self._update(letter)
 
-    def _ended(self, letter: Letter, result: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
+    def _ended(self, letter: Message, result: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
         if letter.facts["use"] == "union":
             return {}, {"asked": self._answers(letter, result)}
         if letter.facts["use"] == "update":
@@ -86,17 +91,17 @@ class PrivateNode(ClientNode):
             found.index_add_(0, index.ids + self.space.first[table], index.spread(weights))
         return found.round().to(torch.int64).numpy().astype(np.uint64)
 
-    def _asked(self, letter: Letter) -> tuple[list[Any], Tensor]:
+    def _asked(self, letter: Message) -> tuple[list[Any], Tensor]:
         """The clients that a letter asks, by name and by their place in the shard."""
-        told = self._told(letter.facts["version"])
+        told = self._enrolled(letter.facts["version"])
         places = letter.facts["places"]
-        where = {name: i for i, name in enumerate(self._now.names)}
+        where = {name: i for i, name in enumerate(self._current.names)}
         names = [told.names[place] for place in places]
         if any(name not in where for name in names):
-            raise Lost
+            raise StateLost
         return names, torch.tensor([where[name] for name in names], dtype=torch.int64)
 
-    def _answers(self, letter: Letter, union: np.ndarray) -> bytes:
+    def _answers(self, letter: Message, union: np.ndarray) -> bytes:
         """Which rows of the union this node asks for; each client answers for itself."""
         names, position = self._asked(letter)
         stages = self.contract.privacy.stages
@@ -132,9 +137,9 @@ class PrivateNode(ClientNode):
             with np.load(self._round(name), allow_pickle=False) as file:
                 return Asked(file["union"], file["places"], file["wanted"])
         except (OSError, ValueError, KeyError):
-            raise Lost from None
+            raise StateLost from None
 
-    def _update(self, letter: Letter) -> Inputs:
+    def _update(self, letter: Message) -> Inputs:
         """Trains this node's clients, and adds up what they made."""
         facts = letter.facts
         asked = self._recalled(facts["union"])
@@ -163,15 +168,15 @@ class PrivateNode(ClientNode):
         return found
 
     def _trained(
-        self, letter: Letter, asked: Asked, names: list[Any], position: Tensor
+        self, letter: Message, asked: Asked, names: list[Any], position: Tensor
     ) -> tuple[Tensor, list[Tensor], list[float]]:
         """Σ of w·Δ over the union's rows and the dense tensors, and Σ of w, w·steps, w·loss."""
         facts, plan, space = letter.facts, self.contract.plan, self.space
         union = torch.from_numpy(asked.union)
         got = union[torch.from_numpy(np.flatnonzero(asked.wanted.any(0)))]
         exact = "float64" if plan.dtype == "float64" else "float32"
-        form = Form(space.index(got), self.model.schema, exact, plan.torch_dtype)
-        model = parcel.read("model", letter.parts, form)
+        form = SubmodelLayout(space.index(got), self.model.schema, exact, plan.torch_dtype)
+        model = decode_submodels("model", letter.parts, form)
         rows = {}
         for table in space.tables:
             held = self.data.index[table].select(position)
@@ -230,15 +235,15 @@ class PrivateNode(ClientNode):
     def _loss(self, some: Narrowed, start: Submodels) -> Tensor:
         """Each client's mean loss before it trained; 0 if losses are not reported."""
         count = len(some.clients)
-        if not self.contract.terms.report_loss:
+        if not self.contract.options.report_loss:
             return torch.zeros(count, dtype=torch.float64)
         return losses(self.model, some.local, start).double()
 
     # -- what was not opened --
 
     @property
-    def _held(self) -> Tagged:
-        return Tagged(self.state.folder / "held")
+    def _held(self) -> TaggedTensors:
+        return TaggedTensors(self.state.folder / "held")
 
     def _add_held(self, tag: int, union: Tensor, rows: Tensor) -> None:
         """Adds what was held back before to the rows that are sent now."""
@@ -252,7 +257,7 @@ class PrivateNode(ClientNode):
         """What went into a sum, until it is known what was opened."""
         return self.state.folder / "sums" / name / "sent.npz"
 
-    def _keep_back(self, letter: Letter, opened: np.ndarray) -> None:
+    def _keep_back(self, letter: Message, opened: np.ndarray) -> None:
         """Keeps for the next time what was not opened, or was beyond the range of a number."""
         facts, limit = letter.facts, letter.facts["range"]
         union = torch.from_numpy(self._recalled(facts["union"]).union)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fedrows.flower.wire import Letter, WireError, pack, unpack
+from fedrows.flower.wire.message import Message, WireError, pack, unpack
 from fedrows.privacy.protocol import ServerHalf
 
 R = TypeVar("R")
@@ -28,8 +28,8 @@ class Sum:
     parties: dict[int, str]  # number in the protocol → node
     facts: dict[str, Any]  # what both sides must know to take part
     name: str = field(default_factory=lambda: secrets.token_hex(16))
-    openings: Mapping[str, Letter] = field(default_factory=dict)  # what comes with the first phase
-    endings: dict[str, Letter] = field(default_factory=dict)  # what nodes said at the end
+    openings: Mapping[str, Message] = field(default_factory=dict)  # what comes with the first phase
+    endings: dict[str, Message] = field(default_factory=dict)  # what nodes said at the end
     bytes_down: int = 0
     bytes_up: int = 0
     phases: int = 0
@@ -47,14 +47,14 @@ def carry(sum_: Sum, half: ServerHalf[R], exchange: Exchange) -> R:
         for number, request in requests.items():
             node = sum_.parties[number]
             facts = {"sum": sum_.name, "phase": sum_.phases, "party": number}
-            facts |= {name: sum_.facts[name] for name in ("run", "job")}
+            facts |= {name: sum_.facts[name] for name in ("run", "contract")}
             parts = {"request": request}
             if sum_.phases == 0:
                 facts |= {"use": sum_.use, **sum_.facts}
                 if node in sum_.openings:
                     facts |= sum_.openings[node].facts
                     parts |= sum_.openings[node].parts
-            letters[node] = pack(Letter("sum", facts, parts))
+            letters[node] = pack(Message("sum", facts, parts))
         sum_.bytes_down += sum(map(len, letters.values()))
         replies = _replies(sum_, exchange(letters))
         sum_.phases += 1

@@ -1,6 +1,6 @@
 """What Flower starts on every node."""
 
 from fedrows.flower.apps import client_app
-from ratings.task import JOB
+from ratings.task import TASK
 
-app = client_app(JOB)
+app = client_app(TASK)

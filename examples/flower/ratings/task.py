@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrows import FederatedData, Hashed
-from fedrows.flower.job import Job
+from fedrows.flower.wire.contract import DeployedTask
 
 ITEMS = 2_048  # rows of the table; every item is hashed to one, so no list of items is shared
 
@@ -57,4 +57,4 @@ def model(data: FederatedData, seed: int) -> nn.Module:
     return Recommender(data.tables["item"])
 
 
-JOB = Job("ratings", shard, model, server)
+TASK = DeployedTask("ratings", shard, model, server)

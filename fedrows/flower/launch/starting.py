@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
-from fedrows.flower.control import Value, as_toml
-from fedrows.flower.processes import (
+from fedrows.flower.launch.certificates import Certificates
+from fedrows.flower.launch.control import Value, as_toml
+from fedrows.flower.launch.processes import (
     MARK,
     PORT_IN_USE,
-    Group,
     LaunchError,
+    ProcessGroup,
     end_marked,
     free_port,
     module,
     undisturbed,
 )
-from fedrows.flower.security import Security
-from fedrows.flower.superlink import CONTROL_FROM, THIS_MACHINE
-from fedrows.flower.supernode import LAST_ID
+from fedrows.flower.launch.superlink import CONTROL_FROM, THIS_MACHINE
+from fedrows.flower.launch.supernode import LAST_ID
 from fedrows.runs.signals import AskedToEnd, hearing_sigterm
 
 HOST = "127.0.0.1"
@@ -44,15 +44,15 @@ class NodeSpec:
 
 
 def begin_superlink(
-    group: Group,
+    group: ProcessGroup,
     home: Path,
     listen: tuple[str, int],
     database: Path,
-    security: Security | None,
+    security: Certificates | None,
     *,
     warm: bool = True,
     control_from: str = THIS_MACHINE,
-) -> Group:
+) -> ProcessGroup:
     """Starts a SuperLink and the executor of its ServerApps; `group` with both, not yet ready."""
     host, port = listen
     seldom = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}  # a run is begun once
@@ -73,27 +73,27 @@ def begin_superlink(
     if warm:
         words += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     _fresh(group.log(SUPERLINK), group.log(EXECUTOR))
-    leader = group.start(SUPERLINK, module("fedrows.flower.superlink", *words))
+    leader = group.start(SUPERLINK, module("fedrows.flower.launch.superlink", *words))
     if warm:
         near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         where = f"[{near}]:{port}" if ":" in near else f"{near}:{port}"
         words = ["--runtime-api-address", where, *trust, "--parent-pid", str(leader.pid)]
         words += ["--superexec-auth-secret-file", str(secret)]
-        group.start(EXECUTOR, module("fedrows.flower.warm", *words))
+        group.start(EXECUTOR, module("fedrows.flower.launch.warm_executor", *words))
     return group
 
 
 def begin_node(
     node: NodeSpec,
     superlink: str,
-    group: Group,
+    group: ProcessGroup,
     home: Path,
     *,
     ca: Path | None,
     key: Path | None,
     warm: bool = True,
     more: Sequence[str] = (),
-) -> Group:
+) -> ProcessGroup:
     """Starts a SuperNode and the executor of its apps; `group` with both, not yet ready.
 
     ca: the authority that vouches for the SuperLink; None speaks without TLS.
@@ -113,15 +113,17 @@ def begin_node(
     if known := re.findall(rf"{ACTIVE} (\d+)", _text(group.log(node.name))):
         group.environment = {**group.environment, LAST_ID: known[-1]}
     _fresh(group.log(node.name), group.log(app))
-    leader = group.start(node.name, module("fedrows.flower.supernode", *words))
+    leader = group.start(node.name, module("fedrows.flower.launch.supernode", *words))
     if warm:
         words = ["--runtime-api-address", f"{HOST}:{port}", "--insecure"]
         words += ["--parent-pid", str(leader.pid), "--superexec-auth-secret-file", str(secret)]
-        group.start(app, module("fedrows.flower.warm", *words))
+        group.start(app, module("fedrows.flower.launch.warm_executor", *words))
     return group
 
 
-def wait_for(group: Group, wanted: Mapping[str, str], timeout: float = START_SECONDS) -> bool:
+def wait_for(
+    group: ProcessGroup, wanted: Mapping[str, str], timeout: float = START_SECONDS
+) -> bool:
     """Waits for words in logs; False if a port was lost, an error if a process ended."""
     until = time.monotonic() + timeout
     left = dict(wanted)
@@ -142,7 +144,7 @@ def wait_for(group: Group, wanted: Mapping[str, str], timeout: float = START_SEC
     return True
 
 
-def _why(group: Group, name: str) -> str:
+def _why(group: ProcessGroup, name: str) -> str:
     """Why a process has ended, in a sentence."""
     text = _text(group.log(name))
     if "Failed to activate SuperNode" in text:
@@ -159,7 +161,7 @@ def _why(group: Group, name: str) -> str:
 
 
 def supervise(
-    group: Group, begin: Callable[[], None], look: Callable[[], str | None] = lambda: None
+    group: ProcessGroup, begin: Callable[[], None], look: Callable[[], str | None] = lambda: None
 ) -> int:
     """Starts a group and stays with it; 0 when asked to end, an error when one of it ends.
 

@@ -1,9 +1,10 @@
 """An executor that is warm: each task of Flower's is a fork of a process that has all imported.
 
 flwr starts a new Python per message, which takes seconds to import torch. This executor imports
-once, then forks: a ClientApp or ServerApp starts in milliseconds. `python -m fedrows.flower.warm`
-takes the options of flower-superexec that matter here. Where flwr's insides are not as expected
-it says so and becomes flower-superexec, which starts a process per task.
+once, then forks: a ClientApp or ServerApp starts in milliseconds.
+`python -m fedrows.flower.launch.warm_executor` takes the options of flower-superexec that matter
+here. Where flwr's insides are not as expected it says so and
+becomes flower-superexec, which starts a process per task.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedrows.flower.patience import shorten_pulls
-from fedrows.flower.pinned import APPS, pin_apps
-from fedrows.flower.processes import LaunchError
-from fedrows.flower.superlink import load_command, run_command
+from fedrows.flower.launch.patience import shorten_pulls
+from fedrows.flower.launch.pinned import APPS, pin_apps
+from fedrows.flower.launch.processes import LaunchError
+from fedrows.flower.launch.superlink import load_command, run_command
 
 READY = "fedrows: the executor is warm."
 PRELOADED = ("numpy", "torch", "fedrows", "fedrows.flower.apps")
@@ -174,7 +175,9 @@ def _report_killed(spec: Any, number: int) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("fedrows.flower.warm", description="A warm executor.")
+    parser = argparse.ArgumentParser(
+        "fedrows.flower.launch.warm_executor", description="A warm executor."
+    )
     parser.add_argument("--runtime-api-address", required=True)
     parser.add_argument("--insecure", action="store_true")
     parser.add_argument("--root-certificates")

@@ -1,6 +1,6 @@
 """An update is untrusted input: what is checked before it touches the model.
 
-A letter that cannot be read is refused whole, for one node wrote it. Of a letter that can, each
+A message that cannot be read is refused whole, for one node wrote it. Of a message that can, each
 client's update is refused or taken by itself.
 """
 
@@ -11,15 +11,19 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedrows.flower import parcel
-from fedrows.flower.parcel import Form
-from fedrows.flower.wire import Letter, WireError, ids_from_bytes, unpack
+from fedrows.flower.wire.codings import ids_from_bytes
+from fedrows.flower.wire.message import Message, WireError, unpack
+from fedrows.flower.wire.submodels import (
+    SubmodelLayout,
+    decode_submodels,
+    part_names,
+)
 from fedrows.rows.params import Submodels
 
 FACTOR = 100.0  # times the median: what no honest update is, if nobody names a bound
 
 
-class Refused(Exception):
+class UploadRefused(Exception):
     """Why an upload was dropped: a word for counting, and a sentence for the log."""
 
     def __init__(self, reason: str, sentence: str) -> None:
@@ -28,42 +32,42 @@ class Refused(Exception):
 
 
 def read_upload(
-    data: bytes, forms: Mapping[str, Form], tag: int, most_steps: int
-) -> tuple[Letter, dict[str, Submodels], Tensor]:
+    data: bytes, forms: Mapping[str, SubmodelLayout], tag: int, most_steps: int
+) -> tuple[Message, dict[str, Submodels], Tensor]:
     """What a node's clients made of a round: submodels by name, and the steps of each (K,)."""
     clients = next(iter(forms.values())).clients
     most = sum(form.most for form in forms.values()) + 64 * clients + 2**20
     if len(data) > most:
-        raise Refused("too large", f"{len(data)} bytes, where at most {most} can be right")
+        raise UploadRefused("too large", f"{len(data)} bytes, where at most {most} can be right")
     try:
-        letter = unpack(data, most)
+        message = unpack(data, most)
     except WireError as error:
-        raise Refused("unreadable", str(error)) from None
-    if letter.kind != "done":
-        raise Refused("unexpected", "a letter of another kind")
-    if letter.facts.get("tag") != tag:
-        raise Refused("stale", "an answer to another round, or to an earlier try of this one")
+        raise UploadRefused("unreadable", str(error)) from None
+    if message.kind != "trained":
+        raise UploadRefused("unexpected", "a message of another kind")
+    if message.facts.get("tag") != tag:
+        raise UploadRefused("stale", "an answer to another round, or to an earlier try of this one")
     known = {"steps", "losses"}
     for name, form in forms.items():
-        known |= parcel.names(name, form)
-    if odd := sorted(x for x in letter.parts.keys() - known if not x.startswith("changed/")):
-        raise Refused("unreadable", f"a part that nobody asked for ({odd[0][:40]!r})")
+        known |= part_names(name, form)
+    if odd := sorted(x for x in message.parts.keys() - known if not x.startswith("changed/")):
+        raise UploadRefused("unreadable", f"a part that nobody asked for ({odd[0][:40]!r})")
     try:
-        found = {name: parcel.read(name, letter.parts, form) for name, form in forms.items()}
+        found = {name: decode_submodels(name, message.parts, form) for name, form in forms.items()}
         sums = ids_from_bytes(
-            letter.parts.get("steps", b""), clients * (most_steps + 1) + 1, clients
+            message.parts.get("steps", b""), clients * (most_steps + 1) + 1, clients
         )
     except WireError as error:
-        raise Refused("wrong shape", str(error)) from None
+        raise UploadRefused("wrong shape", str(error)) from None
     if len(sums) != clients:
-        raise Refused("wrong shape", "steps of fewer clients than were asked")
+        raise UploadRefused("wrong shape", "steps of fewer clients than were asked")
     steps = torch.diff(sums, prepend=torch.zeros(1, dtype=torch.int64)) - 1
     if (steps > most_steps).any():
-        raise Refused("wrong shape", f"more local steps than {most_steps}")
-    return letter, found, steps.to(torch.float64)
+        raise UploadRefused("wrong shape", f"more local steps than {most_steps}")
+    return message, found, steps.to(torch.float64)
 
 
-def finite(found: Mapping[str, Submodels]) -> Tensor:
+def finite_clients(found: Mapping[str, Submodels]) -> Tensor:
     """Which clients sent nothing but finite numbers: (K,)."""
     good: Tensor | None = None
     for part in found.values():

@@ -1,4 +1,4 @@
-"""Letters on the wire: they come back whole, and nothing that is forged is believed."""
+"""Messages on the wire: they come back whole, and nothing that is forged is believed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrows.flower.wire import (
-    CODINGS,
-    VERSION,
-    Letter,
-    WireError,
-    ids_from_bytes,
-    ids_to_bytes,
-    numbers_from_bytes,
-    pack,
-    unpack,
-)
+from fedrows.flower.wire.codings import CODINGS, ids_from_bytes, ids_to_bytes, numbers_from_bytes
+from fedrows.flower.wire.message import VERSION, Message, WireError, pack, unpack
 
 ALL_CODINGS = ("float64", *CODINGS)
 whole = st.integers(-(2**63), 2**64 - 1)
@@ -34,10 +25,10 @@ facts = st.dictionaries(
     st.recursive(plain, lambda x: st.lists(x, max_size=3) | st.dictionaries(texts, x, max_size=3)),
     max_size=4,
 )
-letters = st.builds(
-    Letter, texts, facts, st.dictionaries(texts, st.binary(max_size=40), max_size=4)
+messages = st.builds(
+    Message, texts, facts, st.dictionaries(texts, st.binary(max_size=40), max_size=4)
 )
-EXAMPLE = pack(Letter("update", {"round": 3, "who": [1, 2]}, {"ids": b"\1\2", "rows": b"\0" * 9}))
+EXAMPLE = pack(Message("update", {"round": 3, "who": [1, 2]}, {"ids": b"\1\2", "rows": b"\0" * 9}))
 
 
 def reads_or_refuses(read: Callable[[], object]) -> None:
@@ -50,17 +41,17 @@ def reads_or_refuses(read: Callable[[], object]) -> None:
     assert "\n" not in said
 
 
-@given(letters)
-def test_a_letter_comes_back_whole(letter):
-    assert unpack(pack(letter)) == letter
+@given(messages)
+def test_a_message_comes_back_whole(message):
+    assert unpack(pack(message)) == message
 
 
-def test_the_bytes_of_a_letter_are_pinned():
+def test_the_bytes_of_a_message_are_pinned():
     """If this changes, VERSION has to."""
-    letter = Letter("hi", {"a": [1, "é"]}, {"x": b"\xff"})
+    message = Message("hi", {"a": [1, "é"]}, {"x": b"\xff"})
     expected = b"FROW\1\0\2\1\0\x0e\0\0\0" + b"hi" + '{"a":[1,"é"]}'.encode()
     assert VERSION == 1
-    assert pack(letter) == expected + b"\1\1\0\0\0x\xff"
+    assert pack(message) == expected + b"\1\1\0\0\0x\xff"
 
 
 def test_another_version_is_named_with_ours():
@@ -82,8 +73,8 @@ part = struct.Struct("<BI").pack
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "no letter"),
-        (b"GET / HTTP/1.1\r\n\r\n", "no letter"),
+        (b"", "no message"),
+        (b"GET / HTTP/1.1\r\n\r\n", "no message"),
         (b"FROW", "cut off or forged"),
         (EXAMPLE + b"\0", "followed by 1 bytes"),
         (EXAMPLE[:-1], "cut off or forged"),
@@ -113,42 +104,42 @@ part = struct.Struct("<BI").pack
     ],
     ids=lambda x: None if isinstance(x, str) else repr(x[:24]),
 )
-def test_a_forged_letter_is_refused(data, says):
+def test_a_forged_message_is_refused(data, says):
     with pytest.raises(WireError, match=says):
         unpack(data)
 
 
 def test_brackets_in_text_are_not_nesting():
-    letter = Letter("k", {"a": "[" * 50, "[{\\": '"[' * 50}, {})
-    assert unpack(pack(letter)) == letter
+    message = Message("k", {"a": "[" * 50, "[{\\": '"[' * 50}, {})
+    assert unpack(pack(message)) == message
 
 
-def test_a_letter_larger_than_is_taken():
+def test_a_message_larger_than_is_taken():
     assert unpack(EXAMPLE, most=len(EXAMPLE)).kind == "update"
     with pytest.raises(WireError, match=f"{len(EXAMPLE)} bytes, but at most {len(EXAMPLE) - 1}"):
         unpack(EXAMPLE, most=len(EXAMPLE) - 1)
 
 
 @pytest.mark.parametrize(
-    ("letter", "says"),
+    ("message", "says"),
     [
-        (Letter("k", {"a": float("nan")}, {}), "plain JSON"),
-        (Letter("k", {"a": {1, 2}}, {}), "plain JSON"),
-        (Letter("k", {"a": "x" * 2**20}, {}), "at most 1048576"),
-        (Letter("k", {"1": 0, 1: 0}, {}), "not valid JSON"),
-        (Letter("k", {"a": 2**64}, {}), "not valid JSON"),
-        (Letter("k" * 256, {}, {}), "256 bytes of 255"),
-        (Letter("\ud800", {}, {}), "half a character"),
-        (Letter("k", {"a": "\ud800"}, {}), "plain JSON"),
-        (Letter("k", {}, dict.fromkeys(map(str, range(2**16)), b"")), "65536 parts"),
+        (Message("k", {"a": float("nan")}, {}), "plain JSON"),
+        (Message("k", {"a": {1, 2}}, {}), "plain JSON"),
+        (Message("k", {"a": "x" * 2**20}, {}), "at most 1048576"),
+        (Message("k", {"1": 0, 1: 0}, {}), "not valid JSON"),
+        (Message("k", {"a": 2**64}, {}), "not valid JSON"),
+        (Message("k" * 256, {}, {}), "256 bytes of 255"),
+        (Message("\ud800", {}, {}), "half a character"),
+        (Message("k", {"a": "\ud800"}, {}), "plain JSON"),
+        (Message("k", {}, dict.fromkeys(map(str, range(2**16)), b"")), "65536 parts"),
     ],
 )
-def test_what_cannot_be_read_is_not_sent(letter, says):
+def test_what_cannot_be_read_is_not_sent(message, says):
     with pytest.raises(WireError, match=says):
-        pack(letter)
+        pack(message)
 
 
-def test_errors_do_not_repeat_what_a_letter_said():
+def test_errors_do_not_repeat_what_a_message_said():
     with pytest.raises(WireError) as caught:
         unpack(forged(b'{"secret": oops}'))
     assert "secret" not in str(caught.value)
@@ -161,9 +152,9 @@ def test_random_bytes_are_refused(data):
         reads_or_refuses(lambda whole=start + data: unpack(whole))
 
 
-@given(letters, st.data())
-def test_damaged_letters_are_refused(letter, draw):
-    data = pack(letter)
+@given(messages, st.data())
+def test_damaged_messages_are_refused(message, draw):
+    data = pack(message)
     with pytest.raises(WireError):
         unpack(data[: draw.draw(st.integers(0, len(data) - 1))])
     with pytest.raises(WireError):
@@ -178,11 +169,11 @@ def test_reading_takes_no_more_memory_than_was_sent():
     """Any two bytes of the lengths set to 255, and every decoder on every damaged input."""
     chance = random.Random(0)
     ids = ids_to_bytes(torch.arange(0, 3000, 3))
-    letter = pack(Letter("k", {"round": 1}, {"ids": ids, "rows": bytes(4000)}))
+    message = pack(Message("k", {"round": 1}, {"ids": ids, "rows": bytes(4000)}))
     tracemalloc.start()
     try:
         for _ in range(300):
-            damaged = bytearray(letter)
+            damaged = bytearray(message)
             start = chance.randrange(0, 40)
             damaged[start : start + 2] = b"\xff\xff"
             reads_or_refuses(lambda data=bytes(damaged): unpack(data))

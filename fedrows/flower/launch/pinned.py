@@ -12,7 +12,7 @@ import os
 import re
 from typing import Any
 
-from fedrows.flower.processes import LaunchError
+from fedrows.flower.launch.processes import LaunchError
 
 APPS = "FEDROWS_APPS"
 

@@ -1,6 +1,6 @@
 """A federation on this machine: a SuperLink and SuperNodes, started in order, taken down whole.
 
-    with Federation(folder, [NodeSpec("a", {"shard": "…"}), …]) as federation:
+    with LocalFederation(folder, [NodeSpec("a", {"shard": "…"}), …]) as federation:
         run = federation.submit(project, {"rounds": 5})
 
 Nodes are process groups: a SuperNode, its executor and its apps are killed, frozen and thawed as
@@ -19,10 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from fedrows.flower.control import FINISHED, Control, Value
-from fedrows.flower.processes import (
-    Group,
+from fedrows.flower.launch.certificates import Certificates
+from fedrows.flower.launch.control import FINISHED, ControlClient, Value
+from fedrows.flower.launch.processes import (
     LaunchError,
+    ProcessGroup,
     children,
     end_marked,
     environment,
@@ -30,8 +31,7 @@ from fedrows.flower.processes import (
     marked,
     undisturbed,
 )
-from fedrows.flower.security import Security
-from fedrows.flower.starting import (
+from fedrows.flower.launch.starting import (
     ACTIVE,
     EXECUTOR,
     HOST,
@@ -43,15 +43,15 @@ from fedrows.flower.starting import (
     begin_superlink,
     wait_for,
 )
-from fedrows.flower.supernode import POLL
-from fedrows.flower.warm import READY
+from fedrows.flower.launch.supernode import POLL
+from fedrows.flower.launch.warm_executor import READY
 
-__all__ = ["Federation", "LaunchError", "NodeSpec"]
+__all__ = ["LocalFederation", "LaunchError", "NodeSpec"]
 
 TRIES = 3  # ports may be lost between finding and using them
 
 
-class Federation:
+class LocalFederation:
     """A SuperLink and its nodes; as a context manager it leaves nothing running behind.
 
     security: with it, TLS, and nodes prove themselves by the keys of their names.
@@ -63,7 +63,7 @@ class Federation:
         self,
         folder: Path,
         nodes: Sequence[NodeSpec],
-        security: Security | None = None,
+        security: Certificates | None = None,
         warm: bool = True,
         poll: float = 0.25,
     ) -> None:
@@ -80,8 +80,8 @@ class Federation:
         self.logs = self.folder / "logs"
         self.port = 0
         self._poll = poll
-        self._link: Group | None = None
-        self._groups: dict[int, Group] = {}
+        self._link: ProcessGroup | None = None
+        self._groups: dict[int, ProcessGroup] = {}
 
     @property
     def address(self) -> str:
@@ -89,12 +89,12 @@ class Federation:
         return f"{HOST}:{self.port}"
 
     @property
-    def control(self) -> Control:
+    def control(self) -> ControlClient:
         """The operator's connection to the SuperLink."""
         ca = self.security.ca.absolute() if self.security else None
-        return Control(self.address, self.folder / "home" / "operator", ca, self.mark)
+        return ControlClient(self.address, self.folder / "home" / "operator", ca, self.mark)
 
-    def __enter__(self) -> Federation:
+    def __enter__(self) -> LocalFederation:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.start_superlink()
@@ -197,14 +197,14 @@ class Federation:
         self._groups[index] = begin_node(
             node,
             self.address,
-            Group(self.logs, environment(home, self.mark, **{POLL: str(self._poll)})),
+            ProcessGroup(self.logs, environment(home, self.mark, **{POLL: str(self._poll)})),
             home,
             ca=keys.ca if keys else None,
             key=keys.node_keys[node.name] if keys else None,
             warm=self.warm,
         )
 
-    def _node(self, index: int) -> Group:
+    def _node(self, index: int) -> ProcessGroup:
         if index not in self._groups:
             raise LaunchError(f"Node {self.nodes[index].name} is not running.")
         return self._groups[index]
@@ -219,7 +219,7 @@ class Federation:
         for _ in range(TRIES):
             self.port = self.port if again else free_port(HOST)
             self._link = begin_superlink(
-                Group(self.logs, environment(home, self.mark)),
+                ProcessGroup(self.logs, environment(home, self.mark)),
                 home,
                 (HOST, self.port),
                 self.folder / "superlink.db",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from fedrows.flower.control import FINISHED, ControlError, Value
+from fedrows.flower.launch.control import FINISHED, ControlError, Value
 from fedrows.runs.signals import hearing_sigterm
 
 OWN_FAULT = "ServerApp failed with exception: "
@@ -20,8 +20,8 @@ PATIENCE = 600.0  # seconds to wait for a SuperLink that is gone
 INTERRUPTED = 130
 
 
-class Operator(Protocol):
-    """What is needed of a `Control`."""
+class RunControl(Protocol):
+    """What is needed of a `ControlClient`."""
 
     def submit(self, project: Path, config: Mapping[str, Value]) -> int:
         """The id of a new run."""
@@ -33,8 +33,8 @@ class Operator(Protocol):
         """Ends a run."""
 
 
-def persist(
-    control: Operator,
+def submit_until_done(
+    control: RunControl,
     project: Path,
     config: Mapping[str, Value],
     retries: int,
@@ -73,7 +73,7 @@ def persist(
             raise
 
 
-def _outcome(control: Operator, run: int, every: float, patience: float) -> tuple[str, str]:
+def _outcome(control: RunControl, run: int, every: float, patience: float) -> tuple[str, str]:
     """The last status of a run and its details; a SuperLink that was away ends the run."""
     gone_since: float | None = None
     while True:

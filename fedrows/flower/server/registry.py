@@ -22,37 +22,38 @@ from torch import Tensor
 
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import placing
-from fedrows.flower.state import Name, empty
-from fedrows.flower.wire import Letter, WireError, ids_from_bytes, ids_to_bytes
+from fedrows.flower.wire.clients import ClientName, no_ids
+from fedrows.flower.wire.codings import ids_from_bytes
+from fedrows.flower.wire.message import Message, WireError
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.schema import Schema
 
 
 @dataclass
-class Member:
+class RegisteredClient:
     """One client, as it was registered."""
 
     node: str
-    name: Name
+    name: ClientName
     examples: int
     index: dict[str, Tensor]  # table → sorted ids
     accepted: int = 0  # the tag of the last round that counted
 
 
 @dataclass
-class Node:
+class RegisteredNode:
     """One node, as it was registered."""
 
     secret: str  # SHA-256 of what proves it is the same node again
-    clients: list[Name]  # in the order that messages count them by
+    clients: list[ClientName]  # in the order that messages count them by
     version: int = 1  # of that list and of its index sets
     address: int = 0  # Flower's id of it, 0 while that is not known
     held: int = 0  # the tag of the last secure sum that it was in
 
 
 @dataclass(frozen=True)
-class Limits:
+class EnrolmentLimits:
     """What a registration may ask for."""
 
     clients: int  # of one node
@@ -61,22 +62,22 @@ class Limits:
 
 @dataclass
 class Registry:
-    """All nodes and clients; `local` tables stay with the clients and are never told."""
+    """All nodes and clients; `local` tables stay with the clients and are never sent."""
 
     schema: Schema
     weighting: str
-    limits: Limits
+    limits: EnrolmentLimits
     local: frozenset[str] = frozenset()
-    nodes: dict[str, Node] = field(default_factory=dict)
-    members: list[Member] = field(default_factory=list)
+    nodes: dict[str, RegisteredNode] = field(default_factory=dict)
+    clients: list[RegisteredClient] = field(default_factory=list)
     version: int = 0  # grows with every change
-    told: bool = True  # whether nodes tell their clients' index sets
+    sets_known: bool = True  # whether nodes send their clients' index sets
 
     def __post_init__(self) -> None:
-        self._hosted: set[tuple[str, Name]] = set()
+        self._hosted: set[tuple[str, ClientName]] = set()
         self.weights = torch.empty(0, dtype=torch.float64)
-        self.heat = {t: Heat(empty(), empty().double(), 0.0) for t in self.tables}
-        self._count(self.members, 1)
+        self.heat = {t: Heat(no_ids(), no_ids().double(), 0.0) for t in self.tables}
+        self._count(self.clients, 1)
         self._renumber()
 
     @property
@@ -86,32 +87,34 @@ class Registry:
 
     def index(self, clients: Iterable[int]) -> dict[str, Index]:
         """The index sets of some clients, by their numbers."""
-        chosen = [self.members[number] for number in clients]
+        chosen = [self.clients[number] for number in clients]
         return {table: _index([one.index[table] for one in chosen]) for table in self.tables}
 
-    def register(self, address: int, version: int, letter: Letter) -> str:
+    def register(self, address: int, version: int, message: Message) -> str:
         """Takes in a node with its clients, new or back again; gives its name."""
-        name, secret = _word(letter.facts, "node"), _word(letter.facts, "secret")
+        name, secret = _word(message.facts, "node"), _word(message.facts, "secret")
         proof = hashlib.sha256(secret.encode()).hexdigest()
         known = self.nodes.get(name)
         if known is not None and not hmac.compare_digest(known.secret, proof):
             raise WireError(f"Node {name!r} is known under another secret: choose another name.")
-        clients = self._read(name, letter, "")
-        old = {one.name: one for one in self.members if one.node == name}
+        clients = self._read(name, message, "")
+        old = {one.name: one for one in self.clients if one.node == name}
         for one in clients:
             if one.name in old:
                 one.accepted = old[one.name].accepted
         held = known.held if known else 0
-        self.nodes[name] = Node(proof, [one.name for one in clients], version, address, held)
+        self.nodes[name] = RegisteredNode(
+            proof, [one.name for one in clients], version, address, held
+        )
         self._replace(name, clients)
         return name
 
-    def change(self, node: str, letter: Letter) -> None:
+    def change(self, node: str, message: Message) -> None:
         """Takes in what a node says has changed: who left, who came, whose data did."""
         mine = self.nodes[node]
-        left = _places(letter.facts.get("left", []), len(mine.clients))
-        moved = self._read(node, letter, "changed/")
-        members = {one.name: one for one in self.members if one.node == node}
+        left = _places(message.facts.get("left", []), len(mine.clients))
+        moved = self._read(node, message, "changed/")
+        members = {one.name: one for one in self.clients if one.node == node}
         for place in left:
             members.pop(mine.clients[place], None)
         for one in moved:
@@ -123,9 +126,9 @@ class Registry:
         mine.version += 1
         self._replace(node, [members[name] for name in mine.clients])
 
-    def _read(self, node: str, letter: Letter, prefix: str) -> list[Member]:
-        """The clients that a letter describes, checked."""
-        names = letter.facts.get("clients", [])
+    def _read(self, node: str, message: Message, prefix: str) -> list[RegisteredClient]:
+        """The clients that a message describes, checked."""
+        names = message.facts.get("clients", [])
         limit = self.limits
         if not isinstance(names, list) or len(names) > limit.clients:
             raise WireError(f"Node {node!r} names no list of at most {limit.clients} clients.")
@@ -134,12 +137,12 @@ class Registry:
         if len(set(names)) < len(names):
             raise WireError(f"Node {node!r} names a client twice.")
         if any(isinstance(n, str) and len(n) > 256 for n in names):
-            raise WireError(f"Node {node!r} names a client by more than 256 letters.")
+            raise WireError(f"Node {node!r} names a client by more than 256 messages.")
         for name in names:
             if any((other, name) in self._hosted for other in self.nodes if other != node):
                 raise WireError(f"Client {name!r} of node {node!r} is hosted by another node.")
         most = limit.examples
-        sums = ids_from_bytes(_get(letter, f"{prefix}examples"), most * len(names) + 1, len(names))
+        sums = ids_from_bytes(_get(message, f"{prefix}examples"), most * len(names) + 1, len(names))
         if len(sums) != len(names):
             raise WireError(f"Node {node!r} does not say how many examples each client has.")
         examples = torch.diff(sums, prepend=torch.zeros(1, dtype=torch.int64)).tolist()
@@ -148,46 +151,48 @@ class Registry:
                 f"Node {node!r} has a client with less than 1 or more than {most} examples."
             )
         index: dict[str, list[Tensor]] = {}
-        if not self.told:
-            index = {table: [empty()] * len(names) for table in self.tables}
-        for table in self.tables if self.told else ():
+        if not self.sets_known:
+            index = {table: [no_ids()] * len(names) for table in self.tables}
+        for table in self.tables if self.sets_known else ():
             rows = self.schema.tables[table].rows
             flat = ids_from_bytes(
-                _get(letter, f"{prefix}index/{table}"), rows * len(names), rows * len(names)
+                _get(message, f"{prefix}index/{table}"), rows * len(names), rows * len(names)
             )
             splits = torch.searchsorted(flat, torch.arange(len(names) + 1) * rows)
             ids = flat - torch.repeat_interleave(torch.arange(len(names)) * rows, splits.diff())
             index[table] = [part.clone() for part in ids.split(splits.diff().tolist())]
         return [
-            Member(node, name, examples[i], {table: its[i] for table, its in index.items()})
+            RegisteredClient(
+                node, name, examples[i], {table: its[i] for table, its in index.items()}
+            )
             for i, name in enumerate(names)
         ]
 
-    def _replace(self, node: str, clients: list[Member]) -> None:
+    def _replace(self, node: str, clients: list[RegisteredClient]) -> None:
         """Puts these clients in the place of those that the node had."""
-        before = [one for one in self.members if one.node == node]
+        before = [one for one in self.clients if one.node == node]
         now = {one.name: one for one in clients}
         self._count(before, -1)
         self._count(clients, 1)
         old = {one.name for one in before}
-        self.members = [
+        self.clients = [
             now.get(x.name, x) if x.node == node else x
-            for x in self.members
+            for x in self.clients
             if x.node != node or x.name in now
         ]
-        self.members += [one for one in clients if one.name not in old]
+        self.clients += [one for one in clients if one.name not in old]
         self.version += 1
         self._renumber()
 
     def sort(self) -> None:
         """Orders clients by name, as a simulation has them; only before the first round."""
-        self.members.sort(key=lambda one: (isinstance(one.name, str), one.name))
+        self.clients.sort(key=lambda one: (isinstance(one.name, str), one.name))
         self._renumber()
 
-    def _weight(self, one: Member) -> float:
+    def _weight(self, one: RegisteredClient) -> float:
         return float(one.examples) if self.weighting == "examples" else 1.0
 
-    def _count(self, members: list[Member], sign: int) -> None:
+    def _count(self, members: list[RegisteredClient], sign: int) -> None:
         """Adds some clients to the heat, or takes them away."""
         if not members:
             return
@@ -197,22 +202,22 @@ class Registry:
             self.heat[table] = heat.changed(index.ids, index.spread(weights), float(weights.sum()))
 
     def _renumber(self) -> None:
-        self._hosted = {(one.node, one.name) for one in self.members}
-        weights = [self._weight(one) for one in self.members]
+        self._hosted = {(one.node, one.name) for one in self.clients}
+        weights = [self._weight(one) for one in self.clients]
         self.weights = torch.tensor(weights, dtype=torch.float64)
 
     def accepted(self) -> Tensor:
         """The tag of the last round that counted, of every client: (N,)."""
-        return torch.tensor([one.accepted for one in self.members], dtype=torch.int64)
+        return torch.tensor([one.accepted for one in self.clients], dtype=torch.int64)
 
     def save(self, path: Path) -> None:
         """Writes nodes and clients into one file, whole or not at all."""
-        names = [[one.node, one.name, one.examples] for one in self.members]
+        names = [[one.node, one.name, one.examples] for one in self.clients]
         nodes = {name: vars(node) for name, node in self.nodes.items()}
         facts = {"members": names, "nodes": nodes, "version": self.version}
         tensors = {}
         for table in self.tables:
-            index = _index([one.index[table] for one in self.members])
+            index = _index([one.index[table] for one in self.clients])
             tensors[f"{table}/ids"], tensors[f"{table}/splits"] = index.ids, index.splits
         with placing(path) as part:
             part.write_bytes(safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
@@ -228,9 +233,11 @@ class Registry:
                     )
                     for table in self.tables
                 }
-            self.nodes = {name: Node(**its) for name, its in facts["nodes"].items()}
-            self.members = [
-                Member(node, name, examples, {table: parts[table][i] for table in self.tables})
+            self.nodes = {name: RegisteredNode(**its) for name, its in facts["nodes"].items()}
+            self.clients = [
+                RegisteredClient(
+                    node, name, examples, {table: parts[table][i] for table in self.tables}
+                )
                 for i, (node, name, examples) in enumerate(facts["members"])
             ]
             self.version = facts["version"]
@@ -241,41 +248,26 @@ class Registry:
         self.__post_init__()
 
 
-def describe(
-    names: Sequence[Name],
-    examples: Sequence[int],
-    index: Mapping[str, Index],
-    schema: Schema,
-    prefix: str = "",
-) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Some clients as facts and parts of a letter: what `Registry` reads."""
-    parts = {f"{prefix}examples": ids_to_bytes(torch.tensor(examples, dtype=torch.int64).cumsum(0))}
-    for table, its in index.items():
-        rows = schema.tables[table].rows
-        parts[f"{prefix}index/{table}"] = ids_to_bytes(its.ids + its.owner * rows)
-    return {"clients": list(names)}, parts
-
-
 def _index(sets: Sequence[Tensor]) -> Index:
     lengths = torch.tensor([len(ids) for ids in sets], dtype=torch.int64)
     splits = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    return Index(torch.cat([empty(), *sets]), splits)
+    return Index(torch.cat([no_ids(), *sets]), splits)
 
 
 def _word(facts: Mapping[str, Any], name: str) -> str:
     value = facts.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= 256:
-        raise WireError(f"The letter has no {name} of 1 to 256 letters.")
+        raise WireError(f"The message has no {name} of 1 to 256 messages.")
     return value
 
 
 def _places(value: Any, limit: int) -> set[int]:
     if not isinstance(value, list) or not all(type(x) is int and 0 <= x < limit for x in value):
-        raise WireError("The letter names clients that the node does not have.")
+        raise WireError("The message names clients that the node does not have.")
     return set(value)
 
 
-def _get(letter: Letter, name: str) -> bytes:
-    if name not in letter.parts:
-        raise WireError(f"The letter lacks the part {name!r}.")
-    return letter.parts[name]
+def _get(message: Message, name: str) -> bytes:
+    if name not in message.parts:
+        raise WireError(f"The message lacks the part {name!r}.")
+    return message.parts[name]

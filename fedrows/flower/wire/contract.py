@@ -1,8 +1,8 @@
 """What a server and its nodes agree on before the first message.
 
-Job       the user's own: where a node's data come from, which model learns from them
-Terms     how the deployment goes: time-outs, limits, what travels
-Contract  both, with the algorithm and the plan, as the run's configuration has them
+DeployedTask        the user's own: where a node's data come from, which model learns from them
+DeploymentOptions   how the deployment runs: time-outs, limits, how numbers travel
+Contract            both, with the algorithm and the plan, as the run's configuration has them
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
-from fedrows.flower.wire import VERSION
+from fedrows.flower.wire.message import VERSION
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.options import check, option, options
@@ -33,8 +33,8 @@ CLEAR = Privacy()
 
 
 @dataclass(frozen=True)
-class Job:
-    """A task in a deployment: `client_app(job)` and `server_app(job)` are its two sides."""
+class DeployedTask:
+    """A task in a deployment: `client_app(task)` and `server_app(task)` are its two sides."""
 
     name: str
     shard: Callable[[Mapping[str, Any]], FederatedData]  # on a node, from its --node-config
@@ -45,7 +45,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Terms:
+class DeploymentOptions:
     """How a deployed run goes, beside its plan."""
 
     timeout: float = option(120.0, "Seconds a round waits for answers.", above=0)
@@ -92,10 +92,10 @@ class Terms:
 class Contract:
     """All that both sides must have in common; made from the run's configuration."""
 
-    job: Job
+    task: DeployedTask
     plan: Plan
     algorithm: Algorithm
-    terms: Terms
+    options: DeploymentOptions
     privacy: Privacy = CLEAR
 
     @property
@@ -104,21 +104,21 @@ class Contract:
         return self.privacy.secret_sums
 
     def model(self, data: FederatedData) -> Model:
-        """The job's model, over some data."""
-        made = self.job.model(data, self.plan.seed)
+        """The task's model, over some data."""
+        made = self.task.model(data, self.plan.seed)
         return made if isinstance(made, Model) else Lifted(made, data)
 
     @cached_property
     def coding(self) -> str:
         """How an update's numbers travel."""
-        exact = self.plan.dtype == "float64" and self.terms.coding == "float32"
-        return "float64" if exact else self.terms.coding
+        exact = self.plan.dtype == "float64" and self.options.coding == "float32"
+        return "float64" if exact else self.options.coding
 
     def fingerprint(self, model: Model, data: FederatedData) -> str:
         """A short text that differs where two sides would not understand each other."""
         schema = model.schema
         facts = {
-            "job": self.job.name,
+            "contract": self.task.name,
             "wire": VERSION,
             "fedrows": __version__,
             "tables": {name: [its.rows, its.width] for name, its in schema.tables.items()},
@@ -148,7 +148,7 @@ def difference(mine: str, theirs: str) -> str:
     return "it is not the same"
 
 
-def contract(job: Job, config: Mapping[str, Any]) -> Contract:
+def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
     """The contract that a run's configuration spells out, by the names of the command line."""
     left = {name.replace("-", "_"): value for name, value in config.items()}
     known = {"out", "peers", *(item.name for item in options(Watching))}
@@ -156,15 +156,17 @@ def contract(job: Job, config: Mapping[str, Any]) -> Contract:
     of = catalogue.algorithm(name)
     if of.pooled:
         raise PlanError(f"algorithm is {name}, but that one needs all data in one place.")
-    own = {**of.deployed, **_mine(of, left)}
-    plan, terms = _mine(Plan, left), _mine(Terms, left)
-    privacy = Privacy.of(**_mine(Privacy, left))
-    if strange := sorted(x for x in left.keys() - known if not x.startswith(f"{job.name}_")):
+    own = {**of.deployed, **_options_of(of, left)}
+    plan, chosen = _options_of(Plan, left), _options_of(DeploymentOptions, left)
+    privacy = Privacy.of(**_options_of(Privacy, left))
+    if strange := sorted(x for x in left.keys() - known if not x.startswith(f"{task.name}_")):
         raise PlanError(
             f"{strange[0].replace('_', '-')} in the run's configuration is no option of the plan, "
             f"of {name} or of the deployment: leave it out."
         )
-    made = Contract(job, Plan(**{"device": "cpu", **plan}), of(**own), Terms(**terms), privacy)
+    made = Contract(
+        task, Plan(**{"device": "cpu", **plan}), of(**own), DeploymentOptions(**chosen), privacy
+    )
     if made.plan.tables != "memory":
         raise PlanError(
             f"tables is {made.plan.tables}, but a deployment keeps its tables in memory: leave it "
@@ -176,7 +178,7 @@ def contract(job: Job, config: Mapping[str, Any]) -> Contract:
 
 def _check_privacy(made: Contract) -> None:
     """Raises a PlanError if a deployment cannot be as private as it is asked to be."""
-    privacy, terms = made.privacy, made.terms
+    privacy, chosen = made.privacy, made.options
     if privacy.privacy in ("heat", "full"):
         raise PlanError(
             f"privacy is {privacy.privacy!r}, but deployments know clear and index: with heat "
@@ -188,14 +190,14 @@ def _check_privacy(made: Contract) -> None:
         raise PlanError(
             f"heat is {privacy.heat!r}, but over a network it is counted by secure sum."
         )
-    if terms.robust != "none" or terms.max_norm is not None:
-        name = "robust" if terms.robust != "none" else "max-norm"
+    if chosen.robust != "none" or chosen.max_norm is not None:
+        name = "robust" if chosen.robust != "none" else "max-norm"
         raise PlanError(
             f"{name} needs to see single updates, which secure sums hide: leave it out, or choose "
             "privacy clear."
         )
-    if terms.coding != "float32" or terms.row_cache:
-        name = "coding" if terms.coding != "float32" else "row-cache"
+    if chosen.coding != "float32" or chosen.row_cache:
+        name = "coding" if chosen.coding != "float32" else "row-cache"
         raise PlanError(f"{name} is for runs in the clear: leave it out, or choose privacy clear.")
     if not made.algorithm.summable:
         raise PlanError(
@@ -204,7 +206,7 @@ def _check_privacy(made: Contract) -> None:
         )
 
 
-def _mine(of: type, left: dict[str, Any]) -> dict[str, Any]:
+def _options_of(of: type, left: dict[str, Any]) -> dict[str, Any]:
     """What a configuration says for one dataclass; an empty text stands for nothing."""
     found = {}
     for item in options(of):

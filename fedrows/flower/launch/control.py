@@ -16,7 +16,7 @@ from typing import Any
 
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import reason
-from fedrows.flower.processes import environment
+from fedrows.flower.launch.processes import environment
 
 CONNECTION = "fedrows"
 FINISHED = "finished"
@@ -28,7 +28,7 @@ class ControlError(FedrowsError):
 
 
 @dataclass(frozen=True)
-class Control:
+class ControlClient:
     """An operator's connection to a SuperLink, with flwr's settings in a folder of its own."""
 
     address: str

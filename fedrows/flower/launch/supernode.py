@@ -1,7 +1,8 @@
 """flower-supernode that looks for messages as often as we say; flwr's own wait is fixed at 3 s.
 
-`python -m fedrows.flower.supernode` takes flower-supernode's options; FEDROWS_NODE_POLL has the
-seconds between two looks. Where flwr is not built as expected it keeps its own wait, and says so.
+`python -m fedrows.flower.launch.supernode` takes flower-supernode's options. FEDROWS_NODE_POLL has
+the seconds between two looks. Where flwr is not built as expected it keeps its own wait, and says
+so.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fedrows.flower.patience import shorten_pulls, shorten_retries
-from fedrows.flower.processes import PORT_IN_USE, LaunchError, check_port, end_with_parent
-from fedrows.flower.superlink import _value, run_command
+from fedrows.flower.launch.patience import shorten_pulls, shorten_retries
+from fedrows.flower.launch.processes import PORT_IN_USE, LaunchError, check_port, end_with_parent
+from fedrows.flower.launch.superlink import _value, run_command
 
 POLL = "FEDROWS_NODE_POLL"
 LAST_ID = "FEDROWS_NODE_LAST_ID"

@@ -1,7 +1,7 @@
 """What a node keeps on its disk: who it is, and what its clients remember between rounds.
 
     node.json                         its name, and the secret that proves it is the same node
-    RUN/told/VERSION.safetensors      what the server has been told of its clients
+    RUN/enrolled/VERSION.safetensors  the clients that the server knows of
     RUN/cache/TAG.safetensors         the rows that it has of the model
     RUN/clients/KEY/TAG.safetensors   control variates, error feedback, rows that never leave
 
@@ -23,13 +23,12 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import as_json, placing, reason, write_whole
+from fedrows.flower.wire.clients import ClientName
 
-Name = int | str  # what a node calls a client
 NODE, REFUSED = "node.json", "refused.txt"
 
 
@@ -70,33 +69,33 @@ class NodeState:
     def of_run(self, run: object) -> NodeState:
         """The part that belongs to one run of a server."""
         if not isinstance(run, str) or not re.fullmatch("[0-9a-f]{16}", run):
-            raise FedrowsError("The server's letter does not say which run it belongs to.")
+            raise FedrowsError("The server's message does not say which run it belongs to.")
         return NodeState(self.folder / run)
 
     def refuse(self, why: str) -> None:
         """Leaves a sentence for whoever started this node."""
         write_whole(self.folder / REFUSED, why.encode() + b"\n")
 
-    def of(self, client: Name) -> Tagged:
+    def of(self, client: ClientName) -> TaggedTensors:
         """What one client remembers."""
-        return Tagged(self.folder / "clients" / _key(client))
+        return TaggedTensors(self.folder / "clients" / _key(client))
 
-    def answers(self, client: Name, table: str) -> Path:
+    def answers(self, client: ClientName, table: str) -> Path:
         """Where a client's permanent answers lie; they outlive every run."""
         return self.folder / "answers" / _key(client) / f"{_key(table)}.npz"
 
     @property
-    def cache(self) -> Tagged:
+    def cache(self) -> TaggedTensors:
         """The rows that the node has of the model."""
-        return Tagged(self.folder / "cache")
+        return TaggedTensors(self.folder / "cache")
 
     @property
-    def told(self) -> Tagged:
-        """What the server has been told, by the version of it."""
-        return Tagged(self.folder / "told")
+    def enrolled(self) -> TaggedTensors:
+        """The clients that the server knows of, by the version of the list."""
+        return TaggedTensors(self.folder / "enrolled")
 
 
-class Tagged:
+class TaggedTensors:
     """Tensors under tags, a file each; one of them counts."""
 
     def __init__(self, folder: Path) -> None:
@@ -137,20 +136,5 @@ class Tagged:
         return self.folder / f"{tag >> 31:08d}-{tag & (2**31 - 1):08x}.safetensors"
 
 
-def _key(name: Name) -> str:
+def _key(name: ClientName) -> str:
     return hashlib.sha256(json.dumps(name).encode()).hexdigest()[:32]
-
-
-def tag_of(round_: int) -> int:
-    """A new tag for a try of a round: nobody can guess it, and no other try has it."""
-    return (round_ << 31) | secrets.randbits(31) or 1
-
-
-def round_of(tag: int) -> int:
-    """The round that a tag is of."""
-    return tag >> 31
-
-
-def empty() -> Tensor:
-    """No ids."""
-    return torch.empty(0, dtype=torch.int64)

@@ -34,7 +34,7 @@ class LaunchError(FedrowsError):
 def environment(home: Path, mark: str, **more: str) -> dict[str, str]:
     """The environment of a Flower process: no telemetry, no update check, a home of its own."""
     beside = str(Path(sys.executable).parent)
-    package = str(Path(__file__).parents[2])  # a source tree need not be installed
+    package = str(Path(__file__).parents[3])  # a source tree need not be installed
     fixed = {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -75,7 +75,7 @@ def check_port(host: str, port: int) -> None:
             ) from None
 
 
-class Group:
+class ProcessGroup:
     """Processes that live and die together; each writes its own log file."""
 
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:

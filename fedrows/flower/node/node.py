@@ -1,12 +1,12 @@
-"""A node: the clients of one organisation or device, answering the server's letters.
+"""A node: it hosts the clients of one organisation or device, and answers the server's messages.
 
-    hello → here      who the node is, its clients, their index sets
-    train → done      what some clients made of their rows, what has changed since they were told of
-          → lost      the node no longer has what the server thinks it has: say hello again
-    any   → refused   the two do not speak of the same model
+    enrol → enrolled     who the node is, its clients, their index sets
+    train → trained      updates of some clients, and how the clients have changed since enrolment
+          → state-lost   the node no longer has what the server counts on: enrol it again
+    any   → refused      the two sides do not have the same contract
 
-Every answer is worked out from the letter, the shard and the state folder alone, so it does not
-matter whether one process answers all letters or each letter has a process of its own.
+Every answer follows from the message, the shard and the state folder alone. So one process may
+answer all messages, or each message may have a process of its own.
 """
 
 from __future__ import annotations
@@ -23,21 +23,33 @@ from torch import Tensor
 from fedrows.algorithm import Round
 from fedrows.client import train
 from fedrows.data.federation import FederatedData
-from fedrows.flower import parcel
-from fedrows.flower.job import Contract, difference, digest
-from fedrows.flower.memory import Memory, overlay, recall, store
-from fedrows.flower.parcel import Form
-from fedrows.flower.registry import describe
-from fedrows.flower.shard import Lost, Told, changes, losses, matching, present
-from fedrows.flower.state import NodeState, empty, round_of
-from fedrows.flower.wire import Letter, WireError, ids_from_bytes, ids_to_bytes, pack, unpack
+from fedrows.flower.node.client_memory import Memory, overlay, recall, store
+from fedrows.flower.node.enrolled import (
+    EnrolledClients,
+    StateLost,
+    changes_since,
+    current_clients,
+    fit_to_enrolled,
+)
+from fedrows.flower.node.losses import losses
+from fedrows.flower.node.state import NodeState
+from fedrows.flower.wire.clients import describe_clients, no_ids
+from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes
+from fedrows.flower.wire.contract import Contract, difference, digest
+from fedrows.flower.wire.message import Message, WireError, pack, unpack
+from fedrows.flower.wire.submodels import (
+    SubmodelLayout,
+    decode_submodels,
+    encode_submodels,
+)
+from fedrows.flower.wire.tags import round_of
 from fedrows.model import Model
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels, index_select
 
 
 class ClientNode:
-    """Answers letters for the clients of one shard."""
+    """Answers messages for the clients of one shard."""
 
     def __init__(
         self, contract: Contract, data: FederatedData, state: NodeState, name: str | None = None
@@ -49,25 +61,25 @@ class ClientNode:
         self.model: Model = contract.model(self.data)
         self._fingerprint = contract.fingerprint(self.model, self.data)
 
-    def answer(self, message: bytes) -> bytes:
-        """The answer to one letter."""
-        letter = unpack(message)
-        theirs = letter.facts.get("job")
-        self.state = self._home.of_run(letter.facts.get("run"))
-        if letter.kind == "hello" and theirs != self._fingerprint:
+    def answer(self, request: bytes) -> bytes:
+        """The answer to one message."""
+        message = unpack(request)
+        theirs = message.facts.get("contract")
+        self.state = self._home.of_run(message.facts.get("run"))
+        if message.kind == "enrol" and theirs != self._fingerprint:
             return self._refused(difference(str(theirs), self._fingerprint))
-        if letter.kind == "hello":
-            return self._here(letter)
+        if message.kind == "enrol":
+            return self._here(message)
         if theirs != digest(self._fingerprint):
-            return pack(Letter("lost", {"node": self.name}, {}))
+            return pack(Message("state-lost", {"node": self.name}, {}))
         try:
-            return self.reply(letter)
-        except Lost:
-            return pack(Letter("lost", {"node": self.name}, {}))
+            return self.reply(message)
+        except StateLost:
+            return pack(Message("state-lost", {"node": self.name}, {}))
 
-    def reply(self, letter: Letter) -> bytes:
-        """The answer to a letter that is not the first."""
-        return self._train(letter)
+    def reply(self, message: Message) -> bytes:
+        """The answer to a message that is not the first."""
+        return self._train(message)
 
     def _refused(self, why: str) -> bytes:
         sentence = (
@@ -75,48 +87,52 @@ class ClientNode:
             "Use the same fedrows, model and vocabulary on both sides."
         )
         self._home.refuse(sentence)
-        return pack(Letter("refused", {"node": self.name, "why": sentence}, {}))
+        return pack(Message("refused", {"node": self.name, "why": sentence}, {}))
 
-    def _here(self, letter: Letter) -> bytes:
-        now = self._now
-        self._tell(now, letter.facts["version"])
-        told = {} if self.contract.secret else now.index
-        facts, parts = describe(now.names, now.examples, told, self.model.schema)
+    def _here(self, message: Message) -> bytes:
+        current = self._current
+        self._remember(current, message.facts["version"])
+        enrolled = {} if self.contract.secret else current.index
+        facts, parts = describe_clients(
+            current.names, current.examples, enrolled, self.model.schema
+        )
         facts |= {"node": self.name, "secret": self._secret}
-        return pack(Letter("here", facts, parts))
+        return pack(Message("enrolled", facts, parts))
 
     @cached_property
-    def _now(self) -> Told:
-        return present(self.data)
+    def _current(self) -> EnrolledClients:
+        return current_clients(self.data)
 
-    def _tell(self, told: Told, version: int) -> None:
-        tensors = {"examples": torch.tensor(told.examples, dtype=torch.int64)}
-        for table, its in told.index.items():
+    def _remember(self, enrolled: EnrolledClients, version: int) -> None:
+        tensors = {"examples": torch.tensor(enrolled.examples, dtype=torch.int64)}
+        for table, its in enrolled.index.items():
             tensors[f"{table}/ids"], tensors[f"{table}/splits"] = its.ids, its.splits
-        self.state.told.put(version, tensors, names=told.names)
+        self.state.enrolled.put(version, tensors, names=enrolled.names)
 
-    def _told(self, version: int) -> Told:
-        """What the server has been told as of a version."""
-        found = self.state.told.settle(version)
-        names = self.state.told.facts(version, "names")
+    def _enrolled(self, version: int) -> EnrolledClients:
+        """What the server has been enrolled as of a version."""
+        found = self.state.enrolled.settle(version)
+        names = self.state.enrolled.facts(version, "names")
         if found is None or names is None:
-            raise Lost
+            raise StateLost
         index = {
             table: Index(found[f"{table}/ids"], found[f"{table}/splits"])
-            for table in self._now.index
+            for table in self._current.index
         }
-        return Told(names, found["examples"].tolist(), index)
+        return EnrolledClients(names, found["examples"].tolist(), index)
 
-    def _train(self, letter: Letter) -> bytes:
+    def _train(self, message: Message) -> bytes:
         contract, local = self.contract, self.data.local
-        tag, version = letter.facts["tag"], letter.facts["version"]
-        told = self._told(version)
-        places = ids_from_bytes(letter.parts["places"], len(told.names), len(told.names))
-        asked = told.select(places.tolist())
-        numbers = torch.tensor(_plain(letter.parts["numbers"], len(places)))
-        accepted = _plain(letter.parts["accepted"], len(places))
-        here, position = matching(self.data, self._now, asked)
-        download = self._download(letter, asked.index)
+        tag, version = message.facts["tag"], message.facts["version"]
+        enrolled = self._enrolled(version)
+        positions = ids_from_bytes(
+            message.parts["positions"], len(enrolled.names), len(enrolled.names)
+        )
+        asked = enrolled.select(positions.tolist())
+        numbers = torch.tensor(_plain(message.parts["numbers"], len(positions)))
+        accepted = _plain(message.parts["accepted"], len(positions))
+        here, position = fit_to_enrolled(self.data, self._current, asked)
+        download = self._download(message, asked.index)
         memories = [
             self.state.of(name).settle(its) or {}
             for name, its in zip(asked.names, accepted, strict=True)
@@ -128,7 +144,7 @@ class ClientNode:
         number = round_of(tag)
         facts = Round(number, contract.plan.lr_at(number), len(numbers), 0.0, numbers)
         parts = {}
-        if contract.terms.report_loss:
+        if contract.options.report_loss:
             found = losses(self.model, here, start)
             parts["losses"] = found.to(torch.float32).numpy().tobytes()
         here = replace(here, clients=numbers)
@@ -146,48 +162,50 @@ class ClientNode:
         for client, memory in zip(asked.names, after, strict=True):
             if memory:
                 self.state.of(client).put(tag, memory)
-        said, more = self._changes(told, version)
-        return pack(Letter("done", {"tag": tag, **said}, parts | more))
+        said, more = self._changes(enrolled, version)
+        return pack(Message("trained", {"tag": tag, **said}, parts | more))
 
-    def _changes(self, told: Told, version: int) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """What the server should be told of since it last was, as facts and parts."""
-        found = changes(told, self._now)
+    def _changes(
+        self, enrolled: EnrolledClients, version: int
+    ) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """What the server should be enrolled of since it last was, as facts and parts."""
+        found = changes_since(enrolled, self._current)
         if found is None:
             return {}, {}
-        self._tell(found.after, version + 1)
+        self._remember(found.after, version + 1)
         moved = found.moved
-        facts, parts = describe(
+        facts, parts = describe_clients(
             moved.names, moved.examples, moved.index, self.model.schema, "changed/"
         )
         return {**facts, "left": found.left, "changes": True}, parts
 
-    def _download(self, letter: Letter, index: Mapping[str, Index]) -> dict[str, Submodels]:
+    def _download(self, message: Message, index: Mapping[str, Index]) -> dict[str, Submodels]:
         """What the server sent, over the union of the clients' rows; known rows filled in."""
         union = {table: _union(its) for table, its in index.items()}
         exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
-        form = Form(union, self.model.schema, exact, self.contract.plan.torch_dtype)
+        form = SubmodelLayout(union, self.model.schema, exact, self.contract.plan.torch_dtype)
         found = {
-            name: parcel.read(name, letter.parts, form)
+            name: decode_submodels(name, message.parts, form)
             for name in ("model", "sent")
-            if any(part.startswith((f"{name}/", f"{name}.")) for part in letter.parts)
+            if any(part.startswith((f"{name}/", f"{name}.")) for part in message.parts)
         }
-        if self.contract.terms.row_cache:
-            self._fill(found["model"], letter)
+        if self.contract.options.row_cache:
+            self._fill(found["model"], message)
         return found
 
-    def _fill(self, model: Submodels, letter: Letter) -> None:
+    def _fill(self, model: Submodels, message: Message) -> None:
         """Takes the rows that were not sent again from the cache, and caches those that were."""
-        base = letter.facts["base"]
+        base = message.facts["base"]
         cache = self.state.cache.settle(base) if base else {}
         if cache is None:
-            raise Lost
+            raise StateLost
         for table, rows in model.rows.items():
             ids = model.index[table].ids
-            same = ids_from_bytes(letter.parts[f"same/{table}"], len(ids), len(ids))
-            had, values = cache.get(f"{table}/ids", empty()), cache.get(table, rows[:0])
+            same = ids_from_bytes(message.parts[f"same/{table}"], len(ids), len(ids))
+            had, values = cache.get(f"{table}/ids", no_ids()), cache.get(table, rows[:0])
             place = torch.searchsorted(had, ids[same]).clamp_(max=max(len(had) - 1, 0))
             if len(same) and (not len(had) or not torch.equal(had[place], ids[same])):
-                raise Lost
+                raise StateLost
             if len(same):
                 rows[same] = values[place]
             every = torch.unique(torch.cat([had, ids]))
@@ -195,7 +213,7 @@ class ClientNode:
             now[torch.searchsorted(every, had)] = values
             now[torch.searchsorted(every, ids)] = rows
             cache[f"{table}/ids"], cache[table] = every, now
-        self.state.cache.put(letter.facts["tag"], cache)
+        self.state.cache.put(message.facts["tag"], cache)
 
     def _upload(
         self,
@@ -208,11 +226,13 @@ class ClientNode:
         """Submodels as parts; what a coarse coding rounds off is kept for the next time."""
         coding = self.contract.coding
         if coding not in ("float16", "int8"):
-            return parcel.write(name, found, coding)
+            return encode_submodels(name, found, coding)
         rest = self._recall(f"rest/{name}", memories, found.index)
-        parts = parcel.write(name, found.map(_with_rest, rest), coding, tag)
-        form = Form(found.index, self.model.schema, coding, self.contract.plan.torch_dtype)
-        arrived = parcel.read(name, parts, form)
+        parts = encode_submodels(name, found.map(_with_rest, rest), coding, tag)
+        form = SubmodelLayout(
+            found.index, self.model.schema, coding, self.contract.plan.torch_dtype
+        )
+        arrived = decode_submodels(name, parts, form)
         left = found.map(lambda own, old, gone: own + old - gone, rest, arrived)
         store(f"rest/{name}", left, after)
         return parts
@@ -250,7 +270,7 @@ def _with_rest(update: Tensor, rest: Tensor) -> Tensor:
 def _plain(data: bytes, count: int) -> list[int]:
     """Whole numbers that need not be sorted, eight bytes each."""
     if len(data) != 8 * count:
-        raise WireError("A list of numbers in the letter has the wrong length.")
+        raise WireError("A list of numbers in the message has the wrong length.")
     return [int(x) for x in np.frombuffer(data, dtype="<i8")]
 
 

@@ -3,7 +3,8 @@
 flwr 1.41 serves everything on one port, and only nodes prove who they are there. Whoever reaches
 the port could otherwise submit an app, admit a node's key, or take the ServerApp's work. The gate
 lets requests for anything but the nodes' own paths pass only from networks the operator names,
-this machine by default. `python -m fedrows.flower.superlink` takes flower-superlink's options.
+this machine by default. `python -m fedrows.flower.launch.superlink` takes the options of
+flower-superlink.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from importlib.metadata import entry_points
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
-from fedrows.flower.processes import PORT_IN_USE, LaunchError, check_port, end_with_parent
+from fedrows.flower.launch.processes import PORT_IN_USE, LaunchError, check_port, end_with_parent
 
 CONTROL_FROM = "FEDROWS_CONTROL_FROM"
 THIS_MACHINE = "127.0.0.0/8,::1/128"

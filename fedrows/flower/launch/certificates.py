@@ -32,12 +32,12 @@ HERE = ("localhost", "127.0.0.1", "::1")  # the executor and `fedrows deploy run
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
-class SecurityError(FedrowsError):
+class CertificateError(FedrowsError):
     """A certificate or key that is missing, in the way, or of the wrong kind."""
 
 
 @dataclass(frozen=True)
-class Security:
+class Certificates:
     """The files of a federation with TLS and node keys; node_keys: private key by node name."""
 
     ca: Path
@@ -91,7 +91,7 @@ def make_node_key(folder: Path, name: str) -> Path:
     """A node's new private key; its public half lies beside it, named .pub, to be admitted."""
     _, serialization, _, ec, _ = _cryptography()
     if not NAME.fullmatch(name):
-        raise SecurityError(
+        raise CertificateError(
             f"{name!r} cannot be a node's name: use up to 63 letters, digits, dots, dashes and "
             "underscores, a letter or digit first."
         )
@@ -112,26 +112,26 @@ def make_node_key(folder: Path, name: str) -> Path:
     return key
 
 
-def open_security(folder: Path, nodes: Iterable[str] = ()) -> Security:
+def open_certificates(folder: Path, nodes: Iterable[str] = ()) -> Certificates:
     """The files of a folder that `fedrows deploy keys` has written, checked to be there."""
     keys = {name: folder / NODES / f"{name}.key" for name in nodes}
-    found = Security(folder / CA, folder / SERVER, folder / SERVER_KEY, keys)
+    found = Certificates(folder / CA, folder / SERVER, folder / SERVER_KEY, keys)
     for path in (found.ca, found.certificate, found.key, *keys.values()):
         check_file(path, "Make it with `fedrows deploy keys`, or name the folder that has it")
     return found
 
 
 def check_file(path: Path, advice: str) -> None:
-    """Raises a SecurityError unless `path` is a file that can be read."""
+    """Raises a CertificateError unless `path` is a file that can be read."""
     try:
         with path.open("rb"):
             pass
     except OSError as error:
-        raise SecurityError(f"{path} cannot be read ({reason(error)}). {advice}.") from None
+        raise CertificateError(f"{path} cannot be read ({reason(error)}). {advice}.") from None
 
 
 def check_node_key(path: Path) -> None:
-    """Raises a SecurityError unless `path` is the private key of a node."""
+    """Raises a CertificateError unless `path` is the private key of a node."""
     _, serialization, _, ec, wrong = _cryptography()
     check_file(path, "Make it with `fedrows deploy keys`, or name the right file")
     try:
@@ -139,7 +139,7 @@ def check_node_key(path: Path) -> None:
     except (ValueError, TypeError, wrong):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise SecurityError(
+        raise CertificateError(
             f"{path} is not a node's private key: make one with `fedrows deploy keys`."
         )
 
@@ -153,13 +153,13 @@ def hosts_of(certificate: Path) -> list[str]:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """A certificate, or a SecurityError that names its file."""
+    """A certificate, or a CertificateError that names its file."""
     x509, *_ = _cryptography()
     check_file(path, "Make it with `fedrows deploy keys`")
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except ValueError:
-        raise SecurityError(f"{path} is not a certificate in PEM form.") from None
+        raise CertificateError(f"{path} is not a certificate in PEM form.") from None
 
 
 def _read_key(path: Path) -> EllipticCurvePrivateKey:
@@ -170,7 +170,9 @@ def _read_key(path: Path) -> EllipticCurvePrivateKey:
     except (ValueError, TypeError):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise SecurityError(f"{path} is not a private key that `fedrows deploy keys` has written.")
+        raise CertificateError(
+            f"{path} is not a private key that `fedrows deploy keys` has written."
+        )
     return key
 
 
@@ -212,7 +214,7 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not re.fullmatch(r"(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", host):
-        raise SecurityError(
+        raise CertificateError(
             f"{host!r} is neither a host name nor an address: name what nodes will connect to, "
             "without a port."
         )
@@ -222,7 +224,7 @@ def _general_name(host: str) -> x509.GeneralName:
 def _check_free(*paths: Path) -> None:
     for path in paths:
         if path.exists():
-            raise SecurityError(
+            raise CertificateError(
                 f"{path} exists already and is not overwritten: move it away first, or leave it."
             )
 
@@ -251,7 +253,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         _check_free(path)
         raise
     except OSError as error:
-        raise SecurityError(f"{path} cannot be written ({reason(error)}).") from None
+        raise CertificateError(f"{path} cannot be written ({reason(error)}).") from None
 
 
 def _cryptography():  # type: ignore[no-untyped-def]
@@ -262,7 +264,7 @@ def _cryptography():  # type: ignore[no-untyped-def]
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
-        raise SecurityError(
+        raise CertificateError(
             "Keys and certificates need the package cryptography: install fedrows[flower]."
         ) from None
     return x509, serialization, hashes, ec, UnsupportedAlgorithm

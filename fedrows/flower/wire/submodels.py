@@ -1,4 +1,4 @@
-"""Submodels as parts of a letter: rows that are all zero stay at home.
+"""Submodels as parts of a message: rows that are all zero stay at home.
 
     NAME/TABLE/at     which entries of the index are sent, if not all of them
     NAME/TABLE        their rows
@@ -16,14 +16,14 @@ from math import prod
 
 import torch
 
-from fedrows.flower.wire import (
-    WireError,
+from fedrows.flower.wire.codings import (
     ids_from_bytes,
     ids_to_bytes,
     numbers_from_bytes,
     numbers_size,
     numbers_to_bytes,
 )
+from fedrows.flower.wire.message import WireError
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 from fedrows.rows.schema import Schema
@@ -31,7 +31,7 @@ from fedrows.seeds import WIRE, key
 
 
 @dataclass(frozen=True)
-class Form:
+class SubmodelLayout:
     """What submodels look like: which rows of which tables, and how numbers are coded."""
 
     index: Mapping[str, Index]
@@ -61,8 +61,8 @@ class Form:
         return size + sum(5 * shape[0] for shape in rows.values())
 
 
-def write(name: str, found: Submodels, coding: str, salt: int = 0) -> dict[str, bytes]:
-    """Submodels as parts; `salt` tells one letter's rounding from another's."""
+def encode_submodels(name: str, found: Submodels, coding: str, salt: int = 0) -> dict[str, bytes]:
+    """Submodels as parts; `salt` tells one message's rounding from another's."""
     parts = {}
     for place, (table, rows) in enumerate(found.rows.items()):
         at = rows.ne(0).any(1).nonzero().view(-1)
@@ -76,7 +76,7 @@ def write(name: str, found: Submodels, coding: str, salt: int = 0) -> dict[str, 
     return parts
 
 
-def read(name: str, parts: Mapping[str, bytes], form: Form) -> Submodels:
+def decode_submodels(name: str, parts: Mapping[str, bytes], form: SubmodelLayout) -> Submodels:
     """Submodels of a known form, or a WireError; what belongs to no tensor is one, too."""
     shapes, dense_shapes = form.shapes()
     rows = {}
@@ -101,7 +101,7 @@ def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (prod(shape[:-1]), shape[-1]) if len(shape) > 2 else shape
 
 
-def names(name: str, form: Form) -> set[str]:
+def part_names(name: str, form: SubmodelLayout) -> set[str]:
     """Every part that submodels of this form may have."""
     found = {f"{name}.{tensor}" for tensor in form.schema.dense}
     for table in form.index:
@@ -111,5 +111,5 @@ def names(name: str, form: Form) -> set[str]:
 
 def _part(parts: Mapping[str, bytes], name: str) -> bytes:
     if name not in parts:
-        raise WireError(f"The letter lacks the part {name!r}.")
+        raise WireError(f"The message lacks the part {name!r}.")
     return parts[name]

@@ -1,110 +1,33 @@
-"""What travels between a server and its devices: letters of small facts and compact numbers.
+"""Ids and numbers as bytes.
 
-    letter   FROW · version · lengths · kind · facts (JSON) · parts (a name and bytes each)
     ids      sorted, so only the gaps travel: 7 bits a byte, one byte for a gap up to 128
     numbers  float32 · float16 · int8 (a float32 scale per row); the last two round at random
 
-Rounding is unbiased, E[arrives(x)] = x, because FedSubAvg multiplies a cold row's error by N/n_m;
-and a scale belongs to one row, so that a hot row's large step does not blur a cold row's.
-Whoever sends may lie. Nothing is unpickled, and no size is believed before the bytes are there:
-reading takes memory in proportion to what arrived. Errors never repeat what a letter said.
+Rounding is unbiased: the expected number that arrives is the number that was sent, because
+FedSubAvg multiplies a cold row's error by N/n_m. A scale belongs to one row, so that a hot row's
+large step does not blur a cold row's. No size is believed before the bytes are there.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import re
-import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.errors import FedrowsError
+from fedrows.flower.wire.message import WireError
 from fedrows.seeds import bits, uniform
 
-VERSION = 1
 CODINGS = ("float32", "float16", "int8")  # and float64, where a test wants every bit
-
-_MAGIC = b"FROW"
-_HEADER = struct.Struct("<4sHBHI")  # magic, version, bytes of the kind, parts, bytes of the facts
-_PART = struct.Struct("<BI")  # bytes of the name, bytes of the part
-_MOST_FACTS = 2**20  # bytes
-_DEEPEST = 16  # lists within lists
-_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)  # an open one runs to the end
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "int8": 1}
 _FORMATS = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "int8": "i1"}
 _LARGEST = {name: float(np.finfo(name).max) for name in ("float64", "float32", "float16")}
 # A row of up to four numbers is no larger in float16 than in int8 with its scale, and closer.
 _NARROW = 4
-
-
-class WireError(FedrowsError, ValueError):
-    """A letter that cannot be read, or numbers that cannot be sent."""
-
-
-@dataclass
-class Letter:
-    """One message: what it is about, small facts, and named parts."""
-
-    kind: str
-    facts: dict[str, Any]
-    parts: dict[str, bytes]
-
-
-def pack(letter: Letter) -> bytes:
-    """A letter as bytes; whatever is packed can be unpacked."""
-    kind, facts = _name_to_bytes(letter.kind), _facts_to_bytes(letter.facts)
-    if len(letter.parts) >= 2**16:
-        raise WireError(
-            f"A letter has {len(letter.parts)} parts, but at most {2**16 - 1} fit: send several."
-        )
-    blocks = [_HEADER.pack(_MAGIC, VERSION, len(kind), len(letter.parts), len(facts)), kind, facts]
-    for name, part in letter.parts.items():
-        if len(part) >= 2**32:
-            raise WireError(
-                f"A part of a letter has {len(part)} bytes, but at most {2**32 - 1} fit: "
-                f"send it in pieces."
-            )
-        encoded = _name_to_bytes(name)
-        blocks += [_PART.pack(len(encoded), len(part)), encoded, part]
-    return b"".join(blocks)
-
-
-def unpack(data: bytes, most: int = 2**30) -> Letter:
-    """The letter behind some bytes, refused if they are more than `most` or anything but one."""
-    if not isinstance(data, bytes):
-        raise WireError("A letter came as something other than bytes: refuse its sender.")
-    if len(data) > most:
-        raise WireError(f"A letter has {len(data)} bytes, but at most {most} are taken here.")
-    if data[:4] != _MAGIC:
-        raise WireError("A message is no letter of fedrows: look at who is sending.")
-    version = int.from_bytes(data[4:6], "little")
-    if len(data) >= 6 and version != VERSION:
-        raise WireError(
-            f"A letter is of wire format {version}, but this side speaks {VERSION}: "
-            f"run the same version of fedrows on both sides."
-        )
-    reader = _Reader(data)
-    _, _, kind_size, count, facts_size = _HEADER.unpack(reader.take(_HEADER.size))
-    if facts_size > _MOST_FACTS:
-        raise WireError(f"A letter's facts have {facts_size} bytes; at most {_MOST_FACTS} may.")
-    kind, facts = reader.name(kind_size), _facts_from_bytes(reader.take(facts_size))
-    parts: dict[str, bytes] = {}
-    for _ in range(count):
-        name_size, size = _PART.unpack(reader.take(_PART.size))
-        name = reader.name(name_size)
-        if name in parts:
-            raise WireError("A letter has two parts of one name: refuse its sender.")
-        parts[name] = reader.take(size)
-    if reader.left:
-        raise WireError(f"A letter is followed by {reader.left} bytes that belong to nothing.")
-    return Letter(kind, facts, parts)
 
 
 def ids_to_bytes(ids: Tensor) -> bytes:
@@ -218,94 +141,6 @@ def arrives(x: Tensor, coding: str, key: int = 0) -> Tensor:
     """What the other side will read; x − arrives(x) is what error feedback keeps for next time."""
     sent = numbers_to_bytes(x, coding, key)
     return numbers_from_bytes(sent, tuple(x.shape), coding, x.dtype).to(x.device)
-
-
-class _Reader:
-    """Takes bytes off the front of a letter, never more than are there."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.left = data, len(data)
-
-    def take(self, size: int) -> bytes:
-        if size > self.left:
-            raise WireError("A letter ends before what it announces: it was cut off or forged.")
-        start = len(self.data) - self.left
-        self.left -= size
-        return self.data[start : start + size]
-
-    def name(self, size: int) -> str:
-        try:
-            return self.take(size).decode()
-        except UnicodeDecodeError:
-            raise WireError("A letter has a name that is not text: refuse its sender.") from None
-
-
-def _name_to_bytes(name: str) -> bytes:
-    try:
-        encoded = name.encode()
-    except UnicodeEncodeError:
-        raise WireError("A letter's kind or a part's name has half a character.") from None
-    if len(encoded) > 255:
-        raise WireError(f"A letter's kind or a part's name has {len(encoded)} bytes of 255.")
-    return encoded
-
-
-def _facts_to_bytes(facts: dict[str, Any]) -> bytes:
-    try:
-        text = json.dumps(facts, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        data = text.encode()
-    except (TypeError, ValueError, RecursionError):
-        raise WireError("A letter's facts are not all plain JSON: send numbers and text.") from None
-    if len(data) > _MOST_FACTS:
-        raise WireError(f"A letter's facts have {len(data)} bytes; at most {_MOST_FACTS} may.")
-    _facts_from_bytes(data)
-    return data
-
-
-def _facts_from_bytes(data: bytes) -> dict[str, Any]:
-    """A JSON object of bounded depth, with finite numbers, whole characters and no name twice."""
-    signs = np.frombuffer(_STRING.sub(b"", data), dtype=np.uint8)
-    opened = (signs == ord("[")) | (signs == ord("{"))
-    closed = (signs == ord("]")) | (signs == ord("}"))
-    depth = np.cumsum(opened.astype(np.int32) - closed)
-    if int(depth.max(initial=0)) > _DEEPEST:
-        raise WireError(f"A letter's facts are nested more than {_DEEPEST} deep.")
-    try:
-        facts = json.loads(
-            data.decode(),
-            parse_int=_whole,
-            parse_float=_finite,
-            parse_constant=_finite,
-            object_pairs_hook=_distinct,
-        )
-        if b"\\u" in data:  # an escape may be half a character, which no log could write
-            json.dumps(facts, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        raise WireError("A letter's facts are not valid JSON: refuse its sender.") from None
-    if not isinstance(facts, dict):
-        raise WireError("A letter's facts are not a JSON object: refuse its sender.")
-    return facts
-
-
-def _whole(text: str) -> int:
-    value = int(text) if len(text) <= 20 else 2**64
-    if not -(2**63) <= value < 2**64:
-        raise ValueError("more than 64 bits")
-    return value
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("not finite")
-    return value
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        raise ValueError("a name twice")
-    return result
 
 
 def _layout(shape: Sequence[int], coding: str) -> tuple[int, int, str]:

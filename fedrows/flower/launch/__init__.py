@@ -1,0 +1,1 @@
+"""Starting and stopping Flower's processes: SuperLink, SuperNodes, executors."""

@@ -1,0 +1,49 @@
+"""The loss that a client reports: that of the submodel it was sent, before it trains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedrows.data.batches import LocalData
+from fedrows.data.examples import Examples
+from fedrows.model import Model
+from fedrows.rows.params import Params, Submodels
+from fedrows.rows.ragged import Column, Ragged
+
+LOSS_EXAMPLES = 1_000  # of each client
+
+
+def losses(model: Model, local: LocalData, start: Submodels) -> Tensor:
+    """Each client's mean loss over its first examples, of the submodel it was sent: (K,)."""
+    return torch.stack(
+        [_loss(model, local, i, start.slice(i, i + 1)) for i in range(len(local.clients))]
+    )
+
+
+def _loss(model: Model, local: LocalData, client: int, mine: Submodels) -> Tensor:
+    """One client's mean loss: its rows are a small model, and its slots the ids of that one."""
+    low, size = int(local.starts[client]), int(local.sizes[client])
+    some = torch.arange(low, low + min(size, LOSS_EXAMPLES))
+    whole = torch.tensor([0, len(local.label)])
+    own = Examples(whole, dict(local.slots), local.label, dict(local.numbers)).pick(some)
+    first = {table: int(table in local.padded) for table in mine.rows}  # row 0 means nothing there
+    shifted = {name: _shifted(x, first[local.fields[name]]) for name, x in own.ids.items()}
+    tables = {
+        table: torch.cat([rows.new_zeros(first[table], rows.shape[1]), rows])
+        for table, rows in mine.rows.items()
+    }
+    params = Params(tables, {name: x[0] for name, x in mine.dense.items()})
+    examples = replace(own, ids=shifted)
+    with torch.no_grad():
+        model.calibrate(params, examples)
+        scores = model.scores(params, examples.fields(torch.arange(len(some))))
+        return model.loss(scores, examples.label).mean()
+
+
+def _shifted(column: Column, by: int) -> Column:
+    if isinstance(column, Ragged):
+        return replace(column, values=column.values + by)
+    return column + by

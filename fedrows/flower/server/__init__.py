@@ -1,0 +1,1 @@
+"""The server's side: who has enrolled, and how a round reaches them."""

@@ -1,0 +1,1 @@
+"""Messages between the server and its nodes: their bytes, and the checks on them."""
