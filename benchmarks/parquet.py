@@ -53,12 +53,12 @@ def make(folder: Path, rows: int, clients: int, text: int) -> dict[str, Any]:
 
 def load(folder: Path) -> dict[str, Any]:
     """Reads the files into a store, or opens the store that is there."""
-    from fedrows import FederatedData
+    from fedrows import read_parquet
     from fedrows.data.splits import Split
     from fedrows.data.vocabulary import Vocabulary
 
     start = time.perf_counter()
-    data = FederatedData.from_parquet(
+    data = read_parquet(
         folder,
         client="user",
         label="like",
@@ -75,13 +75,13 @@ def train(folder: Path, rounds: int) -> dict[str, Any]:
     """Opens the store and runs rounds; the first are left out of the median."""
     import torch
 
-    from fedrows import FederatedData, Plan, catalogue
+    from fedrows import Plan, catalogue, open_data
     from fedrows.models.logistic import Logistic
     from fedrows.simulation import Simulation
 
     torch.set_num_threads(1)
     start = time.perf_counter()
-    data = FederatedData.open(folder.with_suffix(".store"))
+    data = open_data(folder.with_suffix(".store"))
     opened = time.perf_counter()
     plan = Plan(rounds=rounds, clients_per_round=50, device="cpu", lr=0.3)
     simulation = Simulation(data, Logistic(data), catalogue.algorithm("fedsubavg")(), plan)

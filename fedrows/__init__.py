@@ -12,6 +12,9 @@ __all__ = [
     "Split",
     "Study",
     "Vocabulary",
+    "open_data",
+    "read_parquet",
+    "save_data",
     "simulate",
     "__version__",
 ]
@@ -19,6 +22,8 @@ __all__ = [
 if TYPE_CHECKING:
     from fedrows.data.federation import FederatedData
     from fedrows.data.splits import Split
+    from fedrows.data.stored.parquet import read_parquet
+    from fedrows.data.stored.store import open_data, save_data
     from fedrows.data.vocabulary import Hashed, Vocabulary
     from fedrows.plan import Plan
     from fedrows.simulation import Simulation, simulate
@@ -33,6 +38,9 @@ _HOMES = {
     "Study": "study",
     "Hashed": "data.vocabulary",
     "Vocabulary": "data.vocabulary",
+    "open_data": "data.stored.store",
+    "read_parquet": "data.stored.parquet",
+    "save_data": "data.stored.store",
 }
 
 

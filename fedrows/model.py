@@ -17,7 +17,7 @@ from fedrows.data.batches import Batch
 from fedrows.data.examples import Examples
 from fedrows.rows.params import Params, Submodels
 from fedrows.rows.schema import Schema
-from fedrows.tables import Given, Start
+from fedrows.tables import GivenRows, InitialRows
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -62,10 +62,10 @@ class Model(ABC):
     def start(self) -> Params:
         """The numbers that training starts from."""
 
-    def starts(self) -> tuple[Mapping[str, Start], Mapping[str, Tensor]]:
+    def initial_rows(self) -> tuple[Mapping[str, InitialRows], Mapping[str, Tensor]]:
         """The same, row by row, for tables that are not in memory, and the dense tensors."""
         params = self.start()
-        return {table: Given(rows) for table, rows in params.tables.items()}, params.dense
+        return {table: GivenRows(rows) for table, rows in params.tables.items()}, params.dense
 
     @abstractmethod
     def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor:

@@ -17,7 +17,7 @@ from fedrows.fleet import Fleet
 from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.rows.params import Params, index_add_, take, total
-from fedrows.tables import Shelf, SparseTable
+from fedrows.tables import SparseTable, TableFolder
 
 _ATTEMPT = 2**40  # more than there are rounds: a repeated round draws another cohort
 
@@ -34,14 +34,14 @@ class Progress:
     state: State
     algorithm: Algorithm
     local: frozenset[str] = frozenset()  # tables whose rows stay on their client
-    shelf: Shelf | None = None  # where mapped tables are kept
+    table_folder: TableFolder | None = None  # where mapped tables are kept
     bytes_down: float = 0.0  # of the last round, mean over its clients
     bytes_up: float = 0.0
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the model and of the server's state, by a name of its own; not copies.
 
-        Tables that are not in memory are on the shelf, and not here.
+        Tables that are not in memory are in the table folder, and not here.
         """
         found: dict[str, Tensor] = {}
         for part, params in {"model": self.params, **self.state}.items():
@@ -57,7 +57,7 @@ class Progress:
         """
         if not self.algorithm.lags:
             return self.params
-        if self.shelf is not None:
+        if self.table_folder is not None:
             return _settled(self)
         params = self.params.copy()
         state = {name: part.copy() for name, part in self.state.items()}
@@ -82,14 +82,14 @@ def begin(
             f"{algorithm.name} moves every row in every round, which mapped tables are not made "
             "for: choose its lazy form, with --lazy, or --tables memory."
         )
-    shelf, (starts, dense) = Shelf(folder), model.starts()
+    table_folder, (starts, dense) = TableFolder(folder), model.initial_rows()
     tables: dict[str, Tensor] = {}
     for name, its in model.schema.tables.items():
-        part = shelf.add(name, its.rows, starts[name], (its.width,), dtype)
+        part = table_folder.add(name, its.rows, starts[name], (its.width,), dtype)
         tables[name] = SparseTable.of(part, device)
     params = Params(tables, {name: x.to(device, dtype) for name, x in dense.items()})
     state = algorithm.start(params.without(local))
-    return Progress(0, params, state, algorithm, local, shelf)
+    return Progress(0, params, state, algorithm, local, table_folder)
 
 
 def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
@@ -164,7 +164,7 @@ class _Settled:
 
 
 def _settled(progress: Progress) -> Params:
-    """The model of a lazy algorithm on a shelf, to be read by ids."""
+    """The model of a lazy algorithm in a table folder, to be read by ids."""
     tables = dict(progress.params.tables)
     for name in tables.keys() - progress.local:
         like = tables[name]

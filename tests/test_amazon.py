@@ -13,11 +13,11 @@ import torch
 from fedrows.data.examples import Examples
 from fedrows.data.histories import dispersion
 from fedrows.datasets import amazon
-from fedrows.datasets.amazon import Options
+from fedrows.datasets.amazon import AmazonOptions
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged
 
-ALL = Options(fewest_samples=1, core=1)
+ALL = AmazonOptions(fewest_samples=1, core=1)
 SPLIT = ALL.test_after
 
 # user, item, stars, time; neither users nor times in order
@@ -107,11 +107,11 @@ def test_a_history_is_cut_to_its_last_items(tmp_path: Path) -> None:
 def test_clients_are_those_with_enough_reviews(tmp_path: Path) -> None:
     text = "".join(review("many", f"B{n}", 5.0, n) for n in range(40))
     text += "".join(review("few", f"B{n}", 5.0, n) for n in range(39))
-    data = amazon.read(made(tmp_path, "reviews", text), "reviews", Options())
+    data = amazon.read(made(tmp_path, "reviews", text), "reviews", AmazonOptions())
     assert data.client_names is not None
     assert data.client_names.tolist() == ["many"]
     with pytest.raises(DataError, match=r"No user in .* has 41 reviews: choose a lower fewest-sam"):
-        amazon.read(made(tmp_path, "reviews", text), "reviews", Options(fewest_samples=41))
+        amazon.read(made(tmp_path, "reviews", text), "reviews", AmazonOptions(fewest_samples=41))
 
 
 def test_the_core_of_a_ratings_file(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_core_of_a_ratings_file(tmp_path: Path) -> None:
 
 
 def test_the_authors_rows_hold_out_each_clients_last(tmp_path: Path) -> None:
-    data = amazon.read(made(tmp_path, "authors", AUTHORS), "authors", Options())
+    data = amazon.read(made(tmp_path, "authors", AUTHORS), "authors", AmazonOptions())
     assert data.client_names is not None
     assert data.client_names.tolist() == [1, 3]
     assert data.tables == {"user": 4, "item": 10}
@@ -141,9 +141,9 @@ def test_the_authors_rows_hold_out_each_clients_last(tmp_path: Path) -> None:
     ]
     assert rows(data.test) == [(5, [7, 2, 4], 0)]
     assert data.notes[0] == "The authors' training rows, of each client the last 20% held out."
-    half = amazon.read(made(tmp_path, "authors", AUTHORS), "authors", Options(test_share=0.5))
+    half = amazon.read(made(tmp_path, "authors", AUTHORS), "authors", AmazonOptions(test_share=0.5))
     assert len(half.test) == 3
-    short = amazon.read(made(tmp_path, "authors", AUTHORS), "authors", Options(history=2))
+    short = amazon.read(made(tmp_path, "authors", AUTHORS), "authors", AmazonOptions(history=2))
     assert rows(short.test) == [(5, [2, 4], 0)]
 
 
@@ -292,7 +292,7 @@ def test_the_file_that_is_there_is_found(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_authors_rows_at_hand_have_their_numbers(data_folder: Path) -> None:
-    data = amazon.read(data_folder / "amazon" / "authors_train.tsv.gz", "authors", Options())
+    data = amazon.read(data_folder / "amazon" / "authors_train.tsv.gz", "authors", AmazonOptions())
     assert data.clients == 1_859
     assert (len(data.train), len(data.test)) == (80_505, 19_205)
     assert int(data.train.label.sum() + data.test.label.sum()) == 55_363

@@ -10,7 +10,7 @@ import torch
 from attack import bytes_of
 
 from fedrows.data.federation import FederatedData
-from fedrows.datasets.movielens import SOURCE, Options, read
+from fedrows.datasets.movielens import SOURCE, MovieLensOptions, read
 from fedrows.errors import PlanError
 from fedrows.privacy.counting import WAYS, Counting, count, heats, table, values_of
 from fedrows.privacy.values import rows_per_value
@@ -189,7 +189,7 @@ def test_bad_input(data):
 @pytest.mark.slow
 def test_movielens(data_folder):
     """Real data: estimates are off by what they say."""
-    data = read(data_folder / SOURCE.folder / SOURCE.file, Options())
+    data = read(data_folder / SOURCE.folder / SOURCE.file, MovieLensOptions())
     true = data.heat()["weight"].counts.numpy()
     for how in (
         Counting("randomized-response"),

@@ -15,7 +15,7 @@ from fedrows.models import logistic
 
 USERS = "1::F::1::10::48067\n2::M::56::16::70072\n4::M::25::15::55117\n"
 RATINGS = "1::1193::5::978300760\n1::661::3::978302109\n2::1193::4::978298413\n4::9::1::978220179\n"
-SMALL = synthetic.Options(clients=300, items=40, examples_per_client=20.0)
+SMALL = synthetic.SyntheticOptions(clients=300, items=40, examples_per_client=20.0)
 
 
 def made(folder: Path, users: str | None = USERS, ratings: str | None = RATINGS) -> Path:
@@ -31,7 +31,7 @@ def made(folder: Path, users: str | None = USERS, ratings: str | None = RATINGS)
 
 
 def all_in_train(file: Path) -> FederatedData:
-    return movielens.read(file, movielens.Options(test_share=0.0))
+    return movielens.read(file, movielens.MovieLensOptions(test_share=0.0))
 
 
 def test_movielens_rows_are_gender_age_movie_and_their_products(tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_movielens_holds_out_a_random_share(tmp_path: Path) -> None:
     users = "".join(f"{u}::M::25::0::0\n" for u in range(1, 11))
     ratings = "".join(f"{u}::{m}::4::0\n" for u in range(1, 11) for m in range(10))
     file = made(tmp_path, users, ratings)
-    one = movielens.read(file, movielens.Options())
+    one = movielens.read(file, movielens.MovieLensOptions())
     assert (len(one.train), len(one.test)) == (80, 20)
-    same = movielens.read(file, movielens.Options())
-    other = movielens.read(file, movielens.Options(split_seed=1))
+    same = movielens.read(file, movielens.MovieLensOptions())
+    other = movielens.read(file, movielens.MovieLensOptions(split_seed=1))
     assert torch.equal(one.test.ids["features"], same.test.ids["features"])
     assert not torch.equal(one.test.ids["features"], other.test.ids["features"])
 
@@ -148,11 +148,11 @@ def test_movielens_that_was_never_fetched_says_how(
 ) -> None:
     monkeypatch.setenv("FEDROWS_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"movielens-1m/ml-1m\.zip: run `fedrows data fetch moviel"):
-        movielens.load(movielens.Options())
+        movielens.load(movielens.MovieLensOptions())
 
 
 def test_movielens_real_file_has_the_papers_numbers(data_folder: Path) -> None:
-    data = movielens.load(movielens.Options())
+    data = movielens.load(movielens.MovieLensOptions())
     assert data.clients == 6_040
     assert len(data.train) + len(data.test) == 1_000_209
     assert len(data.test) == 200_042
@@ -234,7 +234,7 @@ def test_synthetic_of_one_client_one_item_one_group() -> None:
 
 
 def test_synthetic_default_has_hot_and_cold_items_and_heavy_tailed_clients() -> None:
-    data = synthetic.load(synthetic.Options())
+    data = synthetic.load(synthetic.SyntheticOptions())
     low, high = data.groups["weight"]["item"]
     heat = data.heat()["weight"]
     assert heat.between(low, high).dispersion >= 1_000
@@ -248,6 +248,6 @@ def test_synthetic_default_has_hot_and_cold_items_and_heavy_tailed_clients() -> 
 
 def test_options_out_of_range_are_refused() -> None:
     with pytest.raises(PlanError, match="clients is 0, but must be at least 1"):
-        synthetic.Options(clients=0)
+        synthetic.SyntheticOptions(clients=0)
     with pytest.raises(PlanError, match="test-share is 1"):
-        movielens.Options(test_share=1.0)
+        movielens.MovieLensOptions(test_share=1.0)

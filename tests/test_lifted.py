@@ -207,7 +207,7 @@ def test_measuring_in_slices_gives_the_same_moments(monkeypatch):
     params = model.start()
     model.calibrate(params, data.train)
     whole = model.export(params)
-    monkeypatch.setattr("fedrows.lifting.measuring.TOGETHER", 2)
+    monkeypatch.setattr("fedrows.lifting.calibration.TOGETHER", 2)
     model.calibrate(params, data.train)
     for name, x in model.export(params).items():
         torch.testing.assert_close(x, whole[name])

@@ -19,7 +19,7 @@ from fedrows.errors import ModelError
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import logistic_loss
 from fedrows.models import din, lstm
-from fedrows.nn import context
+from fedrows.nn import step_context
 from fedrows.plan import Plan
 from fedrows.rows.params import Params, take
 from fedrows.rows.ragged import ragged
@@ -110,7 +110,7 @@ def test_lifted_equals_alone(build, data, clients, weighted):
             fields[name] = torch.where(its < 0, 0, moved)
         kept = slice(0, 2 if weighted else 3)
         some = {name: x[kept] for name, x in fields.items()}
-        with context.step(torch.ones(kept.stop, dtype=FLOAT64)):
+        with step_context.step(torch.ones(kept.stop, dtype=FLOAT64)):
             scores = functional_call(model.module, {**tables, **dense}, (), some)
         lost = logistic_loss(scores, batch.label[k][kept]).mean()
         alone = torch.autograd.grad(lost, [*rows.values(), *dense.values()], materialize_grads=True)

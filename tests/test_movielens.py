@@ -7,7 +7,7 @@ from statistics import fmean
 import pytest
 
 from fedrows import catalogue
-from fedrows.datasets.movielens import SOURCE, Options, read
+from fedrows.datasets.movielens import SOURCE, MovieLensOptions, read
 from fedrows.plan import Plan
 from fedrows.runs.settings import presets
 from fedrows.simulation import Simulation
@@ -19,7 +19,7 @@ SEEDS, ROUNDS, TARGET_ROUNDS = (0, 1, 2), 300, 200
 def losses(data_folder):
     """The train loss after every round, by algorithm and seed."""
     task = catalogue.task("movielens")
-    data = read(data_folder / SOURCE.folder / SOURCE.file, Options())
+    data = read(data_folder / SOURCE.folder / SOURCE.file, MovieLensOptions())
     found = {}
     for name in ("centralsgd", "fedavg", "fedsubavg"):
         plan, own = presets(task, name)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedrows.errors import ModelError
-from fedrows.nn import GRU, LSTM, AttentionPooling, BatchNorm, Dice, EmbeddingBag, context
+from fedrows.nn import GRU, LSTM, AttentionPooling, BatchNorm, Dice, EmbeddingBag, step_context
 from fedrows.nn.start import start_
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
@@ -159,10 +159,10 @@ def test_batch_norm_of_lists_equals_torchs():
 @pytest.mark.parametrize("shape", [(5, 3), (5, 4, 3)])
 def test_examples_of_weight_0_do_not_count(kind, shape):
     layer, x = moved(kind(3)), made(*shape)
-    with context.step(torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0], dtype=torch.float64)):
+    with step_context.step(torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0], dtype=torch.float64)):
         found = layer(x)
     kept = torch.tensor([0, 2, 3])
-    with context.step(torch.ones(3, dtype=torch.float64)):
+    with step_context.step(torch.ones(3, dtype=torch.float64)):
         torch.testing.assert_close(found[kept], layer(x[kept]), **CLOSE)
     assert found.isfinite().all()
 
@@ -170,7 +170,7 @@ def test_examples_of_weight_0_do_not_count(kind, shape):
 @pytest.mark.parametrize("kind", [BatchNorm, Dice])
 def test_a_weight_of_2_counts_as_two_examples(kind):
     layer, x = moved(kind(3)), made(2, 3)
-    with context.step(torch.tensor([2.0, 1.0], dtype=torch.float64)):
+    with step_context.step(torch.tensor([2.0, 1.0], dtype=torch.float64)):
         found = layer(x)
     torch.testing.assert_close(found, layer(x[torch.tensor([0, 1, 0])])[:2], **CLOSE)
 
@@ -187,7 +187,7 @@ def test_masked_positions_do_not_count(kind):
 def test_a_client_without_examples_has_gradients_of_0(kind):
     layer, weight = moved(kind(3)), torch.zeros(4, dtype=torch.float64)
     x = made(4, 3).requires_grad_()
-    with context.step(weight):
+    with step_context.step(weight):
         lost = (layer(x).sum(1) * weight).sum()
     found = torch.autograd.grad(lost, [x, *layer.parameters()])
     assert all((g == 0).all() for g in found)
@@ -199,9 +199,9 @@ def test_moments_of_a_sample_are_measured_whatever_the_slices():
         norm = BatchNorm(3).double().eval()
         norm.begin_measuring()
         for part in x.split(cuts):
-            with context.step(torch.ones(len(part)), measuring=True):
+            with step_context.step(torch.ones(len(part)), measuring=True):
                 found = norm(part)
-            with context.step(torch.ones(len(part))):
+            with step_context.step(torch.ones(len(part))):
                 torch.testing.assert_close(found, norm(part))  # by the slice's own moments
         norm.end_measuring()
         torch.testing.assert_close(norm.running_mean, x.mean(0), **CLOSE)
@@ -213,7 +213,7 @@ def test_measuring_starts_anew_and_an_unused_layer_keeps_its_moments():
     norm = BatchNorm(2)
     for value in (1.0, 5.0):
         norm.begin_measuring()
-        with context.step(torch.ones(2), measuring=True):
+        with step_context.step(torch.ones(2), measuring=True):
             norm(torch.tensor([[value, 0.0], [value, 2.0]]))
         norm.end_measuring()
     assert norm.running_mean.tolist() == [5, 1]
@@ -232,7 +232,7 @@ def test_in_evaluation_an_example_stands_alone(kind):
 def test_training_keeps_nothing():
     norm = BatchNorm(3).double()
     before = copy.deepcopy(norm.state_dict())
-    with context.step(torch.ones(5)):
+    with step_context.step(torch.ones(5)):
         norm(made(5, 3))
     torch.testing.assert_close(norm.state_dict(), before, rtol=0, atol=0)
 
@@ -293,7 +293,7 @@ class Weighted(nn.Module):
         self.inner = inner
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
-        with context.step(weight):
+        with step_context.step(weight):
             return self.inner(x) * weight[:, None]
 
 

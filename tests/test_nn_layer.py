@@ -18,8 +18,8 @@ from torch.func import functional_call, vmap
 from fedrows import simulate
 from fedrows.data.federation import FederatedData
 from fedrows.models import lstm
-from fedrows.nn import LSTM, compiled, layer, onednn
-from fedrows.nn.kernels import native
+from fedrows.nn import LSTM, lstm_compiled, lstm_layer, lstm_onednn
+from fedrows.nn.kernels import cpp_library
 
 KINDS = {"compiled": (torch.float32, torch.float64), "onednn": (torch.float32,)}
 CASES = [(way, kind) for way, kinds in KINDS.items() for kind in kinds]
@@ -31,7 +31,7 @@ def only(monkeypatch):
     """Switches all ways but one off, or all of them."""
 
     def switch(name: str | None) -> None:
-        for each, way in layer.WAYS.items():
+        for each, way in lstm_layer.WAYS.items():
             monkeypatch.setattr(way, "enabled", each == name)
 
     return switch
@@ -42,8 +42,8 @@ def fresh(monkeypatch, tmp_path):
     """A cache of libraries that is empty, and nothing known about them."""
 
     def forget() -> None:
-        native.library.cache_clear()
-        compiled.missing.cache_clear()
+        cpp_library.library.cache_clear()
+        lstm_compiled.missing.cache_clear()
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     forget()
@@ -53,9 +53,9 @@ def fresh(monkeypatch, tmp_path):
 
 
 def needs(name: str, kind: torch.dtype) -> None:
-    if name == "compiled" and compiled.missing():
-        pytest.skip(f"needs a C++ compiler: {compiled.missing()}")
-    if not layer.WAYS[name].usable(torch.ones(1, 1, dtype=kind)):
+    if name == "compiled" and lstm_compiled.missing():
+        pytest.skip(f"needs a C++ compiler: {lstm_compiled.missing()}")
+    if not lstm_layer.WAYS[name].usable(torch.ones(1, 1, dtype=kind)):
         pytest.skip("needs a PyTorch with oneDNN")
 
 
@@ -72,9 +72,9 @@ def test_every_way_gives_what_the_stacked_layer_gives(name, kind, form, clients,
     x = x.transpose(1, 2) if module.batch_first else x
     calls = []
     for direction in ("forward", "backward"):
-        real = getattr(layer.WAYS[name], direction)
+        real = getattr(lstm_layer.WAYS[name], direction)
         counted = lambda *own, real=real: (calls.append(real), real(*own))[1]  # noqa: E731
-        monkeypatch.setattr(layer.WAYS[name], direction, counted)
+        monkeypatch.setattr(lstm_layer.WAYS[name], direction, counted)
     found = []
     for chosen in (name, None):
         only(chosen)
@@ -95,7 +95,7 @@ def test_every_way_gives_what_the_stacked_layer_gives(name, kind, form, clients,
 
 @given(
     steps=st.integers(1, 4),
-    batch=st.integers(1, compiled.MOST),
+    batch=st.integers(1, lstm_compiled.MOST),
     inputs=st.integers(1, 40),
     units=st.integers(1, 40),
     size=st.sampled_from([1e-3, 1.0, 30.0, 1e4]),
@@ -114,7 +114,7 @@ def test_the_compiled_layer_equals_torchs_in_any_shape(steps, batch, inputs, uni
         found.append(
             [output, *torch.autograd.grad((output * weights).sum(), [x, *module.parameters()])]
         )
-    assert layer.way(x) == "compiled"
+    assert lstm_layer.way(x) == "compiled"
     for a, b in zip(*found, strict=True):
         near = max(1, size) * (1e-12 * float(b.detach().abs().max()) + 1e-14)  # 1 − σ near 0
         torch.testing.assert_close(a, b, rtol=0, atol=near)
@@ -129,44 +129,44 @@ def test_gates_are_right_far_out_and_near_nothing(kind):
     gate[0, 2] = 1  # c grows by tanh(x) / 2 from step to step, and h is tanh(c) / 2
     nothing = [torch.zeros(shape, dtype=kind) for shape in ((1, 4, 1), (1, 4), (1, 4))]
     state = [torch.zeros(1, 1, 1, dtype=kind)] * 2
-    hidden, _, (cells, gates) = compiled.forward(x, gate, *nothing, *state)
+    hidden, _, (cells, gates) = lstm_compiled.forward(x, gate, *nothing, *state)
     torch.testing.assert_close(gates[0, :, 0, 2], x.flatten().tanh(), rtol=4e-7, atol=0)
     torch.testing.assert_close(hidden, cells.tanh() / 2, rtol=4e-7, atol=0)
     wide = x.expand(-1, -1, -1, 1)
     one = torch.tensor([[[1.0], [0], [0], [0]]], dtype=kind)  # i = σ(x)
-    _, _, (_, gates) = compiled.forward(wide, one, *nothing, *state)
+    _, _, (_, gates) = lstm_compiled.forward(wide, one, *nothing, *state)
     near = 1e-37 if kind == torch.float32 else 1e-300  # of σ(-90) and below
     torch.testing.assert_close(gates[0, :, 0, 0], x.flatten().sigmoid(), rtol=4e-7, atol=near)
     nan = torch.full_like(x, torch.nan)
-    assert compiled.forward(nan, gate, *nothing, *state)[0].isnan().all()
+    assert lstm_compiled.forward(nan, gate, *nothing, *state)[0].isnan().all()
     bias = torch.tensor([[-torch.inf, torch.inf, -torch.inf, torch.inf]], dtype=kind)
-    _, _, (_, gates) = compiled.forward(x, gate * 0, nothing[0], bias, nothing[2], *state)
+    _, _, (_, gates) = lstm_compiled.forward(x, gate * 0, nothing[0], bias, nothing[2], *state)
     torch.testing.assert_close(
         gates[0, -1, 0], torch.tensor([0, 1, -1, 1], dtype=kind), rtol=4e-7, atol=near
     )
 
 
 def test_which_way_is_for_what(only, monkeypatch):
-    few, many = torch.ones(2, compiled.MOST, 3), torch.ones(2, compiled.MOST + 1, 3)
-    monkeypatch.setattr(compiled, "missing", lambda: None)
-    assert layer.way(few) == layer.way(few.double()) == "compiled"
-    assert layer.way(few.half()) is None
-    assert layer.way(few[:0]) is None
-    assert layer.way(many.double()) is None
-    monkeypatch.setattr(onednn, "_works", lambda: True)
-    assert layer.way(many) == "onednn"
+    few, many = torch.ones(2, lstm_compiled.MOST, 3), torch.ones(2, lstm_compiled.MOST + 1, 3)
+    monkeypatch.setattr(lstm_compiled, "missing", lambda: None)
+    assert lstm_layer.way(few) == lstm_layer.way(few.double()) == "compiled"
+    assert lstm_layer.way(few.half()) is None
+    assert lstm_layer.way(few[:0]) is None
+    assert lstm_layer.way(many.double()) is None
+    monkeypatch.setattr(lstm_onednn, "_works", lambda: True)
+    assert lstm_layer.way(many) == "onednn"
     only("onednn")
-    assert layer.way(few) == "onednn"
-    assert layer.way(few.double()) is None
+    assert lstm_layer.way(few) == "onednn"
+    assert lstm_layer.way(few.double()) is None
     only(None)
-    assert layer.way(few) is None
+    assert lstm_layer.way(few) is None
 
 
 def test_a_pytorch_without_onednn_is_noticed(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    onednn._works.cache_clear()
-    assert not onednn.usable(torch.ones(2, 2))
-    onednn._works.cache_clear()
+    lstm_onednn._works.cache_clear()
+    assert not lstm_onednn.usable(torch.ones(2, 2))
+    lstm_onednn._works.cache_clear()
 
 
 def test_a_library_is_compiled_once_and_kept_for_its_user_alone(fresh, monkeypatch):
@@ -174,9 +174,9 @@ def test_a_library_is_compiled_once_and_kept_for_its_user_alone(fresh, monkeypat
     (kept,) = fresh.iterdir()
     assert kept.suffix == ".so"
     assert fresh.stat().st_mode & 0o77 == 0
-    native.library.cache_clear()
-    monkeypatch.setattr(native, "_compile", lambda *_: pytest.fail("compiled again"))
-    native.library("lstm")
+    cpp_library.library.cache_clear()
+    monkeypatch.setattr(cpp_library, "_compile", lambda *_: pytest.fail("compiled again"))
+    cpp_library.library("lstm")
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_processes_that_compile_at_the_same_time_leave_one_library(fresh):
     needs("compiled", torch.float32)
     for file in fresh.iterdir():
         file.unlink()
-    code = "from fedrows.nn import compiled; assert compiled.missing() is None"
+    code = "from fedrows.nn import lstm_compiled; assert lstm_compiled.missing() is None"
     both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
     assert len(list(fresh.iterdir())) == 1
@@ -225,20 +225,20 @@ BROKEN = {
         "name one by XDG_CACHE_HOME: Could not determine home",
     ),
     "empty": (lambda folder, m: m.setenv("CXX", "true"), "cannot be loaded: .*file too short"),
-    "another system": (lambda folder, m: m.setattr(native, "os", NotPosix), "is known here"),
-    "wrong": (lambda folder, m: m.setattr(native, "library", print), "results are wrong"),
+    "another system": (lambda folder, m: m.setattr(cpp_library, "os", NotPosix), "is known here"),
+    "wrong": (lambda folder, m: m.setattr(cpp_library, "library", print), "results are wrong"),
 }
 
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_without_the_kernel_layers_run_the_other_way_and_it_is_said_once(kind, fresh, monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(compiled, "_right", lambda: False)
+    monkeypatch.setattr(lstm_compiled, "_right", lambda: False)
     fresh.mkdir(mode=0o700, parents=True)
     break_, said = BROKEN[kind]
     break_(fresh, monkeypatch)
-    monkeypatch.setattr(layer, "_asked", False)
-    assert layer.notes() == []
+    monkeypatch.setattr(lstm_layer, "_asked", False)
+    assert lstm_layer.notes() == []
     texts = FederatedData.build(
         client=[0, 0, 1, 1],
         ids={"text": [[1, 2], [2, 3], [3, 1], [1, 1]]},
@@ -248,9 +248,9 @@ def test_without_the_kernel_layers_run_the_other_way_and_it_is_said_once(kind, f
     )
     notes = simulate(texts, lstm.build(texts), rounds=3, clients_per_round=2).notes
     assert len([note for note in notes if note.startswith("LSTM layers run slower")]) == 1
-    (note,) = layer.notes()
+    (note,) = lstm_layer.notes()
     assert re.search(said, note)
-    assert layer.way(torch.ones(2, 2)) != "compiled"
+    assert lstm_layer.way(torch.ones(2, 2)) != "compiled"
 
 
 def test_a_broken_compiler_leaves_no_half_written_library(fresh, monkeypatch, tmp_path):
@@ -258,7 +258,7 @@ def test_a_broken_compiler_leaves_no_half_written_library(fresh, monkeypatch, tm
     fake.write_text("#!/bin/sh\ncase \"$*\" in *-shared*) echo 'disk full' >&2; exit 1;; esac\n")
     fake.chmod(0o755)
     monkeypatch.setenv("CXX", str(fake))
-    assert compiled.missing() == f"{fake} failed: disk full"
+    assert lstm_compiled.missing() == f"{fake} failed: disk full"
     assert list(fresh.iterdir()) == []
 
 
@@ -269,6 +269,6 @@ def test_a_kept_file_that_is_broken_is_made_again(fresh):
     whole = kept.read_bytes()
     kept.unlink()  # this process has it mapped
     kept.write_bytes(whole[:100])
-    code = "from fedrows.nn import compiled; assert compiled.missing() is None"
+    code = "from fedrows.nn import lstm_compiled; assert lstm_compiled.missing() is None"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
     assert len(kept.read_bytes()) == len(whole)

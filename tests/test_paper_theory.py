@@ -386,7 +386,7 @@ def test_an_experiment_gives_a_whole_artefact(
         "SIZES": (200, 400, 800),
         "BLOCKS": 2,
         "LEAST": 0.0,
-        "OPTIONS": synthetic.Options(clients=30, items=10, test_share=0),
+        "OPTIONS": synthetic.SyntheticOptions(clients=30, items=10, test_share=0),
     }.items():
         if hasattr(module, name):
             monkeypatch.setattr(module, name, value)

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 from test_store import assert_same
 
+from fedrows import read_parquet
 from fedrows.data.federation import FederatedData
 from fedrows.data.splits import Split
-from fedrows.data.stored import arrow
+from fedrows.data.stored import parquet_table
 from fedrows.data.vocabulary import Hashed, Vocabulary
 from fedrows.errors import DataError
 
@@ -50,8 +51,8 @@ def made_up(seed: int = 0) -> pd.DataFrame:
 @pytest.fixture
 def small(monkeypatch):
     """Many batches and many parts."""
-    monkeypatch.setattr(arrow, "BATCH", 2**12)
-    monkeypatch.setattr(arrow, "PART", 2**13)
+    monkeypatch.setattr(parquet_table, "BATCH", 2**12)
+    monkeypatch.setattr(parquet_table, "PART", 2**13)
 
 
 def written(folder: Path, frame: pd.DataFrame, files: int = 3) -> Path:
@@ -96,9 +97,7 @@ OPTIONS = {
 def test_files_give_what_a_frame_gives(tmp_path, small, options):
     frame = made_up()
     options = {"client": "user", "label": "like", "features": ["item"]} | options
-    data = FederatedData.from_parquet(
-        written(tmp_path / "raw", frame), store=tmp_path / "store", **options
-    )
+    data = read_parquet(written(tmp_path / "raw", frame), store=tmp_path / "store", **options)
     assert_same(data, FederatedData.from_frame(frame, **options))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["raw", "store"]
     assert all(path.is_file() for path in (tmp_path / "store").iterdir())
@@ -109,7 +108,7 @@ def test_the_tests_have_many_parts(tmp_path, small):
 
     files = sorted(written(tmp_path / "raw", made_up()).iterdir())
     its = layout(client="user", label="like", features=["item", "seen"])
-    table = arrow.ParquetTable(files, its)
+    table = parquet_table.ParquetTable(files, its)
     assert table.batch < 100
     assert table.part < 200
 
@@ -125,7 +124,7 @@ def test_types_of_one_kind_go_together(tmp_path):
     types[1:] = [("word", pa.large_string()), ("like", pa.bool_())]
     pq.write_table(table[200:].cast(pa.schema(types)), tmp_path / "raw" / "b.parquet")
     options = {"client": "user", "label": "like", "features": ["word"]}
-    data = FederatedData.from_parquet(tmp_path / "raw", store=tmp_path / "store", **options)
+    data = read_parquet(tmp_path / "raw", store=tmp_path / "store", **options)
     assert_same(data, FederatedData.from_frame(frame, **options))
 
 
@@ -133,7 +132,7 @@ def test_arrays_of_one_length(tmp_path):
     pairs = pa.array([[1, 2], [3, 1], [2, 2]], pa.list_(pa.int64(), 2))
     table = pa.table({"user": [0, 1, 1], "pair": pairs, "like": [0, 1, 0]})
     pq.write_table(table, tmp_path / "a.parquet")
-    data = FederatedData.from_parquet(
+    data = read_parquet(
         tmp_path / "a.parquet", client="user", label="like", features=["pair"], test=0,
         store=tmp_path / "store",
     )  # fmt: skip
@@ -145,21 +144,21 @@ def test_a_second_start_reads_no_parquet(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDROWS_DATA", str(tmp_path / "data"))
     raw = written(tmp_path / "raw", made_up())
     options = {"client": "user", "label": "like", "features": ["item"]}
-    first = FederatedData.from_parquet(raw, **options)
+    first = read_parquet(raw, **options)
     (store,) = (tmp_path / "data" / "stores").iterdir()
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "pyarrow", None)
         without.setitem(sys.modules, "pyarrow.parquet", None)
-        assert_same(first, FederatedData.from_parquet(raw, **options))
+        assert_same(first, read_parquet(raw, **options))
         with pytest.raises(DataError, match=r"pip install 'fedrows\[data\]'"):
-            FederatedData.from_parquet(raw, **options, seed=1)
-    FederatedData.from_parquet(raw, **options, seed=1)
+            read_parquet(raw, **options, seed=1)
+    read_parquet(raw, **options, seed=1)
     made_up(1).to_parquet(raw / "2.parquet")
-    FederatedData.from_parquet(raw, **options)
+    read_parquet(raw, **options)
     assert len(list((tmp_path / "data" / "stores").iterdir())) == 3
     (store / "000.npy").write_bytes(b"")
     made_up()[268:].to_parquet(raw / "2.parquet")  # another time of change, so another store
-    assert len(FederatedData.from_parquet(raw, **options).train) == len(first.train)
+    assert len(read_parquet(raw, **options).train) == len(first.train)
 
 
 LISTS = pa.array([[1], None, [2]])
@@ -205,13 +204,13 @@ def test_bad_files_are_named_and_leave_nothing(tmp_path, changes, options, names
     pq.write_table(pa.table(BASE | changes), path)
     options = {"client": "user", "label": "like", "features": ["item"], "test": 0} | options
     with pytest.raises(DataError) as caught:
-        FederatedData.from_parquet(path, store=tmp_path / "store", **options)
+        read_parquet(path, store=tmp_path / "store", **options)
     assert_said(caught, names)
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
 def load(paths) -> FederatedData:
-    return FederatedData.from_parquet(
+    return read_parquet(
         paths, client="user", label="like", features=["item"], store=Path(paths[0]).parent / "store"
         if isinstance(paths, list) else Path(paths) / "store",
     )  # fmt: skip
@@ -260,7 +259,7 @@ def test_no_files(tmp_path, paths):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "_part.parquet").touch()
     with pytest.raises(DataError) as caught:
-        FederatedData.from_parquet(
+        read_parquet(
             tmp_path / paths if isinstance(paths, str) else paths,
             client="user", label="like", features=["item"],
         )  # fmt: skip

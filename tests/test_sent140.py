@@ -11,11 +11,11 @@ import torch
 
 from fedrows.data.federation import FederatedData
 from fedrows.datasets import sent140
-from fedrows.datasets.sent140 import Options, tokens_of
+from fedrows.datasets.sent140 import Sent140Options, tokens_of
 from fedrows.errors import DataError, PlanError
 from fedrows.rows.ragged import Ragged
 
-ALL = Options(fewest_tweets=1, test_share=0.0)
+ALL = Sent140Options(fewest_tweets=1, test_share=0.0)
 
 
 def row(polarity: str, user: str, text: str) -> str:
@@ -109,18 +109,20 @@ def test_a_tweet_without_a_token_is_an_empty_list(tmp_path: Path) -> None:
 def test_clients_are_those_with_enough_tweets(tmp_path: Path, form: str, fewest: int) -> None:
     text = row("4", "enough", "x") * fewest + row("4", "few", "x") * (fewest - 1)
     file = official(tmp_path, text) if form == "official" else sample(tmp_path, text)
-    data = sent140.read(file, form, Options())
+    data = sent140.read(file, form, Sent140Options())
     assert data.client_names is not None
     assert data.client_names.tolist() == ["enough"]
     assert len(data.train) + len(data.test) == fewest
     with pytest.raises(DataError, match=r"No user in .* has 50 tweets: choose a lower fewest-twe"):
-        sent140.read(file, form, Options(fewest_tweets=50))
+        sent140.read(file, form, Sent140Options(fewest_tweets=50))
 
 
 def test_a_random_share_is_held_out_the_same_for_the_same_seed(tmp_path: Path) -> None:
     text = "".join(row("4", f"user{n % 10}", f"w{n}") for n in range(100))
     file = sample(tmp_path, text)
-    one, same, other = (sent140.read(file, "sample", Options(split_seed=s)) for s in (0, 0, 1))
+    one, same, other = (
+        sent140.read(file, "sample", Sent140Options(split_seed=s)) for s in (0, 0, 1)
+    )
     assert (len(one.train), len(one.test)) == (80, 20)
     assert lists(one) == lists(same)
     assert one.vocabulary["token"].tolist() == same.vocabulary["token"].tolist()
@@ -129,7 +131,7 @@ def test_a_random_share_is_held_out_the_same_for_the_same_seed(tmp_path: Path) -
 
 def test_words_that_training_lacks_or_has_rarely_share_a_row(tmp_path: Path) -> None:
     text = "".join(row("4", f"user{n % 2}", f"all w{n}") for n in range(20))
-    data = sent140.read(sample(tmp_path, text), "sample", Options())
+    data = sent140.read(sample(tmp_path, text), "sample", Sent140Options())
     assert data.tables == {"token": 2 + 17}  # all, and a word of each of 16 training tweets
     tokens = data.test.ids["tokens"]
     assert isinstance(tokens, Ragged)
@@ -138,14 +140,14 @@ def test_words_that_training_lacks_or_has_rarely_share_a_row(tmp_path: Path) -> 
         "4 of the test tweets' 8 tokens (50.0%) have no row of their own, and read the row for "
         "unknown ones.",
     )
-    rare = sent140.read(sample(tmp_path, text), "sample", Options(min_count=2))
+    rare = sent140.read(sample(tmp_path, text), "sample", Sent140Options(min_count=2))
     assert rare.tables == {"token": 3}
     assert lists(rare) == [[2, 1]] * 16
 
 
 def test_every_client_keeps_a_tweet_to_train_on(tmp_path: Path) -> None:
     text = "".join(row("4", f"user{n // 2}", "x") for n in range(200))
-    options = Options(fewest_tweets=1, test_share=0.9)
+    options = Sent140Options(fewest_tweets=1, test_share=0.9)
     data = sent140.read(sample(tmp_path, text), "sample", options)
     assert data.clients == 100
     assert data.clients_without_training_data == 0
@@ -227,14 +229,14 @@ def test_the_file_that_is_there_is_found(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_options_out_of_range_are_refused() -> None:
     with pytest.raises(PlanError, match="tokens is 0"):
-        Options(tokens=0)
+        Sent140Options(tokens=0)
     with pytest.raises(PlanError, match="form is 'zip', but must be one of auto, official, sample"):
-        Options(form="zip")
+        Sent140Options(form="zip")
 
 
 def test_the_sample_at_hand_has_its_numbers(data_folder: Path) -> None:
     file = data_folder / "sent140" / "sentiment140_ge30_sample.csv.gz"
-    data = sent140.read(file, "sample", Options())
+    data = sent140.read(file, "sample", Sent140Options())
     assert data.clients == 1_473
     assert (len(data.train), len(data.test)) == (8_501, 2_124)
     assert data.tables == {"token": 11_283}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrows.data.federation import FederatedData
-from fedrows.data.stored.store import FACTS, cached, open_store, save, sources
+from fedrows.data.stored.store import FACTS, folder_of, open_data, open_or_write, save_data, sources
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged, ragged
 
@@ -91,8 +91,8 @@ def assert_same(data: FederatedData, other: FederatedData) -> None:
 
 def test_what_is_saved_is_opened(tmp_path):
     data = federation()
-    data.save(tmp_path / "store")
-    assert_same(data, FederatedData.open(tmp_path / "store"))
+    save_data(data, tmp_path / "store")
+    assert_same(data, open_data(tmp_path / "store"))
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
@@ -101,50 +101,54 @@ def test_data_without_test_examples(tmp_path):
         client=[1, 2], ids={"t": [0, 1]}, label=[0, 2], labels="classes", test=[0, 0],
         tables={"t": 2},
     )  # fmt: skip
-    data.save(tmp_path / "store")
-    assert_same(data, FederatedData.open(tmp_path / "store"))
+    save_data(data, tmp_path / "store")
+    assert_same(data, open_data(tmp_path / "store"))
 
 
 def test_a_column_is_mapped_and_the_file_never_changes(tmp_path):
-    federation().save(tmp_path / "store")
-    data = FederatedData.open(tmp_path / "store")
+    save_data(federation(), tmp_path / "store")
+    data = open_data(tmp_path / "store")
     data.train.label[:] = 7
-    assert (FederatedData.open(tmp_path / "store").train.label < 2).all()
+    assert (open_data(tmp_path / "store").train.label < 2).all()
 
 
 def test_lists_share_their_offsets(tmp_path):
-    federation().save(tmp_path / "store")
-    data = FederatedData.open(tmp_path / "store")
+    save_data(federation(), tmp_path / "store")
+    data = open_data(tmp_path / "store")
     slots, ids = data.slots["seen"], data.train.ids["seen"]
     assert slots.offsets.data_ptr() == ids.offsets.data_ptr()
 
 
 def test_a_store_is_replaced_and_nothing_else_is(tmp_path):
-    federation().save(tmp_path / "store")
-    federation(1).save(tmp_path / "store")
-    assert_same(federation(1), FederatedData.open(tmp_path / "store"))
+    save_data(federation(), tmp_path / "store")
+    save_data(federation(1), tmp_path / "store")
+    assert_same(federation(1), open_data(tmp_path / "store"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("Dear")
     with pytest.raises(DataError, match="not a store"):
-        federation().save(tmp_path / "mine")
+        save_data(federation(), tmp_path / "mine")
     assert (tmp_path / "mine" / "letter.txt").read_text() == "Dear"
 
 
 class Counting:
-    """Makes a federation and counts how often."""
+    """Writes a federation under a key and counts how often."""
 
     def __init__(self) -> None:
         self.made = 0
 
-    def __call__(self) -> FederatedData:
-        self.made += 1
-        return federation()
+    def cached(self, folder: Path, key: dict) -> FederatedData:
+        def write(store: Path) -> None:
+            self.made += 1
+            save_data(federation(), store)
+            change(store, key=key)
+
+        return open_or_write(folder_of(folder, key), key, write)
 
 
 def test_a_cache_is_made_once_for_each_key(tmp_path):
     make = Counting()
     for key in ({"seed": 0}, {"seed": 0}, {"seed": 1}, {"seed": 0}):
-        assert_same(cached(tmp_path, key, make), federation())
+        assert_same(make.cached(tmp_path, key), federation())
     assert make.made == 2
 
 
@@ -190,30 +194,31 @@ HARM = {
 
 @pytest.mark.parametrize(("harm", "names"), HARM.values(), ids=HARM)
 def test_a_broken_store_is_refused_and_a_broken_cache_made_anew(tmp_path, harm, names):
-    save(federation(), tmp_path / "store")
+    save_data(federation(), tmp_path / "store")
     harm(tmp_path / "store")
     with pytest.raises(DataError) as caught:
-        open_store(tmp_path / "store")
+        open_data(tmp_path / "store")
     said = str(caught.value)
     assert "\n" not in said
     assert said.endswith(".")
     assert all(name in said for name in names), said
     make = Counting()
-    cached(tmp_path / "cache", {}, make)
+    make.cached(tmp_path / "cache", {})
     (store,) = (tmp_path / "cache").iterdir()
     harm(store)
-    assert_same(cached(tmp_path / "cache", {}, make), federation())
+    assert_same(make.cached(tmp_path / "cache", {}), federation())
     assert make.made == 2
-    assert_same(cached(tmp_path / "cache", {}, make), federation())
+    assert_same(make.cached(tmp_path / "cache", {}), federation())
     assert make.made == 2
 
 
-def test_a_cache_that_was_not_finished_leaves_nothing(tmp_path):
-    def fail() -> FederatedData:
+def test_a_store_that_was_not_finished_leaves_nothing(tmp_path, monkeypatch):
+    def fail(*_, **__):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(np, "save", fail)
     with pytest.raises(KeyboardInterrupt):
-        cached(tmp_path, {}, fail)
+        save_data(federation(), tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -223,10 +228,10 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "save", full)
     with pytest.raises(DataError, match=r"cannot be written \(No space left on device\)"):
-        federation().save(tmp_path / "store")
+        save_data(federation(), tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_no_folder(tmp_path):
     with pytest.raises(DataError, match="not a store"):
-        FederatedData.open(tmp_path / "nowhere")
+        open_data(tmp_path / "nowhere")

@@ -27,8 +27,17 @@ from fedrows.nn.start import start_
 from fedrows.plan import Plan
 from fedrows.rows.ragged import ragged
 from fedrows.simulation import Simulation
-from fedrows.tables import Beside, Constant, Drawn, Given, Shelf, SparseTable, Start, whole
-from fedrows.tables.undo import Undo
+from fedrows.tables import (
+    ConstantRows,
+    GivenRows,
+    InitialRows,
+    NormalRows,
+    RowsSideBySide,
+    SparseTable,
+    TableFolder,
+    whole,
+)
+from fedrows.tables.undo_log import UndoLog
 from tests.twin import federation
 
 LAZY = {"fedadam", "scaffold", "scaffoldapprox"}
@@ -43,11 +52,11 @@ def algorithm(name: str) -> Algorithm:
 
 
 def table(
-    rows: int = 1000, start: Start | None = None, folder: Path | None = None
-) -> tuple[Shelf, SparseTable]:
-    shelf = Shelf(folder)
-    part = shelf.add("t", rows, start or Constant(0.0, (3,)), (3,), torch.float64)
-    return shelf, SparseTable.of(part, CPU)
+    rows: int = 1000, start: InitialRows | None = None, folder: Path | None = None
+) -> tuple[TableFolder, SparseTable]:
+    table_folder = TableFolder(folder)
+    part = table_folder.add("t", rows, start or ConstantRows(0.0, (3,)), (3,), torch.float64)
+    return table_folder, SparseTable.of(part, CPU)
 
 
 class Wide(nn.Module):
@@ -178,7 +187,7 @@ def test_a_table_larger_than_memory_is_not_made_whole() -> None:
     with pytest.raises(PlanError, match=r"takes 223,517 GiB, .* read its rows by their ids\.$"):
         whole(mine)
     with pytest.raises(PlanError, match=r"only, with --tables mapped\.$"):
-        whole(SparseTable.untouched(Drawn(0, "t", 3), 10**13))
+        whole(SparseTable.untouched(NormalRows(0, "t", 3), 10**13))
 
 
 rows_of = st.lists(st.integers(0, 40), min_size=1, max_size=12)
@@ -187,7 +196,7 @@ rows_of = st.lists(st.integers(0, 40), min_size=1, max_size=12)
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from(["add", "put", "get"]), rows_of), max_size=12))
 def test_a_table_does_what_a_tensor_does(steps: list[tuple[str, list[int]]]) -> None:
-    start = Drawn(7, "t", 3, padding=0, dtype=torch.float64)
+    start = NormalRows(7, "t", 3, padding=0, dtype=torch.float64)
     _, mine = table(41, start)
     other = start(torch.arange(41))
     beside, plain = torch.full_like(mine, 0.5), torch.full_like(other, 0.5)
@@ -236,13 +245,17 @@ def test_what_would_read_every_row_is_refused_in_a_sentence() -> None:
 
 
 def test_start_values_do_not_depend_on_what_else_is_asked_for() -> None:
-    start = Beside(
-        [Drawn(1, "a", 2, 0.1), Constant(3.0, (1,)), Given(torch.arange(20.0).view(10, 2))]
+    start = RowsSideBySide(
+        [
+            NormalRows(1, "a", 2, 0.1),
+            ConstantRows(3.0, (1,)),
+            GivenRows(torch.arange(20.0).view(10, 2)),
+        ]
     )
     every = start(torch.arange(10))
     assert every.shape == (10, 5)
     assert torch.equal(start(torch.tensor([7, 2])), every[[7, 2]])
-    drawn = Drawn(1, "a", 16)(torch.arange(2000))
+    drawn = NormalRows(1, "a", 16)(torch.arange(2000))
     assert abs(float(drawn.mean())) < 0.02
     assert abs(float(drawn.std()) - 1) < 0.02
 
@@ -261,40 +274,42 @@ def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def test_a_file_takes_the_room_of_its_rows_and_little_more(tmp_path: Path) -> None:
-    shelf, mine = table(10**6, folder=tmp_path)
+    table_folder, mine = table(10**6, folder=tmp_path)
     for low in range(0, 200_000, 10_000):
         mine[torch.arange(low, low + 10_000)] = torch.ones(10_000, 3, dtype=torch.float64)
         rows = (low + 10_000) * (8 + 3 * 8)
-        assert shelf.tables["t"].nbytes == rows
-        assert rows <= shelf.nbytes <= rows + 2 * (2**18 + 2**13)  # a step for ids and for values
+        assert table_folder.tables["t"].nbytes == rows
+        assert (
+            rows <= table_folder.nbytes <= rows + 2 * (2**18 + 2**13)
+        )  # a step for ids and for values
 
 
 def test_a_log_is_long_beside_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables.shelf, "FLOOR", 4096)
-    shelf, mine = table(folder=tmp_path)
+    monkeypatch.setattr(tables.table_folder, "FLOOR", 4096)
+    table_folder, mine = table(folder=tmp_path)
 
     def change(count: int) -> bool:
         mine[torch.arange(count)] += 1.0
-        return shelf.log_is_long
+        return table_folder.log_is_long
 
     assert not change(1000)  # no checkpoint, so nothing to go back to
     assert not list(tmp_path.glob("*.undo"))
-    shelf.saved(shelf.sync())
+    table_folder.saved(table_folder.sync())
     assert not change(190)  # 1000 rows are 32,000 bytes: a fifth is 200 rows, less two heads
     assert not change(190)  # a row is written down once
     assert change(200)
     assert (tmp_path / "0.1.undo").stat().st_size == 64 + 2 * 16 + 200 * 32
-    shelf.saved(shelf.sync())
+    table_folder.saved(table_folder.sync())
     assert not change(190)
     assert not list(tmp_path.glob("0.1.undo"))
-    monkeypatch.setattr(tables.shelf, "FLOOR", 2**20)
+    monkeypatch.setattr(tables.table_folder, "FLOOR", 2**20)
     assert not change(1000)
 
 
 def test_a_run_without_checkpoints_writes_no_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(Undo, "write")
+    monkeypatch.delattr(UndoLog, "write")
     torch.manual_seed(0)
     simulate(
         padded_data(), Wide(15, 5), rounds=6, clients_per_round=4, tables="mapped", folder=tmp_path
@@ -314,13 +329,13 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
         mine[torch.arange(5)] = 1.0
 
 
-def test_a_temporary_folder_goes_with_its_shelf() -> None:
-    shelf, mine = table()
+def test_a_temporary_folder_goes_with_its_tables() -> None:
+    table_folder, mine = table()
     mine[torch.arange(5)] = 1.0
-    folder = shelf.folder
+    folder = table_folder.folder
     assert len(list(folder.iterdir())) == 2
-    assert shelf.nbytes > 0
-    del shelf, mine
+    assert table_folder.nbytes > 0
+    del table_folder, mine
     gc.collect()
     assert not folder.exists()
 

@@ -23,10 +23,10 @@ from fedrows.plan import Plan
 from fedrows.runs import checkpoint
 from fedrows.runs.folder import METRICS, read_lines
 from fedrows.simulation import Simulation
-from fedrows.tables import Constant, Shelf, SparseTable, shelf, undo, whole
-from fedrows.tables.column import Column
-from fedrows.tables.kept import Kept, Part
-from fedrows.tables.undo import Undo
+from fedrows.tables import ConstantRows, SparseTable, TableFolder, table_folder, undo_log, whole
+from fedrows.tables.row_file import RowFile
+from fedrows.tables.touched_rows import MappedRows, TouchedRows
+from fedrows.tables.undo_log import UndoLog
 from tests.twin import federation
 
 ROUNDS, EVERY = 12, 3
@@ -98,9 +98,9 @@ def run_to_death(moment: tuple[type, str, int, bool], folder: Path, run: tuple[A
 
 
 def type_to_death(
-    moment: tuple[type, str, int, bool], words: list[str], floor: int = shelf.FLOOR
+    moment: tuple[type, str, int, bool], words: list[str], floor: int = table_folder.FLOOR
 ) -> None:
-    shelf.FLOOR = floor
+    table_folder.FLOOR = floor
     die_at(*moment)
     cli.main(words)
 
@@ -122,17 +122,17 @@ def die_at(owner: type, method: str, call: int, after: bool) -> None:
 
 
 MOMENTS = [
-    (Part, "_to_change", 2, True),  # before anything was saved but the start
-    (Part, "_to_change", 15, True),  # rows written down, and not yet changed
-    (Part, "_to_change", 22, False),
-    (Undo, "write", 1, False),
-    (Undo, "write", 1, True),
-    (Undo, "write", 5, True),
-    (Kept, "before_change", 17, False),
-    (Column, "sync", 7, True),  # in the midst of bringing rows to the disk
-    (Shelf, "sync", 3, True),  # rows on the disk, the checkpoint not
-    (Shelf, "saved", 2, False),  # the checkpoint in its place, the log of an older one
-    (Shelf, "saved", 3, True),
+    (MappedRows, "_to_change", 2, True),  # before anything was saved but the start
+    (MappedRows, "_to_change", 15, True),  # rows written down, and not yet changed
+    (MappedRows, "_to_change", 22, False),
+    (UndoLog, "write", 1, False),
+    (UndoLog, "write", 1, True),
+    (UndoLog, "write", 5, True),
+    (TouchedRows, "before_change", 17, False),
+    (RowFile, "sync", 7, True),  # in the midst of bringing rows to the disk
+    (TableFolder, "sync", 3, True),  # rows on the disk, the checkpoint not
+    (TableFolder, "saved", 2, False),  # the checkpoint in its place, the log of an older one
+    (TableFolder, "saved", 3, True),
 ]
 
 
@@ -173,7 +173,7 @@ def _never_killed(folder: Path, run: tuple[str, dict[str, Any], str]) -> dict[st
 def test_a_run_killed_again_and_again_arrives(tmp_path: Path) -> None:
     wanted = _never_killed(tmp_path / "whole", RUNS[1])
     for call in (30, 20, 14, 20):
-        killed(run_to_death, (Part, "_to_change", call, True), tmp_path, RUNS[1])
+        killed(run_to_death, (MappedRows, "_to_change", call, True), tmp_path, RUNS[1])
     found = go(make(tmp_path, *RUNS[1]), tmp_path)
     assert all(torch.equal(x, found[name]) for name, x in wanted.items())
 
@@ -196,8 +196,8 @@ def test_looking_changes_no_file(tmp_path: Path) -> None:
     mark = checkpoint.standing(place).tables
     assert mark is not None
     looking, going = make(tmp_path, *RUNS[0]).progress, make(tmp_path, *RUNS[0])
-    assert looking.shelf is not None
-    looking.shelf.go_back(mark, look=True)
+    assert looking.table_folder is not None
+    looking.table_folder.restore(mark, read_only=True)
     seen = {t: whole(x) for t, x in looking.params.tables.items()}
     assert before == {path: path.read_bytes() for path in (tmp_path / "tables").iterdir()}
     checkpoint.restore_(going, place)
@@ -232,22 +232,22 @@ def test_the_kind_of_table_must_be_the_same(tmp_path: Path) -> None:
 
 
 def test_a_record_that_was_cut_short_is_ignored(tmp_path: Path) -> None:
-    mine = Shelf(tmp_path)
-    table = SparseTable.of(mine.add("t", 9, Constant(1.0, (2,)), (2,), torch.float32), CPU)
+    mine = TableFolder(tmp_path)
+    table = SparseTable.of(mine.add("t", 9, ConstantRows(1.0, (2,)), (2,), torch.float32), CPU)
     table[torch.arange(4)] = torch.ones(4, 2)
-    columns = mine.tables["t"].columns()
-    log = Undo(tmp_path / "log.undo", b"n" * 16)
-    log.write(torch.tensor([0, 2]), columns)
-    log.write(torch.tensor([1]), columns)
+    files = mine.tables["t"].value_files()
+    log = UndoLog(tmp_path / "log.undo", b"n" * 16)
+    log.write(torch.tensor([0, 2]), files)
+    log.write(torch.tensor([1]), files)
     data = (tmp_path / "log.undo").read_bytes()
     for length, records in ((len(data), 2), (len(data) - 1, 1), (100, 0), (70, 0), (10, 0)):
         (tmp_path / "log.undo").write_bytes(data[:length])
-        found = [places.tolist() for places, _ in log.records(columns)]
+        found = [places.tolist() for places, _ in log.records(files)]
         assert found == [[0, 2], [1]][:records], length
     flipped = bytearray(data)
     flipped[-1] ^= 1
     (tmp_path / "log.undo").write_bytes(flipped)
-    assert len(list(log.records(columns))) == 1
+    assert len(list(log.records(files))) == 1
 
 
 SMALL = [
@@ -279,7 +279,7 @@ def test_a_run_of_the_command_line_that_is_killed_goes_on(elsewhere: Path) -> No
     mapped = ["run", *QUICK, "--tables", "mapped", "--checkpoint-seconds", "0"]
     assert cli.main(["run", *QUICK, "--out", "memory"]) == 0
     words = [*mapped, "--out", str(elsewhere / "mapped")]
-    killed(type_to_death, (Part, "_to_change", 7, True), words)
+    killed(type_to_death, (MappedRows, "_to_change", 7, True), words)
     assert cli.main(["run", "--resume", "mapped"]) == 0
     assert lines("mapped") == lines("memory")
     assert (elsewhere / "mapped" / "tables" / "0.ids").exists()
@@ -287,12 +287,12 @@ def test_a_run_of_the_command_line_that_is_killed_goes_on(elsewhere: Path) -> No
 
 LONG = ["run", *QUICK, "--tables", "mapped", "--checkpoint-seconds", "1000"]
 EARLY = [
-    (Undo, "write", 1, True),
-    (Shelf, "sync", 4, False),  # a log that is long, and not yet overtaken
-    (Shelf, "sync", 4, True),
-    (Shelf, "saved", 4, False),
-    (Shelf, "saved", 5, True),
-    (Part, "_to_change", 12, True),
+    (UndoLog, "write", 1, True),
+    (TableFolder, "sync", 4, False),  # a log that is long, and not yet overtaken
+    (TableFolder, "sync", 4, True),
+    (TableFolder, "saved", 4, False),
+    (TableFolder, "saved", 5, True),
+    (MappedRows, "_to_change", 12, True),
 ]
 
 
@@ -306,15 +306,15 @@ def test_a_long_log_is_a_checkpoint_before_its_time(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds: dict[int, list[int]] = {}
-    for floor in (0, shelf.FLOOR):
-        monkeypatch.setattr(shelf, "FLOOR", floor)
+    for floor in (0, table_folder.FLOOR):
+        monkeypatch.setattr(table_folder, "FLOOR", floor)
         words = once_saved(elsewhere / str(floor), LONG)
         with monkeypatch.context() as during:
             rounds[floor] = saved_rounds(during)
             assert cli.main(words) == 0
     assert rounds[0] == [3, 4, 5, 6, 7, 8]  # every round of so few rows changes a fifth of them
-    assert rounds[shelf.FLOOR] == [8]
-    assert lines("0") == lines(str(shelf.FLOOR))
+    assert rounds[table_folder.FLOOR] == [8]
+    assert lines("0") == lines(str(table_folder.FLOOR))
 
 
 def saved_rounds(during: pytest.MonkeyPatch) -> list[int]:
@@ -337,7 +337,7 @@ def test_a_run_killed_among_early_checkpoints_goes_on(
     assert cli.main(["run", *QUICK, *adam, "--out", "memory"]) == 0
     words = once_saved(elsewhere / "mapped", [*LONG, *adam])
     killed(type_to_death, moment, words, 0)
-    monkeypatch.setattr(shelf, "FLOOR", 0)
+    monkeypatch.setattr(table_folder, "FLOOR", 0)
     assert cli.main(words) == 0
     assert lines("mapped") == lines("memory")
     for folder in ("memory", "mapped"):
@@ -352,7 +352,7 @@ def test_a_full_disk_leaves_a_run_that_goes_on(
 ) -> None:
     words = ["run", *QUICK, "--tables", "mapped", "--checkpoint-seconds", "0", "--out"]
     assert cli.main([*words, "whole"]) == 0
-    real, left = undo._write, [4]
+    real, left = undo_log._write, [4]
 
     def full(file: int, data: bytes) -> None:
         left[0] -= 1
@@ -362,7 +362,7 @@ def test_a_full_disk_leaves_a_run_that_goes_on(
         real(file, data)
 
     with monkeypatch.context() as during:
-        during.setattr(undo, "_write", full)
+        during.setattr(undo_log, "_write", full)
         assert cli.main([*words, "broken"]) != 0
     said = capsys.readouterr().err
     assert re.search(r"undo cannot be written \(No space left .* with --resume\.$", said.strip())

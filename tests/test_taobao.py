@@ -12,11 +12,11 @@ import torch
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.datasets import taobao
-from fedrows.datasets.taobao import DAY, END, START, Options
+from fedrows.datasets.taobao import DAY, END, START, TaobaoOptions
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged
 
-ALL = Options(user_share=1.0)
+ALL = TaobaoOptions(user_share=1.0)
 HEADER = "user,item,behavior,split\n"
 BUY_CART = (
     "8,10,buy,train\n8,11,cart,train\n8,12,buy,test\n8,10,cart,train\n8,12,cart,train\n"
@@ -314,7 +314,7 @@ def test_the_file_that_is_there_is_found(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_buy_cart_file_at_hand_has_its_numbers(data_folder: Path) -> None:
     file = data_folder / "taobao" / "taobao_buy_cart.csv.gz"
-    data = taobao.read(file, "buy-cart", Options())
+    data = taobao.read(file, "buy-cart", TaobaoOptions())
     assert data.clients == 48_749
     assert int(data.train.label.sum()) == 211_022
     assert int(data.test.label.sum()) == 48_749

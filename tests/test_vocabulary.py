@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrows.data.columns import distinct
+from fedrows.data.column_checks import distinct
 from fedrows.data.vocabulary import EVERY, Hashed, Vocabulary, hashed, number_columns, value_of
 from fedrows.errors import DataError
 

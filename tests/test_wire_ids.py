@@ -122,7 +122,7 @@ def test_little_is_added_to_the_numbers(width):
 @pytest.mark.slow
 @pytest.mark.usefixtures("data_folder")
 def test_the_rows_of_real_clients_are_within_the_bar():
-    index = movielens.load(movielens.Options()).index["weight"]
+    index = movielens.load(movielens.MovieLensOptions()).index["weight"]
     sent = allowed = 0
     for client in range(0, index.clients, 40):
         ids = index.slice(client, client + 1).ids

@@ -13,12 +13,12 @@ from zoo import MORE, WITH_LISTS, ZOO, Animal
 
 from fedrows import Simulation
 from fedrows.algorithms.fedsubavg import FedSubAvg
-from fedrows.data.batches import Batch, batches, local_data, step_keys
+from fedrows.data.batches import Batch, batches, local_data
 from fedrows.data.federation import FederatedData
 from fedrows.lifting.lifted import Lifted
-from fedrows.lifting.stand_ins import StandIns
+from fedrows.lifting.replaced_operations import ReplacedOperations
 from fedrows.model import LOSSES
-from fedrows.nn import context
+from fedrows.nn import step_context
 from fedrows.plan import Plan
 from fedrows.rows.params import Params, Submodels, take
 from fedrows.seeds import COHORT, choose
@@ -42,14 +42,13 @@ def batches_of(data: FederatedData, client: int, plan: Plan, round_: int) -> lis
     local = local_data(data, who)
     index = {table: whole.select(who) for table, whole in data.index.items()}
     found = []
-    for step, batch in enumerate(batches(local, index, plan, round_)):
+    for batch in batches(local, index, plan, round_, random=True):
         real = slice(None) if batch.weight is None else batch.weight[0] > 0
         fields = {name: x[0][real] for name, x in batch.numbers.items()}
         for name, places in batch.ids.items():
             held = torch.cat([index[data.fields[name]].ids, torch.tensor([0])])  # −1: nothing
             fields[name] = held[places[0][real]]
-        key = step_keys(local, plan, round_, step)[0]
-        found.append((fields, batch.label[0][real], key))
+        found.append((fields, batch.label[0][real], batch.key[0]))
     return found
 
 
@@ -59,7 +58,10 @@ def gradient(module, labels: str, random: bool, numbers: Numbers, fields, label,
     With PyTorch's own operations, unless dropout is to be drawn from the same counters.
     """
     leaves = {name: x.detach().clone().requires_grad_() for name, x in numbers.items()}
-    with context.step(torch.ones(len(label)), key), StandIns() if random else nullcontext():
+    with (
+        step_context.step(torch.ones(len(label)), key),
+        ReplacedOperations() if random else nullcontext(),
+    ):
         scores = functional_call(module, leaves, (), fields)
     loss = LOSSES[labels](scores, label).mean()
     found = torch.autograd.grad(loss, [*leaves.values()], materialize_grads=True)
@@ -116,8 +118,8 @@ def cohort_batch(
     who, plan = torch.tensor(cohort), replace(PLAN, batch_size=12, dtype="float64")
     index = {table: whole.select(who) for table, whole in data.index.items()}
     local = local_data(data, who)
-    batch = next(iter(batches(local, index, plan, 1)))
-    return params, take(params, index, len(who)), replace(batch, key=step_keys(local, plan, 1, 0))
+    batch = next(iter(batches(local, index, plan, 1, random=True)))
+    return params, take(params, index, len(who)), batch
 
 
 def close(one: Submodels, other: Submodels) -> None:

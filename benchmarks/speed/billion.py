@@ -101,25 +101,25 @@ def measure(data: FederatedData, algorithm: Algorithm, rounds: int) -> dict[str,
         torch.manual_seed(0)
         model = Lifted(Sum(data.tables["item"]), data)
         simulation = Simulation(data, model, algorithm, plan, None, place / "tables")
-        shelf = simulation.progress.shelf
-        assert shelf is not None
+        table_folder = simulation.progress.table_folder
+        assert table_folder is not None
         disk, saving = [], []
         for progress in simulation:
-            disk.append(shelf.nbytes / shelf.tables["item"].places.count)
+            disk.append(table_folder.nbytes / table_folder.tables["item"].id_map.count)
             due = progress.round % max(1, rounds // 4) == 0
             if due:
                 simulation.evaluate()
-            if due or shelf.log_is_long:
+            if due or table_folder.log_is_long:
                 since = time.perf_counter()
                 checkpoint.save(place / CHECKPOINT, simulation)
                 saving.append(time.perf_counter() - since)
-        touched = shelf.tables["item"].places.count
+        touched = table_folder.tables["item"].id_map.count
         return {
             "touched": touched,
             "milliseconds": 1000 * simulation.seconds / rounds,
             "saving_milliseconds": 1000 * sum(saving) / rounds,
             "checkpoints": len(saving),
             "resident": peak(),
-            "disk_per_row": shelf.nbytes / touched,
+            "disk_per_row": table_folder.nbytes / touched,
             "disk_per_row_with_log": max(disk),
         }

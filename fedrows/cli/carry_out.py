@@ -187,7 +187,7 @@ def carry_out(
     checkpoint never lacks a line; lines past it are dropped when the run goes on. Mapped tables
     whose log of changes has become long are saved before their time.
     """
-    place, shelf = folder.path / CHECKPOINT, simulation.progress.shelf
+    place, table_folder = folder.path / CHECKPOINT, simulation.progress.table_folder
     rounds = simulation.plan.rounds
     saved = simulation.progress.round
     next_save = time.monotonic() + checkpoint_seconds
@@ -219,7 +219,9 @@ def carry_out(
             before = simulation.seconds
             if simulation.due:
                 measure()
-            due = time.monotonic() >= next_save or (shelf is not None and shelf.log_is_long)
+            due = time.monotonic() >= next_save or (
+                table_folder is not None and table_folder.log_is_long
+            )
             if at == rounds or asked() or due:
                 save()
             show.step(at)

@@ -20,7 +20,7 @@ from fedrows.runs.export import Trained, check_format, format_of, onnx_inputs, s
 from fedrows.runs.folder import CHECKPOINT, CONFIG, FILES, RUNS, TABLES, RunFolder
 from fedrows.runs.settings import Settings, from_config
 from fedrows.server import Progress, begin
-from fedrows.tables import Mark, whole
+from fedrows.tables import SavePoint, whole
 
 
 def main(words: Sequence[str]) -> int:
@@ -68,7 +68,7 @@ def read(path: Path) -> Trained:
     plan = settings.plan
     model = catalogue.model(settings.task.model)(data, plan.seed)
     progress = begin(model, settings.algorithm, plan, data.local, path / TABLES)
-    with folder.locked() if progress.shelf is not None else nullcontext():
+    with folder.locked() if progress.table_folder is not None else nullcontext():
         _fill_(progress, place, standing.tables)
         progress.round = standing.round
         params = progress.whole()
@@ -77,7 +77,7 @@ def read(path: Path) -> Trained:
     return Trained(model, params, data, _about(settings, standing.round))
 
 
-def _fill_(progress: Progress, place: Path, tables: Mark | None) -> None:
+def _fill_(progress: Progress, place: Path, tables: SavePoint | None) -> None:
     """Puts a checkpoint's numbers, and the algorithm's state, where a run begins."""
     safe_open = importlib.import_module("safetensors").safe_open
     with safe_open(place, framework="pt", device="cpu") as file:
@@ -89,8 +89,8 @@ def _fill_(progress: Progress, place: Path, tables: Mark | None) -> None:
                     "have changed since."
                 )
             mine.copy_(found)
-    if progress.shelf is not None and tables is not None:
-        progress.shelf.go_back(tables, look=True)
+    if progress.table_folder is not None and tables is not None:
+        progress.table_folder.restore(tables, read_only=True)
 
 
 def _about(settings: Settings, round_: int) -> dict[str, str]:

@@ -73,28 +73,23 @@ def batches(
     local: LocalData, index: Mapping[str, Index], plan: Plan, round_: int, random: bool = False
 ) -> Iterator[Batch]:
     """Every step's batch in a round; with the keys of the steps' own randomness, if asked."""
-    on_host = facts(local, index, plan, round_, random)
-    known = Facts(on_host.to(local.label.device, non_blocking=True), list(index))
+    on_host = round_inputs(local, index, plan, round_, random)
+    inputs = RoundInputs(on_host.to(local.label.device, non_blocking=True), list(index))
     if plan.batches == "draw":
-        found = drawn(local, known, plan)
+        found = drawn(local, inputs, plan)
     else:
-        order = shuffled(local, known, plan)
+        order = shuffled(local, inputs, plan)
         steps = int(steps_of(local, plan).max())
-        found = (nth_shuffled(local, known, plan, order, step) for step in range(steps))
-    return with_keys(found, known) if random else found
+        found = (nth_shuffled(local, inputs, plan, order, step) for step in range(steps))
+    return with_keys(found, inputs) if random else found
 
 
 def with_keys(
-    stream: Iterator[Batch], known: Facts, first: int | Tensor = 0
+    stream: Iterator[Batch], inputs: RoundInputs, first: int | Tensor = 0
 ) -> Iterator[Batch]:  # fmt: skip
     """The same batches with the keys of each step's own randomness, counted from the first."""
     for step, batch in enumerate(stream):
-        yield replace(batch, key=bits(known.steps, torch.as_tensor(first + step)))
-
-
-def step_keys(local: LocalData, plan: Plan, round_: int, step: int) -> Tensor:
-    """The key of every client's own randomness in a step, such as dropout: (K,), on the CPU."""
-    return bits(client_keys(plan.seed, STEP, round_, local.clients), torch.tensor(step))
+        yield replace(batch, key=bits(inputs.steps, torch.as_tensor(first + step)))
 
 
 def steps_of(local: LocalData, plan: Plan) -> Tensor:
@@ -104,10 +99,10 @@ def steps_of(local: LocalData, plan: Plan) -> Tensor:
     return (local.sizes + plan.batch_size - 1) // plan.batch_size * plan.epochs
 
 
-def facts(
+def round_inputs(
     local: LocalData, index: Mapping[str, Index], plan: Plan, round_: int, random: bool
 ) -> Tensor:
-    """What tells one round's batches from another's, on the CPU; `Facts` names its rows."""
+    """What tells one round's batches from another's, on the CPU; `RoundInputs` names its rows."""
     use = BATCH if plan.batches == "draw" else SHUFFLE
     keys = client_keys(plan.seed, use, round_, local.clients)
     steps = client_keys(plan.seed, STEP, round_, local.clients) if random else keys
@@ -116,20 +111,20 @@ def facts(
     return torch.from_numpy(np.stack(rows))
 
 
-class Facts:
-    """The rows of `facts`, by name, where the examples lie: (K,) each."""
+class RoundInputs:
+    """The rows of `round_inputs`, by name, where the examples lie: (K,) each."""
 
     def __init__(self, rows: Tensor, tables: Sequence[str]) -> None:
         self.batches, self.steps, self.starts, self.sizes, *offsets = rows.unbind()
         self.offsets = dict(zip(tables, offsets, strict=True))  # where its rows begin in the block
 
 
-def drawn(local: LocalData, known: Facts, plan: Plan) -> Iterator[Batch]:
+def drawn(local: LocalData, inputs: RoundInputs, plan: Plan) -> Iterator[Batch]:
     """I batches of B examples, each drawn with replacement; looked up in one go."""
-    count = counters(plan.local_steps, plan.batch_size, known.starts.device)  # (I, B)
-    random = bits(known.batches[:, None], count[:, None])  # (I, K, B)
-    position = below(random, known.sizes[:, None]) + known.starts[:, None]
-    whole = _look_up(local, known, position)  # (I, K, B)
+    count = counters(plan.local_steps, plan.batch_size, inputs.starts.device)  # (I, B)
+    random = bits(inputs.batches[:, None], count[:, None])  # (I, K, B)
+    position = below(random, inputs.sizes[:, None]) + inputs.starts[:, None]
+    whole = _look_up(local, inputs, position)  # (I, K, B)
     ids, numbers = _by_step(whole.ids, plan), _by_step(whole.numbers, plan)
     weights = [None] * plan.local_steps if whole.weight is None else whole.weight.unbind()
     for parts in zip(ids, whole.label.unbind(), weights, numbers, strict=True):
@@ -145,49 +140,49 @@ def _by_step(columns: Mapping[str, Tensor], plan: Plan) -> list[dict[str, Tensor
 
 
 def nth_shuffled(
-    local: LocalData, known: Facts, plan: Plan, order: Tensor, step: int | Tensor
+    local: LocalData, inputs: RoundInputs, plan: Plan, order: Tensor, step: int | Tensor
 ) -> Batch:
     """One step of whole passes; a client that is through sits it out."""
     size = plan.batch_size
-    per_epoch = (known.sizes + size - 1) // size  # (K,), a client's batches in one pass
+    per_epoch = (inputs.sizes + size - 1) // size  # (K,), a client's batches in one pass
     active = step < per_epoch * plan.epochs
     epoch = torch.clamp(step // per_epoch, max=plan.epochs - 1)
-    first = torch.cumsum(known.sizes, 0) - known.sizes  # (K,), where its order begins
-    within = torch.arange(size, device=known.sizes.device)
+    first = torch.cumsum(inputs.sizes, 0) - inputs.sizes  # (K,), where its order begins
+    within = torch.arange(size, device=inputs.sizes.device)
     rank = (step % per_epoch * size)[:, None] + within  # (K, B), a place in the pass
-    weight = (rank < known.sizes[:, None]) & active[:, None]
+    weight = (rank < inputs.sizes[:, None]) & active[:, None]
     entry = first[:, None] + torch.where(weight, rank, 0)
-    position = order[epoch[:, None], entry] + known.starts[:, None]
-    batch = _look_up(local, known, position)
+    position = order[epoch[:, None], entry] + inputs.starts[:, None]
+    batch = _look_up(local, inputs, position)
     real = weight if batch.weight is None else weight * batch.weight
     dtype = plan.torch_dtype
     return replace(batch, weight=real.to(dtype), active=active.to(dtype))
 
 
-def shuffled(local: LocalData, known: Facts, plan: Plan) -> Tensor:
+def shuffled(local: LocalData, inputs: RoundInputs, plan: Plan) -> Tensor:
     """A random order of every client's examples for each pass, one after another: (epochs, T)."""
     device = local.label.device
     total = int(local.sizes.sum())
     owner = torch.repeat_interleave(
-        torch.arange(len(known.sizes), device=device), known.sizes, output_size=total
+        torch.arange(len(inputs.sizes), device=device), inputs.sizes, output_size=total
     )
-    first = torch.cumsum(known.sizes, 0) - known.sizes
+    first = torch.cumsum(inputs.sizes, 0) - inputs.sizes
     position = torch.arange(total, device=device) - first[owner]  # 0 … size−1 in each client
     epochs = torch.arange(plan.epochs, device=device)[:, None]
-    random = bits(known.batches[owner], (epochs << 32) + position)  # (epochs, T)
+    random = bits(inputs.batches[owner], (epochs << 32) + position)  # (epochs, T)
     order = torch.argsort(random, dim=1, stable=True)
     order = order.gather(1, torch.argsort(owner[order], dim=1, stable=True))
     return position[order]
 
 
-def _look_up(local: LocalData, known: Facts, position: Tensor) -> Batch:
+def _look_up(local: LocalData, inputs: RoundInputs, position: Tensor) -> Batch:
     """The examples at some positions (…, K, B) of the columns."""
     ids = {}
     for name, column in local.slots.items():
         found = look_up(column, position, nothing=-1)  # (…, K, B) or (…, K, B, L)
         deep = found.dim() - position.dim()
         table = local.fields[name]
-        offset = known.offsets[table].view(-1, 1, *[1] * deep)  # (K, 1) or (K, 1, 1)
+        offset = inputs.offsets[table].view(-1, 1, *[1] * deep)  # (K, 1) or (K, 1, 1)
         if table in local.padded:
             ids[name] = torch.where(found < 0, -1, found + offset)
         else:

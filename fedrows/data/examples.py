@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -102,7 +102,7 @@ def sort_by_client(
 
 
 def index_of(
-    tables: Mapping[str, int],
+    tables: Iterable[str],
     fields: Mapping[str, str],
     padded: Collection[str],
     clients: int,
@@ -112,26 +112,27 @@ def index_of(
     index: dict[str, Index] = {}
     slots: dict[str, Column] = {}
     for table in tables:
-        mine = [name for name, its in fields.items() if its == table]
-        if not mine:
+        columns = [name for name, read in fields.items() if read == table]
+        if not columns:
             raise DataError(f"No field reads table {table!r}: leave it out.")
-        flat = [_flat(part, name) for name in mine for part in parts]
+        flat = [_flat(part, name) for name in columns for part in parts]
         real = [ids != 0 if table in padded else np.ones(len(ids), dtype=bool) for _, ids in flat]
-        whole, found = index_and_slots(
+        whole, slots_of = index_and_slots(
             clients,
             [owner[keep] for (owner, _), keep in zip(flat, real, strict=True)],
             [ids[keep] for (_, ids), keep in zip(flat, real, strict=True)],
         )
         device = parts[0].label.device
         index[table] = whole.to(device)
-        for name, its, keep in zip(mine, found[:: len(parts)], real[:: len(parts)], strict=True):
+        every = len(parts)
+        for name, own, keep in zip(columns, slots_of[::every], real[::every], strict=True):
             values = np.full(len(keep), -1)
-            values[keep] = its
-            column, places = parts[0].ids[name], torch.from_numpy(values).to(device)
+            values[keep] = own
+            column, flat_slots = parts[0].ids[name], torch.from_numpy(values).to(device)
             slots[name] = (
-                replace(column, values=places)
+                replace(column, values=flat_slots)
                 if isinstance(column, Ragged)
-                else places.view(column.shape)
+                else flat_slots.view(column.shape)
             )
     return index, slots
 
@@ -159,15 +160,14 @@ def check_local(
             raise DataError(
                 f"Table {table!r} is to be local, but the tables are {', '.join(tables)}."
             )
-        index, _ = index_of({table: tables[table]}, fields, padded, len(names), parts)
-        found = index[table]
-        assert found.place is not None
-        assert found.held is not None
-        holders = torch.bincount(found.place)
+        index = index_of([table], fields, padded, len(names), parts)[0][table]
+        assert index.place is not None
+        assert index.held is not None
+        holders = torch.bincount(index.place)
         if (holders > 1).any():
-            place = int(holders.argmax())
-            first, second = found.owner[found.place == place][:2].tolist()
-            row = int(found.held[place])
+            shared = int(holders.argmax())
+            first, second = index.owner[index.place == shared][:2].tolist()
+            row = int(index.held[shared])
             raise shared_row(
                 table, value_of(vocabulary or {}, table, table in padded, row), names, first, second
             )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedrows.data import frames
-from fedrows.data.columns import (
+from fedrows.data.column_checks import (
     as_labels,
     as_marks,
     as_numbers,
@@ -279,38 +278,3 @@ class FederatedData:
         """
         its = layout(client=client, label=label, features=features, **options)
         return cls.build(**frames.from_clients(clients, its))
-
-    @classmethod
-    def from_parquet(
-        cls,
-        paths: str | Path | Iterable[str | Path],
-        *,
-        client: str,
-        label: str,
-        features: Sequence[str] | Mapping[str, str],
-        store: str | Path | None = None,
-        **options: Any,
-    ) -> FederatedData:
-        """A federation from Parquet files, or a folder of them, that need not fit into memory.
-
-        Read once into a store of memory-mapped columns, by default below the data folder; as long
-        as the files and the options stay what they are, it is opened again in no time. The rows
-        are those of all files in order. Options are those of `from_frame`.
-        """
-        from fedrows.data.stored.parquet import from_parquet
-
-        its = layout(client=client, label=label, features=features, **options)
-        return from_parquet(paths, its, store)
-
-    def save(self, folder: str | Path) -> None:
-        """Writes the data into a folder, from which `open` maps them into memory."""
-        from fedrows.data.stored.store import save
-
-        save(self, Path(folder))
-
-    @classmethod
-    def open(cls, folder: str | Path) -> FederatedData:
-        """The data that `save` has written; nothing is read before it is used."""
-        from fedrows.data.stored.store import open_store
-
-        return open_store(Path(folder))

@@ -10,42 +10,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from fedrows.data.columns import as_labels, as_numbers, as_weights, no_nulls, number_clients
+from fedrows.data.column_checks import as_labels, as_numbers, as_weights, no_nulls, number_clients
 from fedrows.data.layout import Layout
 from fedrows.data.vocabulary import Hashed, Vocabulary, hashed, number_columns
 from fedrows.errors import DataError
-from fedrows.rows.ragged import Ragged
+from fedrows.rows.ragged import Ragged, lists_of
 
 
 @dataclass(frozen=True, eq=False)
-class Lists:
-    """A column of lists of anything: values[offsets[i] … offsets[i+1]−1] is that of example i."""
+class _Lists:
+    """A column of lists whose values, numbers or text, have no rows yet."""
 
-    values: np.ndarray  # (T,)
-    offsets: np.ndarray  # (n+1,)
+    values: np.ndarray  # (T,), list after list
+    sizes: np.ndarray  # (n,)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.sizes)
 
-    def pick(self, positions: np.ndarray) -> Lists:
-        """The lists at some positions (m,), in that order."""
-        sizes = np.diff(self.offsets)[positions]
-        offsets = np.concatenate([[0], np.cumsum(sizes)])
-        shift = np.repeat(self.offsets[positions] - offsets[:-1], sizes)
-        return Lists(self.values[np.arange(len(shift)) + shift], offsets)
-
-    def last(self, most: int) -> Lists:
-        """The same lists, each cut to its last so many values."""
-        sizes = np.diff(self.offsets)
-        place = np.arange(len(self.values)) - np.repeat(self.offsets[:-1], sizes)
-        kept = place >= np.repeat(sizes - most, sizes)
-        ends = np.cumsum(np.minimum(sizes, most))
-        return Lists(self.values[kept], np.concatenate([[0], ends]))
+    def last(self, most: int) -> _Lists:
+        """The same lists, each cut to its last `most` values."""
+        positions = lists_of(np.arange(len(self.values)), self.sizes).last(most)
+        return _Lists(self.values[positions.values.numpy()], positions.sizes.numpy())
 
 
-Raw = np.ndarray | Lists
+_Raw = np.ndarray | _Lists
 
 
 def from_frame(frame: Any, layout: Layout) -> dict[str, Any]:
@@ -58,7 +47,7 @@ def from_clients(
     clients: Mapping[Any, Any] | Iterable[tuple[Any, Any]], layout: Layout
 ) -> dict[str, Any]:
     """What `build` takes, from one piece per client: columns, a list of examples, or a frame."""
-    pieces: dict[str, list[Raw]] = {c: [] for c in layout.columns if c != layout.client}
+    pieces: dict[str, list[_Raw]] = {c: [] for c in layout.columns if c != layout.client}
     names, sizes, empty = [], [], 0
     for name, piece in clients.items() if isinstance(clients, Mapping) else clients:
         size = _add(pieces, name, piece)
@@ -73,17 +62,15 @@ def from_clients(
     if len(set(seen.tolist())) < len(names):
         twice = names[int(np.argmax(np.bincount(seen)[seen] > 1))]
         raise DataError(f"Client {twice!r} comes twice: give all its examples in one piece.")
-    columns: dict[str, Raw] = {c: _join(c, parts) for c, parts in pieces.items()}
-    found = assemble({layout.client: np.repeat(who, sizes), **columns}, layout)
+    columns: dict[str, _Raw] = {c: _join(c, parts) for c, parts in pieces.items()}
+    arguments = assemble({layout.client: np.repeat(who, sizes), **columns}, layout)
     if empty:
-        found["notes"] = (
-            *found["notes"],
-            f"{empty} of {len(names)} clients have no example: left out.",
-        )
-    return found
+        note = f"{empty} of {len(names)} clients have no example: left out."
+        arguments["notes"] = (*arguments["notes"], note)
+    return arguments
 
 
-def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
+def assemble(columns: Mapping[str, _Raw], layout: Layout) -> dict[str, Any]:
     """What `build` takes, from raw columns."""
     flat = {c: _plain(c, columns[c]) for c in columns if c not in layout.fields}
     for column in (layout.client, layout.label, layout.weight, layout.split.column):
@@ -117,7 +104,7 @@ def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_raw(column: str, values: Any) -> Raw:
+def as_raw(column: str, values: Any) -> _Raw:
     """A column as an array, or as lists if that is what it holds."""
     values = np.asarray(values)
     if values.dtype.kind != "O" or values.ndim > 1:
@@ -140,12 +127,12 @@ def as_raw(column: str, values: Any) -> Raw:
     kinds = {one.dtype.kind for one in some}
     if len(kinds & set("OUST")) and len(kinds) > 1:  # else numbers would become text
         some = [one.astype(object) for one in some]
-    found = Lists(np.concatenate(some), np.concatenate([[0], np.cumsum(sizes)]))
-    no_nulls_within(column, found)
-    return found
+    column_of_lists = _Lists(np.concatenate(some), sizes)
+    _no_nulls_within(column, column_of_lists)
+    return column_of_lists
 
 
-def no_nulls_within(column: str, lists: Lists, first: int = 0) -> None:
+def _no_nulls_within(column: str, lists: _Lists) -> None:
     """Raises a DataError that names the example if a list has a null in it."""
     values = lists.values
     if values.dtype.kind == "O":
@@ -153,7 +140,7 @@ def no_nulls_within(column: str, lists: Lists, first: int = 0) -> None:
     else:
         bad = values != values
     if bad.any():
-        example = first + int(np.searchsorted(lists.offsets, np.argmax(bad), "right")) - 1
+        example = int(np.searchsorted(np.cumsum(lists.sizes), np.argmax(bad), "right"))
         raise DataError(
             f"Column {column!r} has a null within the list of example {example} "
             f"({int(bad.sum())} in all): leave it out."
@@ -174,86 +161,83 @@ def zero_note(table: str, zeros: int) -> str:
 
 
 def _number(
-    raw: Mapping[str, Raw], layout: Layout, held: np.ndarray
+    raw: Mapping[str, _Raw], layout: Layout, held: np.ndarray
 ) -> tuple[dict[str, np.ndarray | Ragged], dict[str, int], dict[str, np.ndarray], list[str]]:
     """Every feature's values as rows; the tables' sizes and vocabularies; what is to be said."""
-    found: dict[str, np.ndarray] = {}
+    rows_of: dict[str, np.ndarray] = {}
     sizes: dict[str, int] = {}
     vocabulary: dict[str, np.ndarray] = {}
     notes: list[str] = []
-    for table in dict.fromkeys(layout.fields.values()):
-        mine = [c for c, its in layout.fields.items() if its == table]
-        padded = any(isinstance(raw[c], Lists) for c in mine)
-        values = {c: _values(raw[c]) for c in mine}
+    for table in layout.table_names:
+        columns = layout.columns_of(table)
+        padded = any(isinstance(raw[c], _Lists) for c in columns)
+        values = {c: _values(raw[c]) for c in columns}
         how = layout.rows(table)
         if not isinstance(how, int):
-            for column in mine:
+            for column in columns:
                 no_nulls(column, values[column])
         if isinstance(how, Vocabulary):
-            marks = {c: _marks(raw[c], held) for c in mine}
+            marks = {c: _marks(raw[c], held) for c in columns}
             numbering, rows = number_columns(table, how, values, marks, padded)
-            found |= rows
+            rows_of |= rows
             sizes[table], vocabulary[table] = numbering.rows, numbering.vocabulary
             notes += numbering.notes
         elif isinstance(how, Hashed):
-            found |= {c: hashed(c, values[c], how.rows, padded) for c in mine}
+            rows_of |= {c: hashed(c, values[c], how.rows, padded) for c in columns}
             sizes[table] = how.rows
         else:
-            found |= values
+            rows_of |= values
             sizes[table] = how
-            zeros = sum(int((values[c] == 0).sum()) for c in mine) if padded else 0
+            zeros = sum(int((values[c] == 0).sum()) for c in columns) if padded else 0
             if zeros:
                 notes.append(zero_note(table, zeros))
     ids: dict[str, np.ndarray | Ragged] = {}
-    for column, values_ in found.items():
-        its = raw[column]
-        ids[column] = _ragged(column, values_, its.offsets) if isinstance(its, Lists) else values_
+    for column, rows_ in rows_of.items():
+        source = raw[column]
+        ids[column] = _ragged(column, rows_, source.sizes) if isinstance(source, _Lists) else rows_
     return {c: ids[c] for c in layout.fields}, sizes, vocabulary, notes
 
 
-def _ragged(column: str, values: np.ndarray, offsets: np.ndarray) -> Ragged:
+def _ragged(column: str, values: np.ndarray, sizes: np.ndarray) -> Ragged:
     if values.dtype.kind not in "iu":
         raise DataError(
             f"Column {column!r} holds lists of {values.dtype} values, but ids of a table of given "
             "size are whole numbers: leave the table out of `tables` to get a vocabulary."
         )
-    longest = int(np.diff(offsets).max(initial=1))
-    whole = np.ascontiguousarray(values, dtype=np.int64)
-    return Ragged(torch.from_numpy(whole), torch.from_numpy(offsets), longest)
+    return lists_of(np.ascontiguousarray(values, dtype=np.int64), sizes)
 
 
-def _values(raw: Raw) -> np.ndarray:
-    return raw.values if isinstance(raw, Lists) else raw
+def _values(raw: _Raw) -> np.ndarray:
+    return raw.values if isinstance(raw, _Lists) else raw
 
 
-def _marks(raw: Raw, held: np.ndarray) -> np.ndarray:
+def _marks(raw: _Raw, held: np.ndarray) -> np.ndarray:
     """Which values belong to test examples, in the shape of the values."""
-    if isinstance(raw, Lists):
-        return np.repeat(held, np.diff(raw.offsets))
+    if isinstance(raw, _Lists):
+        return np.repeat(held, raw.sizes)
     return np.broadcast_to(held.reshape(-1, *[1] * (raw.ndim - 1)), raw.shape)
 
 
-def _cut(column: str, raw: Raw, most: int | None, notes: list[str]) -> Raw:
-    if most is None or not isinstance(raw, Lists):
+def _cut(column: str, raw: _Raw, most: int | None, notes: list[str]) -> _Raw:
+    if most is None or not isinstance(raw, _Lists):
         return raw
-    cut = int((np.diff(raw.offsets) > most).sum())
+    cut = int((raw.sizes > most).sum())
     if not cut:
         return raw
     notes.append(cut_note(column, cut, len(raw), most))
     return raw.last(most)
 
 
-def _plain(column: str, raw: Raw) -> np.ndarray:
+def _plain(column: str, raw: _Raw) -> np.ndarray:
     """A column that is no feature: an array; lists of one length become (n, D)."""
     if isinstance(raw, np.ndarray):
         return raw
-    sizes = np.diff(raw.offsets)
-    if len(sizes) and (sizes == sizes[0]).all():
-        return raw.values.reshape(len(sizes), -1)
+    if len(raw) and (raw.sizes == raw.sizes[0]).all():
+        return raw.values.reshape(len(raw), -1)
     raise DataError(f"Column {column!r} holds lists of different lengths: only features may.")
 
 
-def _add(pieces: dict[str, list[Raw]], name: Any, piece: Any) -> int:
+def _add(pieces: dict[str, list[_Raw]], name: Any, piece: Any) -> int:
     """Adds a client's columns to the pieces; gives how many examples it has."""
     if isinstance(piece, Sequence) and not isinstance(piece, str):
         if not all(isinstance(example, Mapping) for example in piece):
@@ -292,15 +276,15 @@ def _objects(values: Iterable[Any]) -> np.ndarray:
     alike = kinds <= {int, bool} or kinds <= {int, float}
     if alike or all(issubclass(kind, np.number) for kind in kinds):
         return np.array(values)
-    found = np.empty(len(values), dtype=object)
-    for place, value in enumerate(values):  # found[:] = values would unpack lists
-        found[place] = value
-    return found
+    objects = np.empty(len(values), dtype=object)
+    for position, value in enumerate(values):  # objects[:] = values would unpack lists
+        objects[position] = value
+    return objects
 
 
-def _join(column: str, parts: list[Raw]) -> Raw:
+def _join(column: str, parts: list[_Raw]) -> _Raw:
     """One column from the pieces of all clients."""
-    lists = [part for part in parts if isinstance(part, Lists)]
+    lists = [part for part in parts if isinstance(part, _Lists)]
     if lists and len(lists) < len(parts):
         raise DataError(f"Column {column!r} holds lists at some clients, but not at others.")
     arrays = [_values(part) for part in parts]
@@ -311,5 +295,4 @@ def _join(column: str, parts: list[Raw]) -> Raw:
     values = np.concatenate([a for a in arrays if len(a)] or arrays[:1])
     if not lists:
         return values
-    sizes = np.concatenate([np.diff(part.offsets) for part in lists])
-    return Lists(values, np.concatenate([[0], np.cumsum(sizes)]))
+    return _Lists(values, np.concatenate([part.sizes for part in lists]))

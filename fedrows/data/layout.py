@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedrows.data.columns import LABELS
+from fedrows.data.column_checks import LABELS
 from fedrows.data.splits import Split, as_split
 from fedrows.data.vocabulary import EVERY, Hashed, Rows, Vocabulary
 from fedrows.errors import DataError
@@ -40,6 +40,15 @@ class Layout:
         return list(
             dict.fromkeys([self.client, self.label, *self.fields, *self.numbers, *more])
         )  # fmt: skip
+
+    @property
+    def table_names(self) -> list[str]:
+        """Every table that a feature reads, once."""
+        return list(dict.fromkeys(self.fields.values()))
+
+    def columns_of(self, table: str) -> list[str]:
+        """The features that read a table."""
+        return [column for column, name in self.fields.items() if name == table]
 
     def rows(self, table: str) -> Rows:
         """A table's given size, or how its values choose their rows."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrows.data.columns import as_marks, no_nulls
+from fedrows.data.column_checks import as_marks, no_nulls
 from fedrows.errors import DataError
 from fedrows.seeds import SPLIT, choose
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrows.data.columns import distinct
+from fedrows.data.column_checks import distinct
 from fedrows.errors import DataError
 from fedrows.seeds import mix
 

@@ -55,7 +55,7 @@ _AUTHORS = re.compile(
 
 
 @dataclass(frozen=True)
-class Options:
+class AmazonOptions:
     """Which clients are kept, how far histories reach, and what is held out."""
 
     form: str = option(
@@ -85,13 +85,13 @@ class Options:
         check(self)
 
 
-def load(options: Options) -> FederatedData:
+def load(options: AmazonOptions) -> FederatedData:
     """The examples of the clients, from the file in the data folder."""
     form, file = find(SOURCE, FORMS, options.form)
     return read(file, form, options)
 
 
-def read(file: Path, form: str, options: Options) -> FederatedData:
+def read(file: Path, form: str, options: AmazonOptions) -> FederatedData:
     """The examples of the clients, from a file anywhere that has one of the forms."""
     text = TextFile(file, skip_bad=options.skip_bad)
     if form == "authors":
@@ -101,7 +101,7 @@ def read(file: Path, form: str, options: Options) -> FederatedData:
 
 
 @dataclass(frozen=True)
-class Log:
+class RatingLog:
     """Who rated what, when, and whether with five stars, in the file's order."""
 
     user: np.ndarray  # (n,), places in `users`
@@ -111,7 +111,7 @@ class Log:
     users: np.ndarray  # names
     items: np.ndarray
 
-    def keep(self, chosen: np.ndarray) -> Log:
+    def keep(self, chosen: np.ndarray) -> RatingLog:
         """Some of the ratings."""
         return replace(
             self,
@@ -122,7 +122,7 @@ class Log:
         )
 
 
-def _from_log(log: Log, text: TextFile, options: Options) -> FederatedData:
+def _from_log(log: RatingLog, text: TextFile, options: AmazonOptions) -> FederatedData:
     busy = np.bincount(log.user, minlength=len(log.users)) >= options.fewest_samples
     log = log.keep(busy[log.user])
     if not len(log.user):
@@ -150,7 +150,7 @@ def _from_log(log: Log, text: TextFile, options: Options) -> FederatedData:
     )
 
 
-def _from_authors(text: TextFile, options: Options) -> FederatedData:
+def _from_authors(text: TextFile, options: AmazonOptions) -> FederatedData:
     numbers, sizes = _numbers(text)
     ends = np.cumsum(sizes)
     at = ends - sizes
@@ -216,7 +216,7 @@ def _facts(user: np.ndarray, item: np.ndarray, history: Ragged, test: np.ndarray
     return facts
 
 
-def _reviews(text: TextFile) -> Log:
+def _reviews(text: TextFile) -> RatingLog:
     """A file of JSON objects."""
     users, items = _numbering(), _numbering()
     user, item, liked, time = [], [], [], []
@@ -233,7 +233,7 @@ def _reviews(text: TextFile) -> Log:
         item.append(items[review["asin"]])
         liked.append(review["overall"] == LIKED)
         time.append(review["unixReviewTime"])
-    return Log(
+    return RatingLog(
         np.array(user, dtype=np.int64),
         np.array(item, dtype=np.int64),
         np.array(liked, dtype=bool),
@@ -265,7 +265,7 @@ def _wrong_review(review: Any) -> str | None:
     return None
 
 
-def _ratings(text: TextFile) -> Log:
+def _ratings(text: TextFile) -> RatingLog:
     """A file of ratings between commas."""
     users, items = _numbering(), _numbering()
     columns: list[list[np.ndarray]] = []
@@ -281,7 +281,7 @@ def _ratings(text: TextFile) -> Log:
         )
     user, item, liked, time = (np.concatenate(pieces) for pieces in zip(*columns, strict=True))
     names = (np.array([name.decode() for name in found], dtype=str) for found in (users, items))
-    return Log(user, item, liked, time, *names)
+    return RatingLog(user, item, liked, time, *names)
 
 
 def _wrong_rating(line: str) -> str:
@@ -299,7 +299,7 @@ def _wrong_rating(line: str) -> str:
     return f"timestamp {shown(parts[3])} is not a whole number of seconds"
 
 
-def _core(log: Log, least: int) -> Log:
+def _core(log: RatingLog, least: int) -> RatingLog:
     """What is left when users and items with too few ratings are dropped until none is left."""
     while True:
         few = (np.bincount(log.user)[log.user] < least) | (np.bincount(log.item)[log.item] < least)
@@ -358,7 +358,7 @@ SOURCE = Source(
 TASK = Task(
     name="amazon",
     summary="Amazon Electronics: whether a user gives an item five stars, as in the paper.",
-    options=Options,
+    options=AmazonOptions,
     load=load,
     model="din",
     plan={

@@ -36,7 +36,7 @@ _RATINGS = re.compile(rb"(?:[0-9]{1,9}+::[0-9]{1,9}+::[1-5]::[0-9]{1,18}+\n)*+")
 
 
 @dataclass(frozen=True)
-class Options:
+class MovieLensOptions:
     """How the examples are split."""
 
     test_share: float = option(0.2, "Share of the ratings held out at random.", least=0, most=0.9)
@@ -46,12 +46,12 @@ class Options:
         check(self)
 
 
-def load(options: Options) -> FederatedData:
+def load(options: MovieLensOptions) -> FederatedData:
     """The examples of all users, from the file in the data folder."""
     return read(require(SOURCE), options)
 
 
-def read(file: Path, options: Options) -> FederatedData:
+def read(file: Path, options: MovieLensOptions) -> FederatedData:
     """The examples of all users, from an ml-1m.zip anywhere."""
     users = _users(file, _member(file, USERS))
     client, movie_id, stars = _ratings(file, _member(file, RATINGS))
@@ -168,7 +168,7 @@ SOURCE = Source(
 TASK = Task(
     name="movielens",
     summary="MovieLens-1M: whether a user rates a movie 4 or 5, as in the paper.",
-    options=Options,
+    options=MovieLensOptions,
     load=load,
     model="logistic",
     plan={

@@ -57,7 +57,7 @@ _LINK = re.compile(r"https?://|www\.")
 
 
 @dataclass(frozen=True)
-class Options:
+class Sent140Options:
     """Which tweets are kept, what a token is worth, and how the examples are split."""
 
     form: str = option(
@@ -80,13 +80,13 @@ class Options:
         check(self)
 
 
-def load(options: Options) -> FederatedData:
+def load(options: Sent140Options) -> FederatedData:
     """The tweets of the clients, from the file in the data folder."""
     form, file = find(SOURCE, FORMS, options.form)
     return read(file, form, options)
 
 
-def read(file: Path, form: str, options: Options) -> FederatedData:
+def read(file: Path, form: str, options: Sent140Options) -> FederatedData:
     """The tweets of the clients, from a file anywhere that has one of the forms."""
     text = TextFile(file, member=MEMBER, encoding=ENCODING[form], skip_bad=options.skip_bad)
     users, labels, tweets = _tweets(text)
@@ -151,7 +151,7 @@ def _first_of_those_all_held_out(client: np.ndarray, test: np.ndarray) -> np.nda
     return found
 
 
-def _vocabulary(tweets: list[list[str]], options: Options) -> dict[str, int]:
+def _vocabulary(tweets: list[list[str]], options: Sent140Options) -> dict[str, int]:
     """Token → row, from frequent to rare, those of the same count in alphabetical order."""
     counts = Counter(chain.from_iterable(tweets))
     kept = [word for word, count in counts.items() if count >= options.min_count]
@@ -186,7 +186,7 @@ SOURCE = Source(
 TASK = Task(
     name="sent140",
     summary="Sentiment140: whether a tweet is glad or sad, as in the paper.",
-    options=Options,
+    options=Sent140Options,
     load=load,
     model="lstm",
     plan={

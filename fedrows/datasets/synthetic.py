@@ -34,7 +34,7 @@ _GROUP, _SIZE, _ITEM, _LEANING, _QUALITY, _TASTE, _LABEL = range(7)
 
 
 @dataclass(frozen=True)
-class Options:
+class SyntheticOptions:
     """How large the federation is, and how uneven."""
 
     clients: int = option(5_000, "Number of clients.", least=1)
@@ -51,7 +51,7 @@ class Options:
         check(self)
 
 
-def load(options: Options) -> FederatedData:
+def load(options: SyntheticOptions) -> FederatedData:
     """The examples, with the best achievable test loss."""
     items, groups = options.items, options.client_groups
     sizes = _sizes(options)
@@ -91,7 +91,7 @@ def load(options: Options) -> FederatedData:
     )
 
 
-def truth(options: Options) -> Params:
+def truth(options: SyntheticOptions) -> Params:
     """The numbers that the labels were drawn with, as logistic regression would hold them."""
     items, groups = options.items, options.client_groups
     leaning = LEANING * normal(_bits(options, _LEANING, groups))
@@ -101,13 +101,13 @@ def truth(options: Options) -> Params:
     return Params({"weight": weight}, {"bias": torch.tensor(BIAS, dtype=torch.float64)})
 
 
-def _sizes(options: Options) -> np.ndarray:
+def _sizes(options: SyntheticOptions) -> np.ndarray:
     """The number of every client's examples: log-normal, but not below the fewest."""
     drawn = torch.exp(SPREAD * normal(_bits(options, _SIZE, options.clients)) - SPREAD**2 / 2)
     return (options.examples_per_client * drawn).round().clamp(min=FEWEST).long().numpy()
 
 
-def _bits(options: Options, what: int, count: int) -> Tensor:
+def _bits(options: SyntheticOptions, what: int, count: int) -> Tensor:
     """Random bits number 0 … count−1 of one stream."""
     return bits(key(options.seed, MAKE, what), torch.arange(count))
 
@@ -115,7 +115,7 @@ def _bits(options: Options, what: int, count: int) -> Tensor:
 TASK = Task(
     name="synthetic",
     summary="Made-up items, hot and cold, rated by groups of clients; the best loss is known.",
-    options=Options,
+    options=SyntheticOptions,
     load=load,
     model="logistic",
     plan={

@@ -63,7 +63,7 @@ _BUY_CART = re.compile(rb"(?:%b,%b,(?:buy,train|buy,test|cart,train)\n)*+" % (_N
 
 
 @dataclass(frozen=True)
-class Options:
+class TaobaoOptions:
     """Which users and behaviours count, how far histories reach, and what negatives are drawn."""
 
     form: str = option(
@@ -89,13 +89,13 @@ class Options:
         check(self)
 
 
-def load(options: Options) -> FederatedData:
+def load(options: TaobaoOptions) -> FederatedData:
     """The examples of all clients, from the file in the data folder."""
     form, file = find(SOURCE, FORMS, options.form)
     return read(file, form, options)
 
 
-def read(file: Path, form: str, options: Options) -> FederatedData:
+def read(file: Path, form: str, options: TaobaoOptions) -> FederatedData:
     """The examples of all clients, from a file anywhere that has one of the forms."""
     text = TextFile(file, member=MEMBER, skip_bad=options.skip_bad)
     if form == "official":
@@ -128,7 +128,7 @@ class Positives:
 
 
 def _with_negatives(
-    positives: Positives, notes: tuple[str, ...], options: Options
+    positives: Positives, notes: tuple[str, ...], options: TaobaoOptions
 ) -> FederatedData:
     """The examples: each positive, and its negatives behind it."""
     count, test = len(positives.user), positives.test
@@ -253,7 +253,7 @@ def _without(history: Ragged, item: np.ndarray) -> Ragged:
     return Ragged(torch.from_numpy(values[keep]), torch.from_numpy(offsets), history.length)
 
 
-def _buy_cart(text: TextFile, options: Options) -> tuple[Positives, tuple[str, ...]]:
+def _buy_cart(text: TextFile, options: TaobaoOptions) -> tuple[Positives, tuple[str, ...]]:
     """The file of purchases and carts; carts are put before purchases, there being no order."""
     codes = {b"buy,train": b"0", b"buy,test": b"1", b"cart,train": b"2"}
     user, item, kind = _table(text.matching(_BUY_CART, _wrong_buy_cart, HEADER), codes, 3, text)
@@ -265,7 +265,7 @@ def _buy_cart(text: TextFile, options: Options) -> tuple[Positives, tuple[str, .
     )
 
 
-def _official(text: TextFile, options: Options) -> tuple[Positives, tuple[str, ...]]:
+def _official(text: TextFile, options: TaobaoOptions) -> tuple[Positives, tuple[str, ...]]:
     """The file of all behaviours, of a share of the users, in the order of time."""
     codes = {name.encode(): str(code).encode() for code, name in enumerate(BEHAVIOURS)}
     strange = 0
@@ -362,7 +362,7 @@ SOURCE = Source(
 TASK = Task(
     name="taobao",
     summary="Taobao: whether a user buys an item; a public stand-in for the paper's Alibaba log.",
-    options=Options,
+    options=TaobaoOptions,
     load=load,
     model="din",
     plan={

@@ -19,6 +19,7 @@ import torch
 
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
+from fedrows.data.stored.store import open_data, save_data
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.flower.deployment import ROUNDS
 from fedrows.flower.launch.control import FINISHED, as_toml
@@ -43,9 +44,9 @@ def _model(data: FederatedData, seed: int) -> Model:
 
 TASK = DeployedTask(
     name="demo",
-    shard=lambda config: FederatedData.open(str(config["shard"])),
+    shard=lambda config: open_data(str(config["shard"])),
     model=_model,
-    server=lambda config: FederatedData.open(str(config["demo-data"])),
+    server=lambda config: open_data(str(config["demo-data"])),
 )
 
 
@@ -84,11 +85,11 @@ def federate(work: Path, data: FederatedData, nodes: int) -> LocalFederation:
 
     The nodes know each other's signing keys, as private runs need it.
     """
-    data.save(work / "data")
+    save_data(data, work / "data")
     specs, peers = [], work / PEERS
     for i in range(nodes):
         name, shard = f"node-{i}", work / "shards" / f"node-{i}"
-        data.select(torch.arange(i, data.clients, nodes)).save(shard)
+        save_data(data.select(torch.arange(i, data.clients, nodes)), shard)
         state = work / "state" / name
         config = {"shard": str(shard), "state": str(state), "peers": str(peers), "name": name}
         specs.append(NodeSpec(name, config))

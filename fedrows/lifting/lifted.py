@@ -15,18 +15,18 @@ from torch.func import functional_call, vmap
 from fedrows.data.batches import Batch
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
-from fedrows.lifting.liftable import check_layers, embeddings_of
-from fedrows.lifting.measuring import Measuring
-from fedrows.lifting.stand_ins import StandIns
+from fedrows.lifting.calibration import CalibrationPass
+from fedrows.lifting.module_checks import check_layers, embeddings_of
+from fedrows.lifting.replaced_operations import ReplacedOperations
 from fedrows.lifting.traced import Traced
-from fedrows.lifting.trial import try_out
+from fedrows.lifting.trial_step import try_out
 from fedrows.model import LOSSES, Loss, Model, logistic_loss, sigmoid, square_loss
-from fedrows.nn import context
+from fedrows.nn import step_context
 from fedrows.nn.start import start_of
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels, join
 from fedrows.rows.schema import Schema, Table
-from fedrows.tables import Beside, Given, SparseTable, Start, whole
+from fedrows.tables import GivenRows, InitialRows, RowsSideBySide, SparseTable, whole
 
 # A cohort's dense tensors, fields, weights and keys: what every client has of its own.
 _Own = tuple[Mapping[str, Tensor], Mapping[str, Tensor], Tensor, Tensor | None]
@@ -87,32 +87,32 @@ class Lifted(Model):
             {table: Table(data.tables[table], sum(its)) for table, its in self._widths.items()},
             {name: tuple(numbers[name].shape) for name in self._dense},
         )
-        self._measuring = Measuring(module)
+        self._calibration = CalibrationPass(module)
         self._measured: dict[str, Tensor] = {}
         self._still: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
         self._nothing: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
-        self._stand_ins: StandIns | None = StandIns()
+        self._replaced: ReplacedOperations | None = ReplacedOperations()
         self.note = try_out(self, data)
-        if not self._stand_ins.used:
-            self._stand_ins = None  # they would cost time in every operation
+        if not self._replaced.used:
+            self._replaced = None  # they would cost time in every operation
         if one_by_one:
             name = type(module).__name__
             self.note = f"{name} is trained one client after another, at one_by_one's request."
 
     def start(self) -> Params:
-        starts, dense = self.starts()
+        starts, dense = self.initial_rows()
         tables = {
             table: whole(SparseTable.untouched(starts[table], its.rows))
             for table, its in self.schema.tables.items()
         }
         return Params(tables, {name: x.clone() for name, x in dense.items()})
 
-    def starts(self) -> tuple[dict[str, Start], dict[str, Tensor]]:
+    def initial_rows(self) -> tuple[dict[str, InitialRows], dict[str, Tensor]]:
         numbers = {name: x.detach() for name, x in self.module.named_parameters()}
-        starts: dict[str, Start] = {}
+        starts: dict[str, InitialRows] = {}
         for table, names in self._weights.items():
             parts = [self._start_of(name, numbers[name]) for name in names]
-            starts[table] = parts[0] if len(parts) == 1 else Beside(parts)
+            starts[table] = parts[0] if len(parts) == 1 else RowsSideBySide(parts)
         return starts, {name: numbers[name] for name in self._dense}
 
     def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor:
@@ -120,13 +120,13 @@ class Lifted(Model):
             return self._call(self._numbers(params.tables, params.dense), fields)
 
     def calibrate(self, params: Params, examples: Examples) -> None:
-        if not self._measuring.layers:
+        if not self._calibration.layers:
             return
         numbers = self._numbers(params.tables, params.dense)
-        names = self._measuring.buffers_of_layers()
+        names = self._calibration.buffers_of_layers()
         inside = {f"module.{n}": x.clone() if n in names else x for n, x in numbers.items()}
         with self.evaluating():
-            functional_call(self._measuring, inside, (examples,))
+            functional_call(self._calibration, inside, (examples,))
         self._measured = {name: inside[f"module.{name}"] for name in names}
         self._still.clear()
 
@@ -258,8 +258,8 @@ class Lifted(Model):
         on_gpu = next(iter(rows.values())).is_cuda
         # Also where no trace pays for them: when a run is resumed, it is not traced at once.
         lifted = on_gpu or not self.one_by_one
-        stand_ins = self._stand_ins or (StandIns() if lifted else nullcontext())
-        with context.step(weight, key) as step, stand_ins:
+        replaced = self._replaced or (ReplacedOperations() if lifted else nullcontext())
+        with step_context.step(weight, key) as step, replaced:
             scores: Tensor = self._call({**fixed, **self._by_name(rows), **dense}, fields)
         self.random = self.random or step.calls > 0  # known from the trial on
         return scores
@@ -342,16 +342,16 @@ class Lifted(Model):
         """Row 0 of a padded table, which no client holds or moves: (1, width)."""
         found = self._nothing.setdefault((like.device, like.dtype), {})
         if table not in found:
-            found[table] = self.starts()[0][table](torch.zeros(1, dtype=torch.int64)).to(like)
+            found[table] = self.initial_rows()[0][table](torch.zeros(1, dtype=torch.int64)).to(like)
         return found[table]
 
-    def _start_of(self, name: str, weight: Tensor) -> Start:
+    def _start_of(self, name: str, weight: Tensor) -> InitialRows:
         """The start values of an embedding: its own, or drawn if it has none."""
         if not weight.is_meta:
-            return Given(weight)
+            return GivenRows(weight)
         part = self.module.get_submodule(name.removesuffix(".weight"))
         assert isinstance(part, nn.Embedding)
-        start: Start = getattr(part, "start", None) or start_of(part, name)
+        start: InitialRows = getattr(part, "start", None) or start_of(part, name)
         return start
 
 

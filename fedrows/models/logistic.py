@@ -20,7 +20,7 @@ from fedrows.nn import fused
 from fedrows.nn.kernels import logistic
 from fedrows.rows.params import Params, Submodels
 from fedrows.rows.schema import Schema, Table
-from fedrows.tables import Constant, Start
+from fedrows.tables import ConstantRows, InitialRows
 
 
 class Logistic(Model):
@@ -37,8 +37,8 @@ class Logistic(Model):
         tables = {name: torch.zeros(t.rows, t.width) for name, t in self.schema.tables.items()}
         return Params(tables, {"bias": torch.zeros(())})
 
-    def starts(self) -> tuple[Mapping[str, Start], Mapping[str, Tensor]]:
-        return dict.fromkeys(self.schema.tables, Constant(0.0, (1,))), {"bias": torch.zeros(())}
+    def initial_rows(self) -> tuple[Mapping[str, InitialRows], Mapping[str, Tensor]]:
+        return dict.fromkeys(self.schema.tables, ConstantRows(0.0, (1,))), {"bias": torch.zeros(())}
 
     def scores(self, params: Params, ids: Mapping[str, Tensor]) -> Tensor:
         places = {**ids, **{n: torch.where(ids[n] == 0, -1, ids[n]) for n in self._padded}}

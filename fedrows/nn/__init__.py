@@ -8,7 +8,7 @@ AttentionPooling   the mean of a list, weighted by a softmax of scores
 """
 
 from fedrows.nn.attention import AttentionPooling
-from fedrows.nn.bag import EmbeddingBag
+from fedrows.nn.embedding_bag import EmbeddingBag
 from fedrows.nn.norm import BatchNorm, Dice
 from fedrows.nn.recurrent import GRU, LSTM
 

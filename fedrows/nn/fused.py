@@ -1,8 +1,8 @@
 """Layers that have CUDA kernels of their own (see `kernels`), as steps of autograd.
 
 They are used for float32 on a GPU. Each computes what the plain operations next to its call
-compute, and `benchmarks/gpu.py` holds the two against each other. As in `scans`, a layer is written
-for G groups with weights of their own, and clients that are lifted become groups.
+compute, and `benchmarks/gpu.py` holds the two against each other. As in `recurrent_scans`, layers
+are written for G groups with weights of their own, and lifted clients become groups.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedrows.nn import context, fused
+from fedrows.nn import fused, step_context
 from fedrows.nn.kernels import dice
 
 
@@ -42,7 +42,7 @@ class BatchNorm(nn.Module):
         return f"{self.num_features}, eps={self.eps}, affine={self.affine}"
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        step = context.current()
+        step = step_context.current()
         if step is None and not self.training:
             mean, var = self.running_mean, self.running_var
         else:
@@ -112,7 +112,7 @@ class Dice(nn.Module):
         self.alpha = nn.Parameter(torch.zeros(num_features))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        step = context.current()
+        step = step_context.current()
         in_step = step is not None and not step.measuring and mask is None and x.dim() == 2
         if in_step and len(x) <= dice.LARGEST and fused.usable(x):
             assert step is not None

@@ -4,8 +4,8 @@
     output, (h, c) = layer(x)                                  # (B, T, 100), (2, B, 100) each
     torch.nn.LSTM(25, 100, num_layers=2, batch_first=True).load_state_dict(layer.state_dict())
 
-All input projections of a layer are one product before its time loop (see `scans`); on a CPU a
-layer of an LSTM is one operation (see `layer`).
+All input projections of a layer are one product before its time loop (see `recurrent_scans`); on
+a CPU a layer of an LSTM is one operation (see `lstm_layer`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from fedrows.errors import ModelError
-from fedrows.nn.layer import LSTMLayer, way
-from fedrows.nn.scans import GRUScan, LSTMScan
+from fedrows.nn.lstm_layer import LSTMLayer, way
+from fedrows.nn.recurrent_scans import GRUScan, LSTMScan
 
 State = tuple[Tensor, ...]  # of one layer and direction: (B, H) each
 

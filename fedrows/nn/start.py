@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedrows.nn.recurrent import GRU, LSTM
 from fedrows.seeds import START, bits, key, normal, uniform
-from fedrows.tables.starts import Drawn, Start
+from fedrows.tables.initial_rows import InitialRows, NormalRows
 
 
 def start_(module: nn.Module, seed: int, spread: float = 1.0) -> None:
@@ -42,9 +42,9 @@ def start_(module: nn.Module, seed: int, spread: float = 1.0) -> None:
                 _fill_even_(x, bound, seed, name + own)
 
 
-def start_of(part: nn.Embedding, name: str, seed: int = 0, spread: float = 1.0) -> Start:
+def start_of(part: nn.Embedding, name: str, seed: int = 0, spread: float = 1.0) -> InitialRows:
     """The start values of an embedding without numbers, row by row."""
-    return Drawn(seed, name, part.embedding_dim, spread, part.padding_idx, part.weight.dtype)
+    return NormalRows(seed, name, part.embedding_dim, spread, part.padding_idx, part.weight.dtype)
 
 
 def _fill_even_(x: Tensor, bound: float, seed: int, name: str) -> None:

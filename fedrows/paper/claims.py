@@ -8,7 +8,7 @@ on runs that are reduced.
 from __future__ import annotations
 
 from fedrows.measure.summary import METRICS
-from fedrows.measure.trivial import NAMES
+from fedrows.measure.trivial_baselines import NAMES
 from fedrows.paper.comparing import compare, sweep, trivial
 from fedrows.paper.evaluated import Evaluated
 from fedrows.paper.experiment import Experiment, Work

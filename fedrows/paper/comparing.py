@@ -8,7 +8,7 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.measure.summary import METRICS, number, summarise
-from fedrows.measure.trivial import baselines
+from fedrows.measure.trivial_baselines import baselines
 from fedrows.paper import searched
 from fedrows.paper.evaluated import Evaluated, Rates
 from fedrows.paper.experiment import Work

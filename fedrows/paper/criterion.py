@@ -29,7 +29,7 @@ from fedrows.server import begin, rounds
 from fedrows.simulator.simulated import SimulatedFleet
 
 RIDGE, ROUNDS = 0.01, 1_000
-OPTIONS = synthetic.Options(clients=300, items=60, examples_per_client=30, test_share=0)
+OPTIONS = synthetic.SyntheticOptions(clients=300, items=60, examples_per_client=30, test_share=0)
 QUICK_ROUNDS = 400
 LOST = 1e-12  # f − f* below this is lost in rounding
 LEVELS = (1e-3, 1e-4, 1e-5, 1e-6)  # ε

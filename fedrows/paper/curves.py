@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedrows.measure.summary import METRICS, number, show
-from fedrows.measure.trivial import NAMES
+from fedrows.measure.trivial_baselines import NAMES
 from fedrows.report.artefact import Cell, Curve
 from fedrows.study import Run
 

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from fedrows.measure.summary import METRICS, display, number, show, show_rounds, show_speed_up
-from fedrows.measure.trivial import NAMES, PSEUDO
+from fedrows.measure.trivial_baselines import NAMES, PSEUDO
 from fedrows.paper import searched
 from fedrows.paper.comparing import Block, compare, trivial
 from fedrows.paper.curves import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell

@@ -6,7 +6,7 @@ The target is that of Table 2; where it is CentralSGD's, CentralSGD has the defa
 from __future__ import annotations
 
 from fedrows.measure.summary import METRICS, show_rounds
-from fedrows.measure.trivial import NAMES
+from fedrows.measure.trivial_baselines import NAMES
 from fedrows.paper.comparing import Block, sweep, trivial
 from fedrows.paper.curves import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
 from fedrows.paper.evaluated import Evaluated

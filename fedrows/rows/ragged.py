@@ -7,7 +7,7 @@ table that lists read stands for "nothing here": no client holds it, and it neve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -34,12 +34,12 @@ class Ragged:
         """The lists at some positions (…), filled up with `nothing`: (…, length)."""
         start = self.offsets[positions]
         size = self.offsets[positions + 1] - start
-        place = torch.arange(self.length, device=self.values.device)
-        inside = place < size[..., None]  # (…, length)
+        position = torch.arange(self.length, device=self.values.device)
+        inside = position < size[..., None]  # (…, length)
         if not len(self.values):
             return torch.full_like(inside, nothing, dtype=self.values.dtype)
-        found = self.values[torch.where(inside, start[..., None] + place, 0)]
-        return torch.where(inside, found, nothing)
+        filled = self.values[torch.where(inside, start[..., None] + position, 0)]
+        return torch.where(inside, filled, nothing)
 
     def pick(self, positions: Tensor) -> Ragged:
         """The lists at some positions (m,), in that order."""
@@ -50,6 +50,15 @@ class Ragged:
         entries = torch.arange(len(owner), device=owner.device) + shift
         return Ragged(self.values[entries], offsets, self.length)
 
+    def last(self, most: int) -> Ragged:
+        """The same lists, each cut to its last `most` values."""
+        sizes = self.sizes
+        position = torch.arange(len(self.values)) - torch.repeat_interleave(
+            self.offsets[:-1], sizes
+        )
+        chosen = position >= torch.repeat_interleave(sizes - most, sizes)
+        return lists_of(self.values[chosen], sizes.clamp(max=most))
+
     def to(self, device: torch.device) -> Ragged:
         """The same lists on another device."""
         return Ragged(self.values.to(device), self.offsets.to(device), self.length)
@@ -58,19 +67,24 @@ class Ragged:
 Column = Tensor | Ragged  # ids of a field: (n,), (n, L), or n lists
 
 
+def lists_of(values: Tensor | np.ndarray, sizes: Tensor | np.ndarray) -> Ragged:
+    """Lists of the given sizes (n,), cut out of values (T,) one after another."""
+    values, sizes = torch.as_tensor(values), torch.as_tensor(sizes)
+    offsets = torch.cat([sizes.new_zeros(1), torch.cumsum(sizes, 0)])
+    return Ragged(values, offsets, int(sizes.max()) if len(sizes) and sizes.any() else 1)
+
+
 def ragged(lists: Sequence[Sequence[int] | np.ndarray], most: int | None = None) -> Ragged:
     """Lists as a column; of a list longer than `most` the last so many are kept."""
-    kept = [np.asarray(one, dtype=np.int64)[-most if most else None :] for one in lists]
-    sizes = np.array([len(one) for one in kept], dtype=np.int64)
-    values = np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    longest = int(sizes.max(initial=0))
-    return Ragged(torch.from_numpy(values), torch.from_numpy(offsets), max(most or longest, 1))
+    cut = [np.asarray(one, dtype=np.int64)[-most if most else None :] for one in lists]
+    sizes = np.array([len(one) for one in cut], dtype=np.int64)
+    column = lists_of(np.concatenate(cut) if cut else np.empty(0, dtype=np.int64), sizes)
+    return replace(column, length=most) if most else column
 
 
 def look_up(column: Column, positions: Tensor, nothing: int = 0) -> Tensor:
     """What a column has at some positions (…): (…) or (…, L)."""
     if isinstance(column, Ragged):
         return column.fill(positions, nothing)
-    found = column.index_select(0, positions.reshape(-1))
-    return found.view(*positions.shape, *column.shape[1:])
+    values = column.index_select(0, positions.reshape(-1))
+    return values.view(*positions.shape, *column.shape[1:])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.files.whole import placing, reason
 from fedrows.simulator.chunks import Chunks
-from fedrows.tables import Mark
+from fedrows.tables import SavePoint
 
 if TYPE_CHECKING:
     from fedrows.simulation import Simulation
@@ -36,15 +36,15 @@ class Standing:
     format: int = FORMAT
     private: dict[str, Any] | None = None  # the accounts of a private run
     chunks: tuple[int, int] | None = None  # how its cohorts are cut, once that was measured
-    tables: Mark | None = None  # where mapped tables stand
+    tables: SavePoint | None = None  # where mapped tables stand
 
 
 def save(path: Path, simulation: Simulation) -> None:
     """Writes where the simulation stands, or raises an OSError and leaves an older file alone."""
     safetensors = _safetensors()
     progress = simulation.progress
-    private, shelf = getattr(simulation, "private", None), progress.shelf
-    mark = None if shelf is None else shelf.sync()
+    private, table_folder = getattr(simulation, "private", None), progress.table_folder
+    mark = None if table_folder is None else table_folder.sync()
     standing = Standing(
         progress.round,
         simulation.seconds,
@@ -69,8 +69,8 @@ def save(path: Path, simulation: Simulation) -> None:
         part.chmod(0o644)  # the library makes it for its owner alone
         with part.open("rb") as file:
             os.fsync(file.fileno())
-    if shelf is not None and mark is not None:
-        shelf.saved(mark)
+    if table_folder is not None and mark is not None:
+        table_folder.saved(mark)
 
 
 def standing(path: Path) -> Standing:
@@ -83,7 +83,7 @@ def restore_(simulation: Simulation, path: Path) -> None:
     """Brings a new simulation to where the checkpoint stands."""
     with _opened(path) as file:
         at = _standing(path, file)
-        if (at.tables is None) != (simulation.progress.shelf is None):
+        if (at.tables is None) != (simulation.progress.table_folder is None):
             kind = "in memory" if at.tables is None else "mapped"
             raise RunFolderError(f"{path} does not belong to this run: its tables are {kind}.")
         tensors = {}
@@ -105,9 +105,9 @@ def restore_(simulation: Simulation, path: Path) -> None:
     private = getattr(simulation, "private", None)
     if (private is None) != (at.private is None):
         raise RunFolderError(f"{path} does not belong to this run: its privacy is another.")
-    shelf = simulation.progress.shelf
-    if shelf is not None and at.tables is not None:
-        shelf.go_back(at.tables)
+    table_folder = simulation.progress.table_folder
+    if table_folder is not None and at.tables is not None:
+        table_folder.restore(at.tables)
     simulation.restore_(tensors, at.round, at.seconds)
     if private is not None and at.private is not None:
         private.restore_(loose, at.private, at.round)
@@ -150,7 +150,7 @@ def _standing(path: Path, file: Any) -> Standing:
                 "start the run again with --overwrite."
             )
         if said.get("tables"):
-            said["tables"] = Mark(**said["tables"])
+            said["tables"] = SavePoint(**said["tables"])
         return Standing(**said)
     except (KeyError, ValueError, TypeError):
         raise RunFolderError(

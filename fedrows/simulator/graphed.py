@@ -25,11 +25,11 @@ from fedrows.algorithm import Algorithm, Round
 from fedrows.client import Upload, step_, upload
 from fedrows.data.batches import (
     Batch,
-    Facts,
     LocalData,
+    RoundInputs,
     drawn,
-    facts,
     nth_shuffled,
+    round_inputs,
     shuffled,
     steps_of,
     with_keys,
@@ -127,7 +127,7 @@ class _Recording:
         round_: Round,
     ) -> None:
         """Copies a round's numbers to where the recording reads them."""
-        known = facts(local, start.index, self.plan, round_.number, self.model.random)
+        known = round_inputs(local, start.index, self.plan, round_.number, self.model.random)
         self.facts.copy_(known, non_blocking=True)
         if isinstance(self.lr, Tensor):
             self.lr.fill_(round_.lr)
@@ -136,7 +136,7 @@ class _Recording:
             if mine is not None and given is not None:
                 _copy_(mine, given)
         if self.one_by_one:
-            order = shuffled(local, Facts(self.facts, self.tables), self.plan)
+            order = shuffled(local, RoundInputs(self.facts, self.tables), self.plan)
             self.order[:, : order.shape[1]] = order
 
     def record(self, pool: Any) -> Any:
@@ -165,7 +165,7 @@ class _Recording:
 
     def _run(self, warm_up: bool = False) -> None:
         """What is recorded."""
-        known = Facts(self.facts, self.tables)
+        known = RoundInputs(self.facts, self.tables)
         index = {table: self._index(known, table) for table in self.tables}
         start, here, sent, kept = (
             None if x is None else replace(x, index={t: index[t] for t in x.rows})
@@ -191,7 +191,7 @@ class _Recording:
             if not self.one_by_one:
                 here.add_(start, -1)
 
-    def _stream(self, known: Facts, most: int | None) -> Iterator[Batch]:
+    def _stream(self, known: RoundInputs, most: int | None) -> Iterator[Batch]:
         if self.one_by_one:
             batch = nth_shuffled(self.local, known, self.plan, self.order, self.step)
             found = iter([batch])
@@ -206,7 +206,7 @@ class _Recording:
         if self.one_by_one:
             self.step += 1
 
-    def _index(self, known: Facts, table: str) -> Index:
+    def _index(self, known: RoundInputs, table: str) -> Index:
         """An index of as many entries as there is room for; the last client owns the spare ones."""
         entries = torch.arange(self.capacity[table], device=self.device)
         found = Index(entries, torch.zeros(self.clients + 1, dtype=torch.int64))

@@ -23,7 +23,7 @@ from torch import Tensor
 from fedrows import server
 from fedrows.algorithm import Round
 from fedrows.client import step_
-from fedrows.data.batches import Facts, drawn, facts, local_data, with_keys
+from fedrows.data.batches import RoundInputs, drawn, local_data, round_inputs, with_keys
 from fedrows.fleet import Fleet, id_bytes
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
@@ -56,7 +56,7 @@ def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
 def _can_record(fleet: SimulatedFleet, plan: Plan, progress: Progress) -> bool:
     indexed = all(index.place is not None for index in fleet.data.index.values())
     usual = plan.batches == "draw" and plan.chunk is None and not progress.local
-    usual = usual and progress.shelf is None  # a graph cannot read files
+    usual = usual and progress.table_folder is None  # a graph cannot read files
     algorithm, enough = fleet.algorithm, plan.clients_per_round <= fleet.clients
     return (
         usual and indexed and enough and fleet.fast and algorithm.additive and not algorithm.pooled
@@ -129,7 +129,7 @@ class _Round:
         """All that tells one round from another, a row of K numbers each, on the host."""
         local = local_data(self.fleet.data, selection.cohort)
         random = self.fleet.model.random
-        known = facts(local, selection.index, self.plan, number, random).numpy()
+        known = round_inputs(local, selection.index, self.plan, number, random).numpy()
         return torch.from_numpy(
             np.vstack([known, *selection.shift, selection.share.view(np.int64)])
         )
@@ -149,7 +149,7 @@ class _Round:
         """What is recorded: a round of `server.rounds`."""
         fleet, progress, count = self.fleet, self.progress, len(self.tables)
         model, algorithm, params = fleet.model, fleet.algorithm, progress.params
-        known = Facts(self.facts[: 4 + count], self.tables)
+        known = RoundInputs(self.facts[: 4 + count], self.tables)
         shift = dict(zip(self.tables, self.facts[4 + count : -1], strict=True))
         share = self.facts[-1].view(torch.float64).to(self.plan.torch_dtype)
         index = {table: self._index(table, known, shift[table]) for table in self.tables}
@@ -165,7 +165,7 @@ class _Round:
             round_ = Round(0, self.plan.lr, fleet.clients, float("nan"), self.local.clients)
             algorithm.step_(params, progress.state, sums, fleet.heat(), round_)
 
-    def _index(self, table: str, known: Facts, shift: Tensor) -> Index:
+    def _index(self, table: str, known: RoundInputs, shift: Tensor) -> Index:
         """The cohort's index sets, and behind them entries of others."""
         whole = self.fleet.data.index[table]
         assert whole.place is not None

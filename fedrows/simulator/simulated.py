@@ -15,7 +15,7 @@ from fedrows.data.batches import LocalData, local_data
 from fedrows.data.federation import FederatedData
 from fedrows.fleet import NO_TRAFFIC, Traffic, clear_traffic
 from fedrows.model import Model
-from fedrows.nn import fused, kernels, layer
+from fedrows.nn import fused, kernels, lstm_layer
 from fedrows.nn.kernels.select import select
 from fedrows.plan import Plan
 from fedrows.rows.heat import Heat
@@ -84,7 +84,7 @@ class SimulatedFleet:
         """What the clients upload and what they are to keep, of which nothing is stored yet."""
         kept = self._recall(cohort, start.index)
         parts = self._parts(cohort, start, sent, kept, round_)
-        said = [getattr(self.model, "untraced", None), *layer.notes()]
+        said = [getattr(self.model, "untraced", None), *lstm_layer.notes()]
         self.notes += [note for note in said if note is not None and note not in self.notes]
         return Upload(
             cohort,

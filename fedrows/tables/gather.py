@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrows.rows.params import Params
-from fedrows.tables.table import SparseTable
+from fedrows.tables.sparse_table import SparseTable
 
 
 def gathered(

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedrows.data.federation import FederatedData
-from fedrows.data.layout import Layout, as_facts
-from fedrows.data.stored.arrow import ParquetTable
-from fedrows.data.stored.store import kept, place_of, sources
-from fedrows.data.stored.streamed import write
+from fedrows.data.layout import as_facts, layout
+from fedrows.data.stored.parquet_table import ParquetTable
+from fedrows.data.stored.parquet_to_store import write
+from fedrows.data.stored.store import folder_of, open_or_write, sources
 from fedrows.errors import DataError
 from fedrows.files.fetch import data_folder
 
 
-def from_parquet(
-    paths: str | Path | Iterable[str | Path], layout: Layout, store: str | Path | None = None
+def read_parquet(
+    paths: str | Path | Iterable[str | Path],
+    *,
+    client: str,
+    label: str,
+    features: Sequence[str] | Mapping[str, str],
+    store: str | Path | None = None,
+    **options: Any,
 ) -> FederatedData:
-    """The store of some files and a layout, made if it is not there."""
+    """A federation from Parquet files, or a folder of them, that need not fit into memory.
+
+    They are read once into a store of memory-mapped columns, by default below the data folder. As
+    long as the files and the options stay the same, the store is opened again at once. The rows
+    are those of all files in order. Options are those of `FederatedData.from_frame`.
+    """
+    columns = layout(client=client, label=label, features=features, **options)
     files = _files(paths)
-    key = {"from": sources(files), "layout": as_facts(layout)}
-    place = place_of(data_folder() / "stores", key) if store is None else Path(store)
+    key = {"from": sources(files), "layout": as_facts(columns)}
+    folder = folder_of(data_folder() / "stores", key) if store is None else Path(store)
 
     def make(at: Path) -> None:
         _require_arrow()
-        write(ParquetTable(files, layout), layout, at, key)
+        write(ParquetTable(files, columns), columns, at, key)
 
-    return kept(place, key, make)
+    return open_or_write(folder, key, make)
 
 
 def _require_arrow() -> None:

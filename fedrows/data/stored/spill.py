@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from fedrows.data.frames import Lists, Raw
+from fedrows.rows.ragged import Ragged, lists_of
 
 OWNER = "owner"  # the column of every example's client
+Spilled = np.ndarray | Ragged
 
 
 class Spill:
@@ -27,33 +29,33 @@ class Spill:
         low, high = np.searchsorted(self.part, [part, part + 1])
         return int(low), int(high)
 
-    def add(self, columns: Mapping[str, Raw]) -> None:
+    def add(self, columns: Mapping[str, Spilled]) -> None:
         """Appends examples to the parts of their clients."""
         owner = columns[OWNER]
         assert isinstance(owner, np.ndarray)
-        its = self.part[owner]
-        order = np.argsort(its, kind="stable")
-        bounds = np.searchsorted(its[order], np.arange(self.parts + 1))
+        part = self.part[owner]
+        order = np.argsort(part, kind="stable")
+        bounds = np.searchsorted(part[order], np.arange(self.parts + 1))
         for name, column in columns.items():
-            if isinstance(column, Lists):
-                lists = column.pick(order)
-                self._write((name, "sizes"), np.diff(lists.offsets), bounds)
-                self._write((name, "values"), lists.values, lists.offsets[bounds])
+            if isinstance(column, Ragged):
+                lists = column.pick(torch.from_numpy(order))
+                self._write((name, "sizes"), lists.sizes.numpy(), bounds)
+                self._write((name, "values"), lists.values.numpy(), lists.offsets.numpy()[bounds])
             else:
                 self._write((name, ""), column[order], bounds)
 
-    def load(self, part: int) -> dict[str, Raw]:
+    def load(self, part: int) -> dict[str, Spilled]:
         """The columns of a part, sorted by client and otherwise in the order they came in."""
         order = np.argsort(self._read(part, (OWNER, "")), kind="stable")
-        found: dict[str, Raw] = {}
+        columns: dict[str, Spilled] = {}
         for name, piece in self._kinds:
             if piece == "sizes":
-                ends = np.cumsum(self._read(part, (name, piece)))
-                lists = Lists(self._read(part, (name, "values")), np.concatenate([[0], ends]))
-                found[name] = lists.pick(order)
+                sizes = self._read(part, (name, piece))
+                lists = lists_of(self._read(part, (name, "values")), sizes)
+                columns[name] = lists.pick(torch.from_numpy(order))
             elif not piece:
-                found[name] = self._read(part, (name, piece))[order]
-        return found
+                columns[name] = self._read(part, (name, piece))[order]
+        return columns
 
     def _write(self, which: tuple[str, str], values: np.ndarray, bounds: np.ndarray) -> None:
         self._kinds.setdefault(which, (values.dtype, values.shape[1:]))

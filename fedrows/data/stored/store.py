@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,12 @@ FACTS = "facts.json"
 Json = dict[str, Any]
 
 
-def save(data: FederatedData, folder: Path, key: Json | None = None) -> None:
-    """Writes data into a folder; one that is there gives way if it is a store."""
+def save_data(data: FederatedData, folder: str | Path) -> None:
+    """Writes data into a folder, from which `open_data` maps them into memory.
+
+    A store that is there is replaced; a folder of anything else is an error.
+    """
+    folder = Path(folder)
     check_free(folder)
     with making(folder) as part, Writer(part) as writer:
         writer.examples("train", data.train)
@@ -56,11 +60,15 @@ def save(data: FederatedData, folder: Path, key: Json | None = None) -> None:
             writer.array(("vocabulary", table), as_plain(words))
         if data.client_names is not None:
             writer.array(("client_names",), as_plain(data.client_names))
-        writer.finish(about(data), key)
+        writer.finish(about(data), None)
 
 
-def open_store(folder: Path, key: Json | None = None) -> FederatedData:
-    """The data of a store; a DataError if it is not whole, or not of the key that is asked for."""
+def open_data(folder: str | Path, key: Json | None = None) -> FederatedData:
+    """The data that `save_data` has written; nothing is read before it is used.
+
+    A DataError if the store is not whole, or was not made from the key that is asked for.
+    """
+    folder = Path(folder)
     facts = _read(folder)
     if key is not None and facts["key"] != json.loads(json.dumps(key)):
         raise DataError(f"{folder} holds data made from other files or options: make it anew.")
@@ -72,28 +80,16 @@ def open_store(folder: Path, key: Json | None = None) -> FederatedData:
         ) from error
 
 
-def cached(
-    folder: str | Path, key: Mapping[str, Any], make: Callable[[], FederatedData]
-) -> FederatedData:
-    """The data that `make` gives, from a store below `folder` if they were made before.
-
-    `key` is what the data depend on, in what JSON knows: see `sources`. A store that is broken is
-    made anew.
-    """
-    whole = {"fedrows": __version__, **key}
-    return kept(place_of(Path(folder), whole), whole, lambda at: save(make(), at, whole))
-
-
-def kept(place: Path, key: Json, write: Callable[[Path], None]) -> FederatedData:
-    """The data of the store at `place`, which `write` puts there unless it is there already."""
+def open_or_write(folder: Path, key: Json, write: Callable[[Path], None]) -> FederatedData:
+    """The data of the store in `folder`, which `write` makes unless it is there already."""
     with suppress(DataError):
-        return open_store(place, key)
-    check_free(place)
-    write(place)
-    return open_store(place, key)
+        return open_data(folder, key)
+    check_free(folder)
+    write(folder)
+    return open_data(folder, key)
 
 
-def place_of(folder: Path, key: Json) -> Path:
+def folder_of(folder: Path, key: Json) -> Path:
     """Where below a folder the store of a key lies."""
     text = json.dumps(key, sort_keys=True).encode()
     return folder / hashlib.blake2b(text, digest_size=10).hexdigest()

@@ -13,31 +13,37 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from fedrows.data.columns import as_labels, as_marks, as_numbers, as_target, as_weights
-from fedrows.data.examples import shared_row, untrained_note
-from fedrows.data.frames import Lists, Raw
+from fedrows.data.column_checks import as_labels, as_marks, as_numbers, as_target, as_weights
+from fedrows.data.examples import (
+    Examples,
+    index_of,
+    shared_row,
+    sort_by_client,
+    untrained_note,
+)
 from fedrows.data.layout import Layout
 from fedrows.data.splits import as_times
-from fedrows.data.stored.arrow import Clients, ParquetTable, as_numpy, numbers_of
-from fedrows.data.stored.coder import Coder
-from fedrows.data.stored.spill import OWNER, Spill
+from fedrows.data.stored.feature_codes import FeatureCoder
+from fedrows.data.stored.parquet_table import Clients, ParquetTable, as_numpy, numbers_of
+from fedrows.data.stored.spill import OWNER, Spill, Spilled
 from fedrows.data.stored.store import Growing, Writer, as_plain, making, map_array
 from fedrows.data.vocabulary import Hashed, Numbering, Vocabulary, number_values, value_of
 from fedrows.errors import DataError
-from fedrows.rows.index import index_and_slots
+from fedrows.rows.ragged import Column, Ragged
 
 PIECE = 2**22  # entries of an index that are looked up at once
 
 
-def write(table: ParquetTable, layout: Layout, place: Path, key: dict[str, Any]) -> None:
-    """Puts the store of a table in its place."""
-    with making(place) as folder, Writer(folder) as writer:
+def write(table: ParquetTable, layout: Layout, to: Path, key: dict[str, Any]) -> None:
+    """Writes the store of a table into a folder."""
+    with making(to) as folder, Writer(folder) as writer:
         clients = Clients()
         for _, batch in table.batches([layout.client]):
             clients.add(batch[layout.client])
@@ -45,7 +51,7 @@ def write(table: ParquetTable, layout: Layout, place: Path, key: dict[str, Any])
         begin = np.cumsum(sizes) - sizes
         _, part = np.unique(begin // table.part, return_inverse=True)
         spill = Spill(folder / "spill", part)
-        coder = Coder(table, layout)
+        coder = FeatureCoder(table, layout)
         _sort_into_parts(table, layout, names, coder, spill)
         numbering = _count_values(layout, coder, spill)
         facts = _Columns(layout, coder, spill, numbering, who, writer).write()
@@ -54,7 +60,7 @@ def write(table: ParquetTable, layout: Layout, place: Path, key: dict[str, Any])
 
 
 def _sort_into_parts(
-    table: ParquetTable, layout: Layout, names: Any, coder: Coder, spill: Spill
+    table: ParquetTable, layout: Layout, names: Any, coder: FeatureCoder, spill: Spill
 ) -> None:
     """Step 2; also marks the test examples, unless that is left to the clients' own parts."""
     split = layout.split
@@ -70,7 +76,7 @@ def _sort_into_parts(
         owner = numbers_of(batch[layout.client], names)
         count = len(owner)
         label = as_labels(layout.label, as_numpy(batch[layout.label]), layout.labels, first)
-        columns: dict[str, Raw] = {OWNER: owner, "label": label}
+        columns: dict[str, Spilled] = {OWNER: owner, "label": label}
         if layout.weight is not None:
             weight = as_numpy(batch[layout.weight])
             columns["weight"] = as_weights(layout.weight, weight, count, first)
@@ -93,7 +99,7 @@ def _sort_into_parts(
         spill.add(columns)
 
 
-def _held(layout: Layout, spill: Spill, part: int, columns: Mapping[str, Raw]) -> np.ndarray:
+def _held(layout: Layout, spill: Spill, part: int, columns: Mapping[str, Spilled]) -> np.ndarray:
     """Which examples of a part are held out."""
     if "held" in columns:
         return _array(columns["held"])
@@ -111,12 +117,12 @@ class _Counts:
     test: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def add(self, codes: np.ndarray, held: np.ndarray) -> None:
-        new, place = np.unique(codes, return_inverse=True)
-        test = np.bincount(place[held], minlength=len(new))
-        train = np.bincount(place, minlength=len(new)) - test
-        both, place = np.unique(np.concatenate([self.codes, new]), return_inverse=True)
+        new, which = np.unique(codes, return_inverse=True)
+        test = np.bincount(which[held], minlength=len(new))
+        train = np.bincount(which, minlength=len(new)) - test
+        both, which = np.unique(np.concatenate([self.codes, new]), return_inverse=True)
         for name, more in (("train", train), ("test", test)):
-            counts = np.bincount(place, np.concatenate([getattr(self, name), more]), len(both))
+            counts = np.bincount(which, np.concatenate([getattr(self, name), more]), len(both))
             setattr(self, name, counts.astype(np.int64))
         self.codes = both
 
@@ -133,11 +139,11 @@ class _Rows:
         return self.row[np.searchsorted(self.codes, codes)]
 
 
-def _count_values(layout: Layout, coder: Coder, spill: Spill) -> dict[str, _Rows]:
+def _count_values(layout: Layout, coder: FeatureCoder, spill: Spill) -> dict[str, _Rows]:
     """Step 3: the rows of every vocabulary's values."""
     counts = {
         table: _Counts()
-        for table in dict.fromkeys(layout.fields.values())
+        for table in layout.table_names
         if isinstance(layout.rows(table), Vocabulary)
     }
     for part in range(spill.parts if counts else 0):
@@ -147,19 +153,19 @@ def _count_values(layout: Layout, coder: Coder, spill: Spill) -> dict[str, _Rows
             if table in counts:
                 values, marks = _flat(columns[f"ids {column}"], held)
                 counts[table].add(values, marks)
-    found = {}
-    for table, its in counts.items():
+    rows = {}
+    for table, count in counts.items():
         how = layout.rows(table)
         assert isinstance(how, Vocabulary)
-        words = coder.words[table].take(its.codes) if table in coder.words else its.codes
+        words = coder.words[table].take(count.codes) if table in coder.words else count.codes
         order = np.argsort(words, kind="stable")
         numbering = number_values(
-            table, how, words[order], its.train[order], its.test[order], table in coder.padded
+            table, how, words[order], count.train[order], count.test[order], table in coder.padded
         )
-        row = np.empty_like(its.codes)
+        row = np.empty_like(count.codes)
         row[order] = numbering.row
-        found[table] = _Rows(its.codes, row, numbering)
-    return found
+        rows[table] = _Rows(count.codes, row, numbering)
+    return rows
 
 
 class _Columns:
@@ -168,7 +174,7 @@ class _Columns:
     def __init__(
         self,
         layout: Layout,
-        coder: Coder,
+        coder: FeatureCoder,
         spill: Spill,
         rows: Mapping[str, _Rows],
         names: np.ndarray,
@@ -176,7 +182,7 @@ class _Columns:
     ) -> None:
         self.layout, self.coder, self.spill, self.rows = layout, coder, spill, rows
         self.names, self.writer = names, writer
-        self.tables = list(dict.fromkeys(layout.fields.values()))
+        self.tables = layout.table_names
         self.growing: dict[tuple[str, ...], Growing] = {}
         self.longest = dict.fromkeys(coder.lists, 1)
         self.held = {table: np.empty(0, dtype=np.int64) for table in self.tables}
@@ -214,11 +220,11 @@ class _Columns:
             if at[:2] == ("train", "ids") and at[-1] == "offsets":
                 writer.point(("slots", *at[2:]), writer.file(at))
         self._index()
-        for table, its in self.rows.items():
-            writer.array(("vocabulary", table), as_plain(its.numbering.vocabulary))
+        for table, rows in self.rows.items():
+            writer.array(("vocabulary", table), as_plain(rows.numbering.vocabulary))
         writer.array(("client_names",), as_plain(self.names[order]))
         notes = self.coder.notes(int(self.train_sizes.sum() + self.test_sizes.sum()))
-        notes += [note for its in self.rows.values() for note in its.numbering.notes]
+        notes += [note for rows in self.rows.values() for note in rows.numbering.notes]
         if not trains.all():
             notes.append(untrained_note(int((~trains).sum()), len(trains)))
         target = as_target(layout.target, self.shapes)
@@ -235,16 +241,16 @@ class _Columns:
             "notes": notes,
         }
 
-    def _load(self, part: int) -> tuple[dict[str, Raw], np.ndarray, np.ndarray]:
+    def _load(self, part: int) -> tuple[dict[str, Spilled], np.ndarray, np.ndarray]:
         """A part's columns with ids as rows, each example's client, and which are held out."""
         columns = self.spill.load(part)
         for column, table in self.layout.fields.items():
             if table in self.rows:
-                codes = columns[f"ids {column}"]
+                codes, row_of = columns[f"ids {column}"], self.rows[table]
                 columns[f"ids {column}"] = (
-                    Lists(self.rows[table](codes.values), codes.offsets)
-                    if isinstance(codes, Lists)
-                    else self.rows[table](codes)
+                    replace(codes, values=torch.from_numpy(row_of(codes.values.numpy())))
+                    if isinstance(codes, Ragged)
+                    else row_of(codes)
                 )
         held = _held(self.layout, self.spill, part, columns)
         return columns, _array(columns[OWNER]), held
@@ -253,64 +259,70 @@ class _Columns:
         """Appends a part's training examples, and the test examples of clients that train."""
         columns, owner, held = self._load(part)
         low, high = self.spill.clients(part)
-        train = np.bincount(owner[~held] - low, minlength=high - low)
-        self.train_sizes[low:high] = train
-        self.test_sizes[low:high] = np.bincount(owner[held] - low, minlength=high - low)
-        self._append("train", columns, np.flatnonzero(~held))
-        self._append("test", columns, np.flatnonzero(held & (train > 0)[owner - low]))
-        client = np.cumsum(train > 0) - 1  # its place among the part's clients that train
+        within = owner - low  # the client's number in the part
+        self.train_sizes[low:high] = np.bincount(within[~held], minlength=high - low)
+        self.test_sizes[low:high] = np.bincount(within[held], minlength=high - low)
+        trains = self.train_sizes[low:high] > 0
+        count = int(trains.sum())
+        train = self._examples(columns, (np.cumsum(trains) - 1)[within], ~held, count)
+        self._append("train", train)
+        self._append("test", self._examples(columns, within, held & trains[within], high - low))
+        index, slots = index_of(self.tables, self.layout.fields, self.coder.padded, count, [train])
         for table in self.tables:
-            mine = [c for c, its in self.layout.fields.items() if its == table]
-            owners, ids, real = [], [], []
-            for column in mine:
-                its = _pick(columns[f"ids {column}"], np.flatnonzero(~held))
-                values, who = _flat(its, client[owner[~held] - low])
-                keep = values != 0 if table in self.coder.padded else np.ones(len(values), bool)
-                owners.append(who[keep])
-                ids.append(values[keep])
-                real.append(keep)
-            index, found = index_and_slots(int((train > 0).sum()), owners, ids)
-            assert index.held is not None
-            self._grow(("index", table, "ids"), index.ids.numpy())
-            self.index_sizes[table].append(index.lengths.numpy())
-            self.held[table] = np.union1d(self.held[table], index.held.numpy())
-            for column, slots, keep in zip(mine, found, real, strict=True):
-                places = np.full(len(keep), -1)
-                places[keep] = slots
-                if column in self.coder.lists:
-                    self._grow(("slots", column, "values"), places)
-                else:
-                    shape = _array(columns[f"ids {column}"]).shape[1:]
-                    self._grow(("slots", column), places.reshape(-1, *shape))
+            sets = index[table]
+            assert sets.held is not None
+            self._grow(("index", table, "ids"), sets.ids.numpy())
+            self.index_sizes[table].append(sets.lengths.numpy())
+            self.held[table] = np.union1d(self.held[table], sets.held.numpy())
             if table in self.local:
-                self._remember(table, mine, columns, owner)
+                self._remember(table, columns, owner)
+        for name, column in slots.items():
+            if isinstance(column, Ragged):
+                self._grow(("slots", name, "values"), column.values.numpy())
+            else:
+                self._grow(("slots", name), column.numpy())
 
     def _part_untrained(self, part: int, untrained: np.ndarray) -> None:
         """Appends the test examples of a part's clients that do not train."""
         columns, owner, _ = self._load(part)
-        self._append("test", columns, np.flatnonzero(untrained[owner]))
+        self._append("test", self._examples(columns, owner, untrained[owner], len(self.names)))
 
-    def _append(self, where: str, columns: Mapping[str, Raw], chosen: np.ndarray) -> None:
-        self._grow((where, "label"), _array(columns["label"])[chosen])
-        if "weight" in columns:
-            self._grow((where, "weight"), _array(columns["weight"])[chosen])
-        for column in self.layout.numbers:
-            self._grow((where, "numbers", column), _array(columns[f"numbers {column}"])[chosen])
-        for column in self.layout.fields:
-            its = _pick(columns[f"ids {column}"], chosen)
-            at = (where, "ids", column)
-            if isinstance(its, Lists):
-                self._grow((*at, "values"), its.values)
-                offsets = (*at, "offsets")
-                if offsets not in self.growing:
-                    self._grow(offsets, np.zeros(1, dtype=np.int64))
-                before = self.growing[*at, "values"].length - len(its.values)
-                self._grow(offsets, its.offsets[1:] + before)
-                longest = int(np.diff(its.offsets).max(initial=1))
-                self.longest[column] = max(self.longest[column], longest)
-            else:
-                self.shapes.setdefault(column, its.shape)
-                self._grow(at, its)
+    def _examples(
+        self, columns: Mapping[str, Spilled], owner: np.ndarray, chosen: np.ndarray, clients: int
+    ) -> Examples:
+        """The chosen examples of a part, client after client."""
+        return sort_by_client(
+            owner,
+            {name: columns[f"ids {name}"] for name in self.layout.fields},
+            _array(columns["label"]),
+            {name: _array(columns[f"numbers {name}"]) for name in self.layout.numbers},
+            _array(columns["weight"]) if "weight" in columns else None,
+            chosen,
+            clients,
+        )
+
+    def _append(self, where: str, examples: Examples) -> None:
+        self._grow((where, "label"), examples.label.numpy())
+        if examples.weight is not None:
+            self._grow((where, "weight"), examples.weight.numpy())
+        for name, numbers in examples.numbers.items():
+            self._grow((where, "numbers", name), numbers.numpy())
+        for name, column in examples.ids.items():
+            self._append_ids((where, "ids", name), column)
+
+    def _append_ids(self, at: tuple[str, ...], column: Column) -> None:
+        name = at[-1]
+        if not isinstance(column, Ragged):
+            self.shapes.setdefault(name, tuple(column.shape))
+            self._grow(at, column.numpy())
+            return
+        self._grow((*at, "values"), column.values.numpy())
+        offsets = (*at, "offsets")
+        if offsets not in self.growing:
+            self._grow(offsets, np.zeros(1, dtype=np.int64))
+        before = self.growing[*at, "values"].length - len(column.values)
+        self._grow(offsets, column.offsets.numpy()[1:] + before)
+        self.longest[name] = max(self.longest[name], int(column.sizes.numpy().max(initial=1)))
 
     def _grow(self, at: tuple[str, ...], array: np.ndarray) -> None:
         if at not in self.growing:
@@ -331,25 +343,23 @@ class _Columns:
             sizes = np.concatenate(self.index_sizes[table])
             self.writer.array(("index", table, "splits"), _splits(sizes))
 
-    def _remember(
-        self, table: str, mine: list[str], columns: Mapping[str, Raw], owner: np.ndarray
-    ) -> None:
+    def _remember(self, table: str, columns: Mapping[str, Spilled], owner: np.ndarray) -> None:
         """Notes who holds which rows of a local table, in training or test."""
-        found = [_flat(columns[f"ids {column}"], owner) for column in mine]
-        pairs = np.concatenate([np.stack(pair, 1) for pair in found])
+        names = self.layout.columns_of(table)
+        pairs = np.concatenate([np.stack(_flat(columns[f"ids {n}"], owner), 1) for n in names])
         if table in self.coder.padded:
             pairs = pairs[pairs[:, 0] != 0]
         pairs = np.unique(pairs, axis=0)
         self.local[table].append((pairs[:, 0], pairs[:, 1]))
 
     def _check_local(self) -> None:
-        for table, found in self.local.items():
-            ids, owner = (np.concatenate(part) for part in zip(*found, strict=True))
+        for table, holders in self.local.items():
+            ids, owner = (np.concatenate(part) for part in zip(*holders, strict=True))
             order = np.argsort(ids, kind="stable")
             twice = np.flatnonzero(np.diff(ids[order]) == 0)
             if len(twice):
                 first, second = owner[order[twice[0] : twice[0] + 2]].tolist()
-                words = {t: its.numbering.vocabulary for t, its in self.rows.items()}
+                words = {t: rows.numbering.vocabulary for t, rows in self.rows.items()}
                 row = int(ids[order[twice[0]]])
                 value = value_of(words, table, table in self.coder.padded, row)
                 raise shared_row(table, value, self.names, first, second)
@@ -361,19 +371,15 @@ class _Columns:
         return how.rows if isinstance(how, Hashed) else self.rows[table].numbering.rows
 
 
-def _array(raw: Raw) -> np.ndarray:
+def _array(raw: Spilled) -> np.ndarray:
     assert isinstance(raw, np.ndarray)
     return raw
 
 
-def _pick(raw: Raw, chosen: np.ndarray) -> Raw:
-    return raw.pick(chosen) if isinstance(raw, Lists) else raw[chosen]
-
-
-def _flat(raw: Raw, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _flat(raw: Spilled, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Every entry of a column, and what its example has of something else."""
-    if isinstance(raw, Lists):
-        return raw.values, np.repeat(of, np.diff(raw.offsets))
+    if isinstance(raw, Ragged):
+        return raw.values.numpy(), np.repeat(of, raw.sizes.numpy())
     return raw.ravel(), np.repeat(of, raw.size // max(len(raw), 1))
 
 

@@ -1,8 +1,8 @@
-"""The face of a table whose rows are not all in memory: a tensor that answers to ids.
+"""A tensor that stands for a table whose rows are not all in memory, and answers to ids.
 
 It has the shape, the dtype and the device of the whole table, and serves what rounds need: rows by
 their ids, rows put back, rows added to, and a table of the same shape that starts from a constant.
-What would read or move every row is refused in one sentence.
+An operation that would read or move every row is refused.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from fedrows.errors import PlanError
-from fedrows.tables.kept import Part
-from fedrows.tables.starts import Constant, Start
+from fedrows.tables.initial_rows import ConstantRows, InitialRows
+from fedrows.tables.touched_rows import MappedRows
 
 aten = torch.ops.aten
 _TOGETHER = 2**16  # rows that are made at once
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """Rows that are read by id, wherever they are."""
 
     def read(self, ids: Tensor) -> Tensor:
@@ -36,12 +36,12 @@ class Rows(Protocol):
 class SparseTable(Tensor):
     """A table of which only the touched rows exist."""
 
-    rows: Rows
+    rows: RowSource
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(
-        cls, rows: Rows, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+        cls, rows: RowSource, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
     ) -> SparseTable:
         made: SparseTable = torch.Tensor._make_wrapper_subclass(
             cls, shape, dtype=dtype, device=device
@@ -50,13 +50,13 @@ class SparseTable(Tensor):
         return made
 
     @classmethod
-    def of(cls, part: Part, device: torch.device) -> SparseTable:
-        """The face of a column."""
-        shape = (part.kept.rows, *part.column.tail)
-        return cls(part, shape, part.column.dtype, device)
+    def of(cls, rows: MappedRows, device: torch.device) -> SparseTable:
+        """The tensor of one table's rows in files."""
+        shape = (rows.table.rows, *rows.file.tail)
+        return cls(rows, shape, rows.file.dtype, device)
 
     @classmethod
-    def untouched(cls, start: Start, rows: int) -> SparseTable:
+    def untouched(cls, start: InitialRows, rows: int) -> SparseTable:
         """A table that is for reading only, every row as it starts."""
         some = start(torch.arange(1))
         return cls(_Untouched(start), (rows, *some.shape[1:]), some.dtype, some.device)
@@ -79,7 +79,7 @@ class SparseTable(Tensor):
 class _Untouched:
     """Rows that are as they start."""
 
-    start: Start
+    start: InitialRows
 
     def read(self, ids: Tensor) -> Tensor:
         """The start values of some rows."""
@@ -132,18 +132,18 @@ def _select(table: SparseTable, dim: int, ids: Tensor) -> Tensor:
     return _read(table, ids)
 
 
-def _get(table: SparseTable, places: list[Tensor]) -> Tensor:
-    return _read(table, _only(table, places))
+def _get(table: SparseTable, index: list[Tensor]) -> Tensor:
+    return _read(table, _only(table, index))
 
 
 def _put(
-    table: SparseTable, places: list[Tensor], values: Tensor, accumulate: bool = False
+    table: SparseTable, index: list[Tensor], values: Tensor, accumulate: bool = False
 ) -> SparseTable:
-    ids = _checked(table, _only(table, places))
+    ids = _checked(table, _only(table, index))
     if accumulate:
-        _part(table).add(ids, values.cpu())
+        _writable(table).add(ids, values.cpu())
     else:
-        _part(table).write(ids, values.to("cpu", table.dtype))
+        _writable(table).write(ids, values.to("cpu", table.dtype))
     return table
 
 
@@ -153,7 +153,7 @@ def _add(
     if dim != 0:
         raise _refused(table, "index_add_ over columns")
     values = values.cpu()
-    _part(table).add(_checked(table, ids), values if alpha == 1 else values * alpha)
+    _writable(table).add(_checked(table, ids), values if alpha == 1 else values * alpha)
     return table
 
 
@@ -192,20 +192,22 @@ def _beside(
     table: SparseTable, value: float, tail: tuple[int, ...], dtype: torch.dtype | None
 ) -> SparseTable:
     """A table of as many rows, kept where this one's are, that starts from a constant."""
-    kept, dtype = _part(table).kept, dtype or table.dtype
-    return SparseTable.of(Part(kept, Constant(value, tail, dtype), tail, dtype), table.device)
+    dtype = dtype or table.dtype
+    start = ConstantRows(value, tail, dtype)
+    rows = MappedRows(_writable(table).table, start, tail, dtype)
+    return SparseTable.of(rows, table.device)
 
 
-def _part(table: SparseTable) -> Part:
-    if not isinstance(table.rows, Part):
+def _writable(table: SparseTable) -> MappedRows:
+    if not isinstance(table.rows, MappedRows):
         raise PlanError("These rows are for reading: change those of the run itself.")
     return table.rows
 
 
-def _only(table: SparseTable, places: list[Tensor]) -> Tensor:
-    if len(places) != 1 or places[0].dtype != torch.int64 or places[0].dim() != 1:
+def _only(table: SparseTable, index: list[Tensor]) -> Tensor:
+    if len(index) != 1 or index[0].dtype != torch.int64 or index[0].dim() != 1:
         raise _refused(table, "an index other than one list of ids")
-    return places[0]
+    return index[0]
 
 
 def _checked(table: SparseTable, ids: Tensor) -> Tensor:

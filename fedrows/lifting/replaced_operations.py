@@ -1,4 +1,4 @@
-"""What takes the place of PyTorch's operations where they would not do while clients train.
+"""Replacements for PyTorch's operations that do not work, or are slow, while clients train.
 
     dropout, rand_like, …           torch's global generator → draws by counters
     embedding_bag                   no batching rule → embedding, then a masked sum, mean or maximum
@@ -23,12 +23,12 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from fedrows.errors import ModelError
-from fedrows.nn import context, fused
+from fedrows.nn import fused, step_context
 from fedrows.seeds import bits, key, mix, normal, uniform
 
 
-class StandIns(TorchFunctionMode):
-    """Puts the stand-ins in place while it is entered; `used` says whether one was needed."""
+class ReplacedOperations(TorchFunctionMode):
+    """Replaces the operations while it is entered; `used` says whether one had to be replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,11 +42,11 @@ class StandIns(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _INSIDES:
-            with self:  # which PyTorch leaves while it asks
-                return _INSIDES[func](*args, **kwargs)
-        if func in _STAND_INS:
-            result = _STAND_INS[func](*args, **kwargs)
+        if func in _BODIES:
+            with self:  # PyTorch has left the mode while this method runs
+                return _BODIES[func](*args, **kwargs)
+        if func in _REPLACEMENTS:
+            result = _REPLACEMENTS[func](*args, **kwargs)
             if result is not NotImplemented:
                 self.used = self.used or func not in _FASTER
                 return result
@@ -55,7 +55,7 @@ class StandIns(TorchFunctionMode):
 
 def draw(shape: Sequence[int], device: torch.device) -> Tensor:
     """64 random bits of the client's own for every position of the step's next call."""
-    step = context.current()
+    step = step_context.current()
     if step is None or step.key is None:
         raise ModelError("The model draws randomness, but the batch has no key for it.")
     stream = mix(step.key + (key(step.calls) - 2**63))
@@ -157,11 +157,11 @@ def scaled_dot_product_attention(
     else:
         scores = scores.softmax(-1)
     if dropout_p > 0:
-        scores = scores * _kept(scores, scores.dim(), dropout_p) / (1 - dropout_p)
+        scores = scores * _keep_mask(scores, scores.dim(), dropout_p) / (1 - dropout_p)
     return scores @ value
 
 
-def _kept(input: Tensor, axes: int, p: float) -> Tensor:
+def _keep_mask(input: Tensor, axes: int, p: float) -> Tensor:
     """1 with probability 1 − p, 0 else, for every position along the first axes."""
     shape = [size if axis < axes else 1 for axis, size in enumerate(input.shape)]
     random = draw(shape, input.device)
@@ -171,36 +171,36 @@ def _kept(input: Tensor, axes: int, p: float) -> Tensor:
 
 
 def _dropout(axes: int | None = None) -> Callable[[Tensor, float, bool], Tensor]:
-    """Dropout of single numbers, or of everything that has the same place in the first axes."""
+    """Dropout of single numbers, or of everything at the same position in the first axes."""
 
-    def stand_in(input: Tensor, p: float, train: bool) -> Tensor:
+    def replacement(input: Tensor, p: float, train: bool) -> Tensor:
         if not train or p == 0:
             return NotImplemented
-        kept = _kept(input, axes or input.dim(), p)
-        return input * (kept if p == 1 else kept / (1 - p))
+        mask = _keep_mask(input, axes or input.dim(), p)
+        return input * (mask if p == 1 else mask / (1 - p))
 
-    return stand_in
+    return replacement
 
 
 def _alpha_dropout(axes: int | None = None) -> Callable[[Tensor, float, bool], Tensor]:
     """Dropout that leaves mean and variance of what comes out of a SELU as they are."""
     alpha = 1.7580993408473766
 
-    def stand_in(input: Tensor, p: float, train: bool) -> Tensor:
+    def replacement(input: Tensor, p: float, train: bool) -> Tensor:
         if not train or p == 0:
             return NotImplemented
-        kept = _kept(input, axes or input.dim(), p)
+        mask = _keep_mask(input, axes or input.dim(), p)
         if p == 1:
-            return input * kept
+            return input * mask
         spread = 1 / sqrt((alpha * alpha * p + 1) * (1 - p))
-        return (input * kept + (kept - 1 + p) * alpha) * spread
+        return (input * mask + (mask - 1 + p) * alpha) * spread
 
-    return stand_in
+    return replacement
 
 
-def _inplace(stand_in: Callable[[Tensor, float, bool], Tensor]) -> Callable[..., Tensor]:
+def _inplace(replacement: Callable[[Tensor, float, bool], Tensor]) -> Callable[..., Tensor]:
     def changed(input: Tensor, p: float, train: bool) -> Tensor:
-        result = stand_in(input, p, train)
+        result = replacement(input, p, train)
         return result if result is NotImplemented else input.copy_(result)
 
     return changed
@@ -209,7 +209,7 @@ def _inplace(stand_in: Callable[[Tensor, float, bool], Tensor]) -> Callable[...,
 def _random(make: Callable[[Tensor], Tensor], like: bool) -> Callable[..., Tensor]:
     """`rand` and its kin: numbers made of random bits, of a given shape or like a tensor."""
 
-    def stand_in(*size: Any, dtype: torch.dtype | None = None, **how: Any) -> Tensor:
+    def replacement(*size: Any, dtype: torch.dtype | None = None, **how: Any) -> Tensor:
         first = size[0] if size else how["input" if like else "size"]
         if like:
             return make(draw(first.shape, first.device)).to(dtype or first.dtype)
@@ -217,12 +217,12 @@ def _random(make: Callable[[Tensor], Tensor], like: bool) -> Callable[..., Tenso
         device = torch.device(how.get("device") or torch.get_default_device())
         return make(draw(shape, device)).to(dtype or torch.get_default_dtype())
 
-    return stand_in
+    return replacement
 
 
 _FASTER = (F.embedding, F.linear)  # which would do, if slower
 
-_STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {
+_REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.embedding: embedding,
     F.linear: linear,
     F.embedding_bag: embedding_bag,
@@ -242,21 +242,23 @@ _STAND_INS: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 
 
-def _inside(function: Any) -> FunctionType:
-    """The function without its question who else might want to do its work.
+def _body(function: Any) -> FunctionType:
+    """A copy of a Python function of `torch.nn.functional` that does not dispatch to a mode.
 
-    A mode is asked once for a whole function of `torch.nn.functional`, and not for what happens
-    inside; this form can be run with the mode in place.
+    Such a function asks `has_torch_function` first, hands itself to the mode as a whole if there is
+    one, and calls its operations with the mode switched off. The mode would then never see the
+    dropout inside `multi_head_attention_forward`. In the copy the question is always answered "no",
+    so its body can run with the mode on. PyTorch has no public way to say that.
     """
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     around = function.__globals__ | dict.fromkeys(names, lambda *tensors: False)
-    inside = FunctionType(function.__code__, around, function.__name__, function.__defaults__)
-    inside.__kwdefaults__ = function.__kwdefaults__
-    return inside
+    body = FunctionType(function.__code__, around, function.__name__, function.__defaults__)
+    body.__kwdefaults__ = function.__kwdefaults__
+    return body
 
 
-_INSIDES: dict[Callable[..., Any], FunctionType] = {
-    function: _inside(function)
+_BODIES: dict[Callable[..., Any], FunctionType] = {
+    function: _body(function)
     for function in (
         F.dropout,
         F.dropout1d,

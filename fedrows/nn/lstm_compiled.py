@@ -3,7 +3,7 @@
 PyTorch's layers are made for one model and many examples. Here are many models with a few examples
 each: products of five rows, weights that change with every step. The kernel lays a client's weights
 out once, keeps them in the cache for all its steps, and writes each gradient where the stacked one
-of all clients lies. A C++ compiler is needed; without one `onednn` takes its place.
+of all clients lies. A C++ compiler is needed; without one `lstm_onednn` takes its place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.nn.kernels import native
+from fedrows.nn.kernels import cpp_library
 
 enabled = True  # False: other ways everywhere
 
@@ -37,8 +37,8 @@ def usable(x: Tensor) -> bool:
 def missing() -> str | None:
     """Why there is no kernel on this machine, or None; it is tried out before it is trusted."""
     try:
-        native.library("lstm")
-    except native.Missing as error:
+        cpp_library.library("lstm")
+    except cpp_library.Missing as error:
         return str(error)
     return None if _right() else "the compiled kernel's results are wrong"
 
@@ -70,7 +70,7 @@ def _call(way: str, tensors: Sequence[Tensor], size: int) -> None:
 
 def _kernel(kind: str, way: str, sizes: Sequence[int], places: Sequence[int]) -> None:
     """Runs f32_forward or one of its like; sizes: groups, steps, examples, inputs, units."""
-    function = getattr(native.library("lstm"), f"{kind}_{way}")
+    function = getattr(cpp_library.library("lstm"), f"{kind}_{way}")
     numbers = (ctypes.c_int64 * len(sizes))(*sizes)
     arrays = (ctypes.c_void_p * len(places))(*places)
     function(numbers, arrays)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedrows.data.batches import Batch
 from fedrows.data.federation import FederatedData
 from fedrows.errors import ModelError
-from fedrows.lifting.liftable import (
+from fedrows.lifting.module_checks import (
     FALL_BACK,
     as_label,
     cannot_score,
@@ -24,15 +25,29 @@ from fedrows.lifting.liftable import (
     slow_operations,
     with_place,
 )
+from fedrows.model import Loss
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels
-from fedrows.tables import SparseTable, gathered
-
-if TYPE_CHECKING:
-    from fedrows.lifting.lifted import Lifted
+from fedrows.rows.schema import Schema
+from fedrows.tables import InitialRows, SparseTable, gathered
 
 
-def try_out(model: Lifted, data: FederatedData) -> str | None:
+class TriedModel(Protocol):
+    """What the trial needs of a lifted module."""
+
+    module: nn.Module
+    schema: Schema
+    loss: Loss
+    one_by_one: bool
+
+    def initial_rows(self) -> tuple[dict[str, InitialRows], dict[str, Tensor]]: ...
+    def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor: ...
+    def gradient(self, block: Submodels, batch: Batch) -> Submodels: ...
+    def evaluating(self) -> AbstractContextManager[None]: ...
+    def fixed(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]: ...
+
+
+def try_out(model: TriedModel, data: FederatedData) -> str | None:
     """What is worth knowing about how the module trains; a ModelError if it cannot be trained."""
     module, dense = model.module, model.schema.dense
     numbers = {name: x for name, x in module.named_parameters() if x.requires_grad}
@@ -63,9 +78,9 @@ def try_out(model: Lifted, data: FederatedData) -> str | None:
     return slow_operations(module, heard)
 
 
-def _first_scores(model: Lifted, columns: Mapping[str, Tensor], data: FederatedData) -> Any:
+def _first_scores(model: TriedModel, columns: Mapping[str, Tensor], data: FederatedData) -> Any:
     """The scores of some examples before any training, read row by row."""
-    starts, dense = model.starts()
+    starts, dense = model.initial_rows()
     tables: dict[str, Tensor] = {
         table: SparseTable.untouched(start, data.tables[table]) for table, start in starts.items()
     }
@@ -75,10 +90,10 @@ def _first_scores(model: Lifted, columns: Mapping[str, Tensor], data: FederatedD
 
 
 def _two_clients(
-    model: Lifted, columns: Mapping[str, Tensor], label: Tensor, data: FederatedData
+    model: TriedModel, columns: Mapping[str, Tensor], label: Tensor, data: FederatedData
 ) -> tuple[Submodels, Batch]:
     """Two clients with the same examples and one row of each table, and a batch of theirs."""
-    starts, numbers = model.starts()
+    starts, numbers = model.initial_rows()
     first = torch.zeros(2, dtype=torch.int64)
     rows = {table: start(first).to(label.device) for table, start in starts.items()}
     index = Index(torch.zeros(2, dtype=torch.int64), torch.arange(3))
@@ -97,7 +112,7 @@ def _two_clients(
     return Submodels(dict.fromkeys(rows, index), rows, dense), batch
 
 
-def _try_gradient(model: Lifted, block: Submodels, batch: Batch) -> None:
+def _try_gradient(model: TriedModel, block: Submodels, batch: Batch) -> None:
     """Raises a ModelError that says whether one client after another would work."""
     try:
         with no_draws(model.module):

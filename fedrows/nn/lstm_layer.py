@@ -2,7 +2,7 @@
 
 A step of few examples is too small for a batched product to pay. What counts on a CPU is that one
 group's weights stay in the cache for all its steps, and that the time loop is a single operation:
-threads that train other clients can go on beside it. As in `scans`, which serves all else, groups
+threads that train other clients can go on beside it. As in `recurrent_scans`, for all else, groups
 have weights of their own, and clients that are lifted become groups.
 """
 
@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fedrows.nn import compiled, onednn
+from fedrows.nn import lstm_compiled, lstm_onednn
 
-WAYS = {"compiled": compiled, "onednn": onednn}  # the faster one first
+WAYS = {"compiled": lstm_compiled, "onednn": lstm_onednn}  # the faster one first
 
 _ops = torch.library.Library("fedrows", "DEF")  # so that a trace has one operation for a layer
 _ops.define(
@@ -40,7 +40,7 @@ def way(x: Tensor) -> str | None:
 
 def notes() -> list[str]:
     """What to say where layers have run in a slower way than they could have."""
-    why = compiled.missing() if _asked and compiled.enabled else None
+    why = lstm_compiled.missing() if _asked and lstm_compiled.enabled else None
     return [] if why is None else [f"LSTM layers run slower than they could: {why.rstrip('.')}."]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrows.data.columns import no_nulls
+from fedrows.data.column_checks import no_nulls
 from fedrows.data.layout import Layout
 from fedrows.errors import DataError
 from fedrows.files.whole import reason
@@ -83,9 +83,9 @@ def as_numpy(array: Any) -> np.ndarray:
 
 
 def as_lists(array: Any) -> tuple[Any, np.ndarray]:
-    """The values of an arrow array of lists, as an arrow array, and where each list begins."""
+    """The values of an arrow array of lists, as an arrow array, and each list's size: (n,)."""
     sizes = array.value_lengths().to_numpy(zero_copy_only=False)
-    return array.flatten(), np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    return array.flatten(), sizes.astype(np.int64)
 
 
 class Words:
@@ -231,10 +231,10 @@ def _no_nulls(column: str, array: Any, first: int) -> None:
             f"Column {column!r} has no value in example {at}: drop or fill such rows."
         )  # fmt: skip
     if nested:
-        values, offsets = as_lists(array)
+        values, sizes = as_lists(array)
         if values.null_count:
-            place = pc.index(pc.is_null(values), True).as_py()
-            at = first + int(np.searchsorted(offsets, place, "right")) - 1
+            position = pc.index(pc.is_null(values), True).as_py()
+            at = first + int(np.searchsorted(np.cumsum(sizes), position, "right"))
             raise DataError(
                 f"Column {column!r} has a null within the list of example {at}: leave it out."
             )

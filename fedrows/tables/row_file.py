@@ -28,7 +28,7 @@ HEADER = 64
 _STEP = 2**18  # bytes of room that are reserved at once
 
 
-class Column:
+class RowFile:
     """Rows of one shape and kind in a file; `rows` are all that are mapped, the hole included."""
 
     def __init__(self, path: Path, tail: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -47,13 +47,13 @@ class Column:
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
-    def open(self, name: bytes, count: int, *, look: bool = False) -> None:
+    def open(self, name: bytes, count: int, *, read_only: bool = False) -> None:
         """Opens a file that must belong to the tables of that name and have so many rows.
 
-        look: what is then written stays in this process, and the file as it is.
+        read_only: what is then written stays in this process, and the file as it is.
         """
         try:
-            self._file = os.open(self.path, os.O_RDONLY if look else os.O_RDWR)
+            self._file = os.open(self.path, os.O_RDONLY if read_only else os.O_RDWR)
             head, size = os.pread(self._file, HEADER, 0), os.fstat(self._file).st_size
         except OSError as error:
             raise RunFolderError(
@@ -73,7 +73,7 @@ class Column:
             )
         self._room = count
         if length:
-            self._remap(length, mmap.ACCESS_COPY if look else mmap.ACCESS_WRITE)
+            self._remap(length, mmap.ACCESS_COPY if read_only else mmap.ACCESS_WRITE)
 
     def reserve(self, count: int) -> None:
         """Sees to it that there is room for so many rows."""

@@ -1,6 +1,6 @@
 """LSTM layers on a CPU by oneDNN, whose kernels PyTorch's own nn.LSTM uses: one group at a time.
 
-It is used for float32, where there is no kernel of our own (see `compiled`) or many examples.
+It is used for float32, where there is no kernel of our own (see `lstm_compiled`) or many examples.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import torch
 
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
-from fedrows.measure.trivial import PSEUDO, baselines, scores
+from fedrows.measure.trivial_baselines import PSEUDO, baselines, scores
 
 
 def logit(share: float) -> float:
@@ -94,8 +94,10 @@ def test_other_labels_than_binary_are_refused(data):
 
 def test_amazon_is_decided_by_counting(data_folder):
     """Half of what a model seems to know there is who asks: AUC 0.704, and 0.73 with the item."""
-    from fedrows.datasets.amazon import Options, read
+    from fedrows.datasets.amazon import AmazonOptions, read
 
-    found = baselines(read(data_folder / "amazon" / "authors_train.tsv.gz", "authors", Options()))
+    found = baselines(
+        read(data_folder / "amazon" / "authors_train.tsv.gz", "authors", AmazonOptions())
+    )
     assert found["client"]["test_auc"] == pytest.approx(0.704, abs=0.001)
     assert found["both"]["test_auc"] == pytest.approx(0.7325, abs=0.001)

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedrows.seeds import START, bits, key, normal
 
 
-class Start(Protocol):
+class InitialRows(Protocol):
     """The start values of a table's rows."""
 
     def __call__(self, ids: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ class Start(Protocol):
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantRows:
     """The same number everywhere."""
 
     value: float
@@ -36,7 +36,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class NormalRows:
     """Numbers from N(0, spread²) by (seed, name, row, column), as `nn.start_` draws them."""
 
     seed: int
@@ -56,7 +56,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, eq=False)
-class Given:
+class GivenRows:
     """The rows of a tensor that is in memory anyway, such as a module's own weight."""
 
     rows: Tensor
@@ -66,10 +66,10 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Beside:
+class RowsSideBySide:
     """Several embeddings of one table, side by side."""
 
-    parts: Sequence[Start]
+    parts: Sequence[InitialRows]
 
     def __call__(self, ids: Tensor) -> Tensor:
         return torch.cat([part(ids) for part in self.parts], 1)

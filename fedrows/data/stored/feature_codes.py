@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from fedrows.data.frames import Lists, Raw, cut_note, zero_note
+from fedrows.data.frames import cut_note, zero_note
 from fedrows.data.layout import Layout
-from fedrows.data.stored.arrow import ParquetTable, Words, as_lists, as_numpy, decoded
+from fedrows.data.stored.parquet_table import ParquetTable, Words, as_lists, as_numpy, decoded
 from fedrows.data.vocabulary import Hashed, Vocabulary, hashed, no_order
 from fedrows.errors import DataError
+from fedrows.rows.ragged import Ragged, lists_of
 
 
-class Coder:
+class FeatureCoder:
     """Features as whole numbers: rows where a table has them at once, else codes of values."""
 
     def __init__(self, table: ParquetTable, layout: Layout) -> None:
@@ -23,32 +24,32 @@ class Coder:
         self.words: dict[str, Words] = {}  # of the tables whose values are no whole numbers
         self.cut = dict.fromkeys(layout.fields, 0)
         self.zeros = dict.fromkeys(layout.fields.values(), 0)
-        for name in dict.fromkeys(layout.fields.values()):
-            mine = [c for c, its in layout.fields.items() if its == name]
-            whole = {table.is_whole(c) for c in mine}
+        for name in layout.table_names:
+            columns = layout.columns_of(name)
+            whole = {table.is_whole(c) for c in columns}
             if isinstance(layout.rows(name), Vocabulary):
                 if len(whole) > 1:
-                    raise no_order(name, dict.fromkeys(mine))
+                    raise no_order(name, dict.fromkeys(columns))
                 if whole == {False}:
                     self.words[name] = Words()
 
-    def code(self, column: str, array: Any, first: int) -> Raw:
+    def code(self, column: str, array: Any, first: int) -> np.ndarray | Ragged:
         """A batch of a feature, as codes."""
         if column not in self.lists:
             flat = array.flatten() if array.type.num_fields else array
             width = (len(flat) // len(array),) if array.type.num_fields else ()
             return self._codes(column, decoded(flat), first, None).reshape(len(array), *width)
-        values, offsets = as_lists(array)
-        lists = Lists(np.arange(len(values)), offsets)
+        values, sizes = as_lists(array)
         most = self.layout.longest(column)
-        if most is not None and (too_long := int((np.diff(offsets) > most).sum())):
+        if most is not None and (too_long := int((sizes > most).sum())):
             self.cut[column] += too_long
-            lists = lists.last(most)
-            values = values.take(lists.values)
-        return Lists(self._codes(column, decoded(values), first, lists.offsets), lists.offsets)
+            positions = lists_of(np.arange(len(values)), sizes).last(most)
+            values, sizes = values.take(positions.values.numpy()), positions.sizes.numpy()
+        codes = self._codes(column, decoded(values), first, np.cumsum(sizes))
+        return lists_of(np.require(codes, requirements="W"), sizes)  # arrow's own is read-only
 
     def _codes(
-        self, column: str, values: Any, first: int, offsets: np.ndarray | None
+        self, column: str, values: Any, first: int, ends: np.ndarray | None
     ) -> np.ndarray:  # fmt: skip
         table = self.layout.fields[column]
         how, padded = self.layout.rows(table), table in self.padded
@@ -58,15 +59,15 @@ class Coder:
             different = values.dictionary_encode()
             rows = hashed(column, as_numpy(different.dictionary), how.rows, padded)
             return rows[different.indices.to_numpy(zero_copy_only=False)]
-        found = as_numpy(values)
+        whole = as_numpy(values)
         if isinstance(how, int):
-            self._check(column, found, how, first, offsets)
+            self._check(column, whole, how, first, ends)
             if padded:
-                self.zeros[table] += int((found == 0).sum())
-        return found.astype(np.int64, copy=False)
+                self.zeros[table] += int((whole == 0).sum())
+        return whole.astype(np.int64, copy=False)
 
     def _check(
-        self, column: str, ids: np.ndarray, rows: int, first: int, offsets: np.ndarray | None
+        self, column: str, ids: np.ndarray, rows: int, first: int, ends: np.ndarray | None
     ) -> None:  # fmt: skip
         table = self.layout.fields[column]
         if ids.dtype.kind not in "iu":
@@ -78,7 +79,7 @@ class Coder:
         bad = (ids < 0) | (ids >= rows)
         if bad.any():
             at = int(np.argmax(bad))
-            example = at if offsets is None else int(np.searchsorted(offsets, at, "right")) - 1
+            example = at if ends is None else int(np.searchsorted(ends, at, "right"))
             raise DataError(
                 f"Column {column!r} of example {first + example} has id {ids[at]}, outside "
                 f"table {table!r} of {rows} rows: ids go from 0 to {rows - 1}."
@@ -86,9 +87,9 @@ class Coder:
 
     def notes(self, rows: int) -> list[str]:
         """What is to be said about lists."""
-        said = [
+        notes = [
             cut_note(c, cut, rows, self.layout.longest(c) or 0)
             for c, cut in self.cut.items()
             if cut
         ]
-        return said + [zero_note(table, zeros) for table, zeros in self.zeros.items() if zeros]
+        return notes + [zero_note(table, zeros) for table, zeros in self.zeros.items() if zeros]

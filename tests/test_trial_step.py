@@ -183,15 +183,15 @@ def test_an_operation_that_is_lifted_by_a_loop_is_noted():
     assert Lifted(Net(), federation()).note is None
 
 
-def test_only_a_module_that_needs_stand_ins_pays_for_them():
+def test_only_a_module_that_needs_replacements_pays_for_them():
     data = federation()
-    assert Lifted(Net(), data)._stand_ins is None
+    assert Lifted(Net(), data)._replaced is None
     assert not Lifted(Net(), data).random
     dropping = Lifted(Dropping(), data)
-    assert dropping._stand_ins is not None
+    assert dropping._replaced is not None
     assert dropping.random
     bags = Lifted(Twice(bag=True), data, {"item": ["item", "factors"]})
-    assert bags._stand_ins is not None
+    assert bags._replaced is not None
     assert not bags.random
 
 

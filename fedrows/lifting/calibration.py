@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from fedrows.data.examples import Examples
-from fedrows.nn import context
+from fedrows.nn import step_context
 
 TOGETHER = 2_000  # examples whose moments are taken together
 
 
-class Measuring(nn.Module):
+class CalibrationPass(nn.Module):
     """A pass over examples in which layers measure the moments that evaluation uses.
 
     A module, so that `functional_call` can put copies of the buffers in the layers' reach.
@@ -36,7 +36,7 @@ class Measuring(nn.Module):
         everything = torch.arange(len(examples), device=examples.label.device)
         for some in everything.split(TOGETHER):
             weight = torch.ones(len(some), device=some.device, dtype=self._dtype())
-            with context.step(weight, measuring=True):
+            with step_context.step(weight, measuring=True):
                 self.module(**examples.fields(some))
         for layer in self.layers.values():
             layer.end_measuring()

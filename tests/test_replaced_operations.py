@@ -11,14 +11,18 @@ from torch.func import vmap
 from torch.nn import functional as F
 
 from fedrows.errors import ModelError
-from fedrows.lifting.stand_ins import StandIns, embedding_bag, scaled_dot_product_attention
-from fedrows.nn import context
+from fedrows.lifting.replaced_operations import (
+    ReplacedOperations,
+    embedding_bag,
+    scaled_dot_product_attention,
+)
+from fedrows.nn import step_context
 
 KEYS = torch.tensor([5, -(2**62), 7])
 
 
 def alone(function, x: Tensor, key: Tensor) -> Tensor:
-    with context.step(torch.ones(len(x)), key), StandIns():
+    with step_context.step(torch.ones(len(x)), key), ReplacedOperations():
         return function(x)
 
 
@@ -109,14 +113,18 @@ def test_everything_or_nothing_may_be_dropped():
     x = torch.ones(3, 3, requires_grad=True)
     assert alone(nn.Dropout(1.0), x, KEYS[0]).abs().sum() == 0
     assert alone(nn.AlphaDropout(1.0), x, KEYS[0]).abs().sum() == 0
-    with context.step(torch.ones(3)), StandIns() as mode:  # no key: nothing is drawn
+    with step_context.step(torch.ones(3)), ReplacedOperations() as mode:  # no key: nothing is drawn
         for layer in (nn.Dropout(0.0), nn.Dropout(0.5).eval(), nn.AlphaDropout(0.5).eval()):
             assert torch.equal(layer(x), x)
     assert not mode.used
 
 
 def test_drawing_without_a_key_is_refused():
-    with pytest.raises(ModelError, match="no key"), context.step(torch.ones(3)), StandIns():
+    with (
+        pytest.raises(ModelError, match="no key"),
+        step_context.step(torch.ones(3)),
+        ReplacedOperations(),
+    ):
         F.dropout(torch.ones(3))
 
 

@@ -1,10 +1,10 @@
-"""What rows were at the last checkpoint, on the disk before they change: a log to go back by.
+"""The undo log: what rows were at the last checkpoint, written to disk before they change.
 
-A mapped file has no memory: what is written there may reach the disk at any moment. So the first
-time after a checkpoint that a row is about to change, what it was goes to the log, and the log to
-the disk. A run that was killed reads the log and stands where its checkpoint says, to the last bit.
+What is written to a mapped file may reach the disk at any moment. So the first time after a
+checkpoint that a row is about to change, its old value is appended to the log, and the log is
+synced. A run that was killed reads the log and continues from its checkpoint, to the last bit.
 
-    record   count, checksum (8 bytes each), places (count,), the rows of every column
+    record   count, checksum (8 bytes each), positions (count,), the rows of every file
 
 A record that was cut short is ignored: its rows have not been changed yet.
 """
@@ -23,10 +23,10 @@ from torch import Tensor
 
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import reason
-from fedrows.tables.column import HEADER, MAGIC, Column
+from fedrows.tables.row_file import HEADER, MAGIC, RowFile
 
 
-class Undo:
+class UndoLog:
     """The log of one table since one checkpoint; there is no file before the first record."""
 
     def __init__(self, path: Path, name: bytes) -> None:
@@ -34,14 +34,14 @@ class Undo:
         self.nbytes = 0  # written so far
         self._file = -1
 
-    def write(self, places: Tensor, columns: list[Column]) -> None:
-        """Keeps what the rows at some places (R,) are now; on the disk when it returns."""
-        parts = [places.numpy(), *(x.rows.index_select(0, places).numpy() for x in columns)]
+    def write(self, positions: Tensor, files: list[RowFile]) -> None:
+        """Keeps what the rows at some positions (R,) are now; on the disk when it returns."""
+        parts = [positions.numpy(), *(x.rows.index_select(0, positions).numpy() for x in files)]
         body = [part.data.cast("B") for part in parts]
         check = 0
         for part in body:
             check = zlib.crc32(part, check)
-        head = np.array([len(places), check], dtype=np.int64).tobytes()
+        head = np.array([len(positions), check], dtype=np.int64).tobytes()
         try:
             if self._file < 0:
                 self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -58,33 +58,33 @@ class Undo:
                 "last checkpoint with --resume."
             ) from error
 
-    def records(self, columns: list[Column]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """The places of each record and the rows that were there, column by column."""
+    def records(self, files: list[RowFile]) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """The positions of each record and the rows that were there, file by file."""
         try:
-            file = self.path.open("rb")
+            log = self.path.open("rb")
         except FileNotFoundError:
             return
         except OSError as error:
             raise RunFolderError(f"{self.path} cannot be read ({reason(error)}).") from error
-        row = 8 + sum(column.row_bytes for column in columns)
-        with file:
-            if file.read(HEADER) != self._head():
+        row = 8 + sum(file.row_bytes for file in files)
+        with log:
+            if log.read(HEADER) != self._head():
                 return  # cut short before its first record
-            while len(head := file.read(16)) == 16:
+            while len(head := log.read(16)) == 16:
                 count, check = np.frombuffer(head, dtype=np.int64).tolist()
-                if not 0 < count <= os.fstat(file.fileno()).st_size // row:
+                if not 0 < count <= os.fstat(log.fileno()).st_size // row:
                     return
-                body = bytearray(file.read(count * row))
+                body = bytearray(log.read(count * row))
                 if len(body) < count * row or zlib.crc32(body) != check:
                     return
-                places = torch.frombuffer(body, dtype=torch.int64, count=count)
+                positions = torch.frombuffer(body, dtype=torch.int64, count=count)
                 at, rows = 8 * count, []
-                for column in columns:
-                    numbers = count * prod(column.tail)
-                    flat = torch.frombuffer(body, dtype=column.dtype, count=numbers, offset=at)
-                    rows.append(flat.view(count, *column.tail))
-                    at += numbers * column.dtype.itemsize
-                yield places, rows
+                for file in files:
+                    numbers = count * prod(file.tail)
+                    flat = torch.frombuffer(body, dtype=file.dtype, count=numbers, offset=at)
+                    rows.append(flat.view(count, *file.tail))
+                    at += numbers * file.dtype.itemsize
+                yield positions, rows
 
     def remove(self) -> None:
         """Takes the log away: the rows as they are have become what to go back to."""

@@ -1,7 +1,7 @@
 """All mapped tables of a run, in one folder: how they are saved with a checkpoint and brought back.
 
     sync    the rows go to the disk; what there is to go back to has not changed yet
-    save    the checkpoint is put in its place, with the mark that `sync` gave
+    save    the checkpoint is written, with the save point that `sync` gave
     saved   now the rows as they are count: a new log of changes begins
 
 A process may be killed between any two of these, or within one. The log has the number of the
@@ -23,10 +23,10 @@ import torch
 
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import reason
-from fedrows.tables.column import MAGIC, Column
-from fedrows.tables.kept import Kept, Part
-from fedrows.tables.starts import Start
-from fedrows.tables.undo import Undo
+from fedrows.tables.initial_rows import InitialRows
+from fedrows.tables.row_file import MAGIC, RowFile
+from fedrows.tables.touched_rows import MappedRows, TouchedRows
+from fedrows.tables.undo_log import UndoLog
 
 SHARE = 1 / 5  # of the rows' bytes: a log beyond it is long
 FLOOR = 4 * 2**20  # bytes of a log that nobody minds, however few rows there are
@@ -34,7 +34,7 @@ _NAMES = ("*.ids", "*.rows", "*.undo")
 
 
 @dataclass(frozen=True)
-class Mark:
+class SavePoint:
     """Where the tables stand, as a checkpoint keeps it."""
 
     name: str  # of the tables
@@ -42,7 +42,7 @@ class Mark:
     rows: dict[str, int]  # touched, by table
 
 
-class Shelf:
+class TableFolder:
     """The mapped tables of one run; without a folder they live in a temporary one."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -50,17 +50,17 @@ class Shelf:
             folder = Path(tempfile.mkdtemp(prefix="fedrows-"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder = folder
-        self.tables: dict[str, Kept] = {}
+        self.tables: dict[str, TouchedRows] = {}
         self._name = b""  # drawn when the files are made
         self._number = 0
 
     def add(
-        self, table: str, rows: int, start: Start, tail: tuple[int, ...], dtype: torch.dtype
-    ) -> Part:
+        self, table: str, rows: int, start: InitialRows, tail: tuple[int, ...], dtype: torch.dtype
+    ) -> MappedRows:
         """A new table, of which no row is touched."""
-        kept = Kept(rows, self.folder / str(len(self.tables)), self.create)
-        self.tables[table] = kept
-        return Part(kept, start, tail, dtype)
+        stem = self.folder / str(len(self.tables))
+        self.tables[table] = TouchedRows(rows, stem, self.create)
+        return MappedRows(self.tables[table], start, tail, dtype)
 
     @property
     def nbytes(self) -> int:
@@ -71,8 +71,9 @@ class Shelf:
     @property
     def log_is_long(self) -> bool:
         """Whether it is time for a checkpoint, at which the log of changes begins anew."""
-        logs = sum(kept.undo.nbytes for kept in self.tables.values() if kept.undo is not None)
-        rows = sum(kept.nbytes for kept in self.tables.values())
+        tables = self.tables.values()
+        logs = sum(touched.undo.nbytes for touched in tables if touched.undo is not None)
+        rows = sum(touched.nbytes for touched in tables)
         return logs > max(FLOOR, SHARE * rows)
 
     def create(self) -> None:
@@ -97,63 +98,67 @@ class Shelf:
                 f"{self.folder} cannot be written ({reason(error)}): choose another folder."
             ) from error
         name = os.urandom(16)
-        for column in self._columns():
-            column.create(name)
+        for row_file in self._files():
+            row_file.create(name)
         self._name = name
 
-    def sync(self) -> Mark:
+    def sync(self) -> SavePoint:
         """Brings all rows to the disk and says where they stand."""
         self.create()
-        for kept in self.tables.values():
-            kept.fill()
+        for touched in self.tables.values():
+            touched.fill()
         try:
-            for kept in self.tables.values():
-                kept.sync()
+            for touched in self.tables.values():
+                touched.sync()
         except OSError as error:
             raise RunFolderError(
                 f"{self.folder} cannot be written ({reason(error)}): make room, then go on from "
                 "the last checkpoint with --resume."
             ) from error
-        rows = {table: kept.places.count for table, kept in self.tables.items()}
-        return Mark(self._name.hex(), self._number + 1, rows)
+        rows = {table: touched.id_map.count for table, touched in self.tables.items()}
+        return SavePoint(self._name.hex(), self._number + 1, rows)
 
-    def saved(self, mark: Mark) -> None:
-        """Lets the rows as they are be what to go back to: a checkpoint has the mark."""
-        self._number = mark.number
-        for kept in self.tables.values():
-            kept.saved(self._undo(kept, mark.number))
-            self._forget_logs(kept, mark.number)
+    def saved(self, point: SavePoint) -> None:
+        """Lets the rows as they are be what to go back to: a checkpoint has the save point."""
+        self._number = point.number
+        for touched in self.tables.values():
+            touched.saved(self._undo(touched, point.number))
+            self._forget_logs(touched, point.number)
 
-    def go_back(self, mark: Mark, *, look: bool = False) -> None:
-        """Opens the files and brings every row to where it was at a mark.
+    def restore(self, point: SavePoint, *, read_only: bool = False) -> None:
+        """Opens the files and brings every row to where it was at a save point.
 
-        look: only to look at the rows; the files stay as they are.
+        read_only: the rows can be read, and the files stay as they are.
         """
-        self._name, self._number = bytes.fromhex(mark.name), mark.number
-        if mark.rows.keys() != self.tables.keys():
+        self._name, self._number = bytes.fromhex(point.name), point.number
+        if point.rows.keys() != self.tables.keys():
             raise RunFolderError(
                 f"{self.folder} does not belong to this run: it has the tables "
-                f"{', '.join(mark.rows)}, not {', '.join(self.tables)}."
+                f"{', '.join(point.rows)}, not {', '.join(self.tables)}."
             )
-        for table, kept in self.tables.items():
-            count = mark.rows[table]
-            for column in (kept.places.column, *kept.columns()):
-                column.open(self._name, count, look=look)
-            kept.go_back(count, self._undo(kept, mark.number))
-            if look:
+        for table, touched in self.tables.items():
+            count = point.rows[table]
+            for file in (touched.id_map.file, *touched.value_files()):
+                file.open(self._name, count, read_only=read_only)
+            touched.restore(count, self._undo(touched, point.number))
+            if read_only:
                 continue
-            kept.sync()
-            kept.saved(self._undo(kept, mark.number))
-            self._forget_logs(kept, None)
+            touched.sync()
+            touched.saved(self._undo(touched, point.number))
+            self._forget_logs(touched, None)
 
-    def _columns(self) -> list[Column]:
-        return [x for kept in self.tables.values() for x in (kept.places.column, *kept.columns())]
+    def _files(self) -> list[RowFile]:
+        return [
+            file
+            for touched in self.tables.values()
+            for file in (touched.id_map.file, *touched.value_files())
+        ]
 
-    def _undo(self, kept: Kept, number: int) -> Undo:
-        return Undo(kept.stem.with_suffix(f".{number}.undo"), self._name)
+    def _undo(self, touched: TouchedRows, number: int) -> UndoLog:
+        return UndoLog(touched.stem.with_suffix(f".{number}.undo"), self._name)
 
-    def _forget_logs(self, kept: Kept, number: int | None) -> None:
+    def _forget_logs(self, touched: TouchedRows, number: int | None) -> None:
         """Removes the logs that lead back to another checkpoint than this."""
-        for path in self.folder.glob(f"{kept.stem.name}.*.undo"):
-            if path != kept.stem.with_suffix(f".{number}.undo"):
+        for path in self.folder.glob(f"{touched.stem.name}.*.undo"):
+            if path != touched.stem.with_suffix(f".{number}.undo"):
                 path.unlink(missing_ok=True)
