@@ -123,7 +123,7 @@ def test_python_and_commands_of_a_page_work(
     run_python(page, tmp_path, monkeypatch)
     make_tasks_tiny(monkeypatch)
     monkeypatch.setattr(fetch, "fetch", lambda source, *_, **__: fetch.Fetched(Path("there")))
-    for name in ("lr", "scale"):
+    for name in ("one_model", "scale"):
         monkeypatch.setattr(f"benchmarks.speed.{name}.seconds_per_round", _as_if_measured)
     for words in commands(page):
         if words[:2] == ["deploy", "demo"]:

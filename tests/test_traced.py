@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch import Tensor, nn
-from zoo import ITEMS, USERS, ZOO, Animal, ratings
+from zoo import ZOO, Animal, ratings
+from zoo_modules import ITEMS, USERS
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.batches import Batch, batches, local_data

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from zoo import MORE, WITH_LISTS, ZOO, Animal
+from zoo import WITH_LISTS, ZOO, Animal
+from zoo_modules import MORE
 
 from fedrows import Simulation
 from fedrows.algorithms.fedsubavg import FedSubAvg
