@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("simulated clients", ("simulator",)),
     ("what a model is worth", ("measure",)),
     ("privacy", ("privacy", "private")),
-    ("one run", ("simulation", "runs", "watch", "watch.writers", "report")),
+    ("one run", ("watch", "watch.writers", "simulation", "runs", "report")),
     ("many runs", ("study", "paper")),
     ("a real network", ("flower.wire", "flower.node", "flower.server", "flower.launch", "flower")),
     ("the command line", ("cli", "__main__")),

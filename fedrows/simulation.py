@@ -32,10 +32,12 @@ from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
 from fedrows.server import Progress, begin
 from fedrows.simulator import group
+from fedrows.simulator.chunks import Chunks
 from fedrows.simulator.fixed_order import fixed_order
 from fedrows.simulator.recorded import rounds
 from fedrows.simulator.simulated import SimulatedFleet
 from fedrows.tables import whole
+from fedrows.watch.observer import Facts
 
 if TYPE_CHECKING:
     from fedrows.private.fleet import PrivateFleet
@@ -115,8 +117,8 @@ class Simulation:
             said = (
                 f"Last bits may differ when it is repeated: PyTorch has no fixed order for {those}."
             )
-            if said not in self.simulated.notes:
-                self.simulated.notes.append(said)
+            if said not in self.notes:
+                self.notes.append(said)
 
     def _may_go_on(self) -> bool:
         """Whether another round would spend no more privacy than there is."""
@@ -128,6 +130,21 @@ class Simulation:
     def simulated(self) -> SimulatedFleet:
         """The fleet that trains, whatever stands before it."""
         return self.fleet if isinstance(self.fleet, SimulatedFleet) else self.fleet.inner
+
+    @property
+    def notes(self) -> list[str]:
+        """Returns what turned out to be odd while the run went."""
+        return self.simulated.notes
+
+    @property
+    def chunks(self) -> tuple[int, int] | None:
+        """How cohorts are cut, once that was measured: clients in a chunk, chunks at a time."""
+        chunks = self.simulated.chunks
+        return None if chunks is None else (chunks.clients, chunks.at_a_time)
+
+    def cut_(self, clients: int, at_a_time: int) -> None:
+        """Cuts cohorts as an earlier part of the run did: another way would change last bits."""
+        self.simulated.chunks = Chunks(clients, at_a_time)
 
     @property
     def leads(self) -> bool:
@@ -153,6 +170,19 @@ class Simulation:
             "seconds": self.seconds,
             **({} if self.private is None else self.private.line()),
         }
+
+    def facts(self, seconds: Mapping[str, float]) -> Facts:
+        """Returns what happened in the last round, in which everyone who is asked answers."""
+        pooled, progress = self.algorithm.pooled, self.progress
+        asked = self._running.clients_per_round
+        return Facts(
+            round=progress.round,
+            asked=asked,
+            answered=asked,
+            bytes_down=None if pooled else progress.bytes_down * asked,
+            bytes_up=None if pooled else progress.bytes_up * asked,
+            seconds=seconds,
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next round depends on, by a name of its own; not copies."""
@@ -249,7 +279,7 @@ def simulate(
                 if report is not None and simulation.leads:
                     report(history[-1])
     notes = data.notes if model.note is None else (*data.notes, model.note)
-    notes = (*notes, *simulation.simulated.notes)
+    notes = (*notes, *simulation.notes)
     return Result(simulation.progress.whole(), history, model, notes)
 
 

@@ -11,16 +11,7 @@ from typing import Any
 import torch
 
 from fedrows import catalogue
-from fedrows.cli.carry_out import (
-    begin,
-    carry_out,
-    check_machine,
-    conclude,
-    go_back,
-    load,
-    run_of,
-    tell,
-)
+from fedrows.cli.carry_out import carry_out, check_machine, conclude, go_back, load, run_of
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
@@ -31,7 +22,7 @@ from fedrows.cli.settings import (
     refuse_change,
     shared_plan,
 )
-from fedrows.cli.show import Show, say, show
+from fedrows.cli.show import say
 from fedrows.cli.stop import Stop
 from fedrows.cli.together import one_voice
 from fedrows.data.federation import FederatedData
@@ -40,6 +31,7 @@ from fedrows.files.whole import reason
 from fedrows.measure.summary import METRICS, Target
 from fedrows.plan import Plan
 from fedrows.runs import checkpoint
+from fedrows.runs.driver import begin
 from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder, check_free
 from fedrows.runs.settings import Settings, from_config, resolve
 from fedrows.simulation import threads
@@ -163,7 +155,7 @@ def _resume(
 
 def _go(comparison: Comparison, data: FederatedData, seconds: float, observer: Observers) -> int:
     """Makes the runs that are missing, one after another."""
-    folder, plan, live = comparison.folder, comparison.plan, show()
+    folder, plan = comparison.folder, comparison.plan
     again = f"fedrows compare --resume {shlex.quote(str(folder.path))}"
     runs = list(comparison.runs())
     say(
@@ -175,7 +167,7 @@ def _go(comparison: Comparison, data: FederatedData, seconds: float, observer: O
         for number, (label, path, settings) in enumerate(runs, start=1):
             if not _finished(path, settings.plan.rounds):
                 title = f"{number}/{len(runs)} {label}"
-                done = _run(path, settings, data, live, observer, stop, title, again, seconds)
+                done = _run(path, settings, data, observer, stop, title, again, seconds)
                 stopped = "" if done else label
             if stop.asked and (number < len(runs) or not done):
                 done, stopped = False, stopped or label
@@ -199,7 +191,6 @@ def _run(
     path: Path,
     settings: Settings,
     data: FederatedData,
-    live: Show,
     observer: Observers,
     stop: Stop,
     title: str,
@@ -221,12 +212,11 @@ def _run(
         simulation = settings.simulation(data, path)
         simulation.prepare()
         folder = RunFolder.create(path, "run", settings.config(), overwrite=True)
-        begin(folder, simulation)
+        begin(folder, simulation, simulation.evaluator.facts())
     name = f"{path.resolve().parents[1].name}/{path.name}"  # the comparison's folder, and its own
     with folder.locked():
         observer.begin(run_of(name, folder, simulation))
-        done = carry_out(simulation, folder, live, observer, stop, title, again, seconds)
-    tell(simulation)
+        done = carry_out(simulation, folder, observer, stop, title, again, seconds)
     observer.end(done)
     return done
 

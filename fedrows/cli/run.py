@@ -9,25 +9,16 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
-from fedrows.cli.carry_out import (
-    begin,
-    carry_out,
-    check_machine,
-    conclude,
-    go_back,
-    load,
-    restored,
-    run_of,
-    tell,
-)
+from fedrows.cli.carry_out import carry_out, check_machine, conclude, go_back, load, run_of
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
 from fedrows.cli.settings import add_privacy, choose, extended
-from fedrows.cli.show import say, show
+from fedrows.cli.show import say
 from fedrows.cli.stop import Stop
 from fedrows.cli.together import follow, one_voice, threads_of
 from fedrows.options import options
+from fedrows.runs.driver import begin, go_back_
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.settings import Settings, from_config
 from fedrows.simulation import Simulation, threads
@@ -78,7 +69,7 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         config = {**settings.config(), "command": command, **_processes(simulation)}
         folder = RunFolder.create(path, "run", config, overwrite=overwrite)
         with folder.locked():
-            begin(folder, simulation)
+            begin(folder, simulation, simulation.evaluator.facts())
             return _go(folder, settings, simulation, seconds, observer)
 
 
@@ -108,7 +99,9 @@ def _resume(
     if group.rank() > 0:
         with threads(own):
             data = load(settings.task, settings.options, [settings.plan])
-            return follow(restored(folder, settings, data), _again(path))
+            simulation = settings.simulation(data, path)
+            go_back_(simulation, folder)
+            return follow(simulation, _again(path))
     with threads(own), folder.locked():
         data = load(settings.task, settings.options, [settings.plan])
         simulation = go_back(folder, settings, data)
@@ -132,8 +125,7 @@ def _go(
     )
     observer.begin(run_of(folder.path.resolve().name, folder, simulation))
     with Stop() as stop:
-        done = carry_out(simulation, folder, show(), observer, stop, name, again, seconds)
-    tell(simulation)
+        done = carry_out(simulation, folder, observer, stop, name, again, seconds)
     code = close(folder, done, f"after round {simulation.progress.round}", again)
     conclude(observer, folder, done)
     return code

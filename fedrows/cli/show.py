@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from fedrows.measure.summary import METRICS, show_epsilon
+from fedrows.watch.observer import Facts
 
 SHOWN_EVERY = 0.1  # seconds; a fast run has thousands of rounds in one
 
 
-class Show(Protocol):
-    """Someone who is told how a run goes."""
+class Display(Protocol):
+    """How a run is shown while it goes."""
 
-    def begin(self, label: str, at: int, rounds: int) -> None:
-        """A run begins, or goes on after round `at`."""
-
-    def step(self, at: int) -> None:
+    def round(self, facts: Facts) -> None:
         """A round is done."""
 
-    def measured(self, line: dict[str, Any]) -> None:
+    def measured(self, line: Mapping[str, Any]) -> None:
         """A round was evaluated."""
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Not shown."""
 
     def end(self) -> None:
         """The run is done, or was stopped."""
@@ -38,74 +40,72 @@ class Rate:
         return (at - self._from) / max(time.monotonic() - self._since, 1e-9)
 
 
-class Lines:
+class PlainLines:
     """A line of text for every evaluated round."""
 
-    def begin(self, label: str, at: int, rounds: int) -> None:
+    def __init__(self, label: str, at: int, rounds: int) -> None:
         self._label, self._rounds, self._rate = label, rounds, Rate(at)
 
-    def step(self, at: int) -> None:
+    def round(self, facts: Facts) -> None:
         pass
 
-    def measured(self, line: dict[str, Any]) -> None:
+    def measured(self, line: Mapping[str, Any]) -> None:
         at = line["round"]
-        place = f"round {at:>{len(str(self._rounds))}}/{self._rounds}"
+        done = f"round {at:>{len(str(self._rounds))}}/{self._rounds}"
         rate = f"{self._rate(at):.3g} rounds/s"
-        say("  ".join([self._label, place, *metrics_of(line), rate]))
+        say("  ".join([self._label, done, *metrics_of(line), rate]))
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        pass
 
     def end(self) -> None:
         pass
 
 
-class Live:
+class LiveLine:
     """One line that changes in place: rounds, loss, rounds per second, time left."""
 
-    def __init__(self) -> None:
+    def __init__(self, label: str, at: int, rounds: int) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Left
 
-        text = TextColumn
-        self._make = lambda: Progress(
-            text("{task.description}"),
+        self._bar: Any = Progress(
+            TextColumn("{task.description}"),
             BarColumn(bar_width=10),
             MofNCompleteColumn(),
-            text("{task.fields[loss]}"),
-            text("{task.fields[rate]}"),
+            TextColumn("{task.fields[loss]}"),
+            TextColumn("{task.fields[rate]}"),
             Left(),
-            text("left"),
+            TextColumn("left"),
             refresh_per_second=1 / SHOWN_EVERY,
         )
-        self._bar: Any = None
-
-    def begin(self, label: str, at: int, rounds: int) -> None:
-        self._bar, self._rate, self._next = self._make(), Rate(at), 0.0
-        self._rounds = rounds
+        self._rate, self._next, self._rounds = Rate(at), 0.0, rounds
         self._bar.start()
         self._task = self._bar.add_task(label, total=rounds, completed=at, loss="", rate="")
 
-    def step(self, at: int) -> None:
+    def round(self, facts: Facts) -> None:
+        at = facts.round
         if time.monotonic() >= self._next or at == self._rounds:
             self._next = time.monotonic() + SHOWN_EVERY
             self._bar.update(self._task, completed=at, rate=f"{self._rate(at):.3g} rounds/s")
 
-    def measured(self, line: dict[str, Any]) -> None:
+    def measured(self, line: Mapping[str, Any]) -> None:
         words = [f"loss {line['train_loss']:.4f}", epsilon_of(line)]
         self._bar.update(self._task, loss="  ".join(filter(None, words)))
 
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        pass
+
     def end(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._bar.stop()  # a second time changes nothing
 
 
-def show() -> Show:
-    """A live line on a terminal, lines of text elsewhere or without rich."""
+def show(label: str, at: int, rounds: int) -> Display:
+    """Shows a run that goes on after round `at`: a live line on a terminal, lines elsewhere."""
     if sys.stdout.isatty():
-        try:
-            return Live()
-        except ImportError:
-            pass
-    return Lines()
+        with suppress(ImportError):  # rich is not installed
+            return LiveLine(label, at, rounds)
+    return PlainLines(label, at, rounds)
 
 
 def say(text: str) -> None:
@@ -113,7 +113,7 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def metrics_of(line: dict[str, Any]) -> list[str]:
+def metrics_of(line: Mapping[str, Any]) -> list[str]:
     """The metrics of a line that have a value, as text."""
     found = [
         f"{title} {line[name]:.{digits}f}"
@@ -123,7 +123,7 @@ def metrics_of(line: dict[str, Any]) -> list[str]:
     return [*found, spent] if (spent := epsilon_of(line)) else found
 
 
-def epsilon_of(line: dict[str, Any]) -> str:
+def epsilon_of(line: Mapping[str, Any]) -> str:
     """The ε that a private run has spent so far, by kind; nothing of a run in the clear."""
     spent = line.get("epsilon") or {}
     return "ε " + ", ".join(f"{k} {show_epsilon(x)}" for k, x in spent.items()) if spent else ""

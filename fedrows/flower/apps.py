@@ -82,7 +82,8 @@ def server_app(task: DeployedTask) -> ServerApp:
             agreed = make_contract(task, config)
             shorten_pulls(max(1.0, min(10.0, agreed.options.timeout / 4)))  # of half-sent replies
             deployment = Deployment(agreed, GridTransport(grid), config, log.info)
-            carry_out(deployment, Journal.opened(out, deployment), observer)
+            with Journal.opened(out, deployment) as journal:
+                carry_out(deployment, journal, observer)
 
     return app
 

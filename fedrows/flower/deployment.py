@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from fedrows.flower.wire.transport import Transport
 from fedrows.measure.evaluation import Evaluator
 from fedrows.report.exchange import read_rounds
 from fedrows.runs import checkpoint
+from fedrows.runs.driver import drive, drop_later_lines, go_back_
 from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RunFolder
 from fedrows.server import begin, rounds
 from fedrows.watch import Facts, Observer, Run
@@ -45,7 +46,10 @@ LOCK_SECONDS = 60.0  # for a predecessor that is being killed
 
 
 class Deployment:
-    """One deployed run: iterate over it to run its rounds. Looks like a `Simulation`."""
+    """One deployed run: iterate over it to run its rounds."""
+
+    notes: Sequence[str] = ()
+    chunks: tuple[int, int] | None = None  # nodes cut their own cohorts
 
     def __init__(
         self, contract: Contract, transport: Transport, config: Mapping[str, Any], tell: Any = print
@@ -70,6 +74,7 @@ class Deployment:
         self.stopped = ""  # why the run ended before its last round, if it did
         self.progress = begin(self.model, self.algorithm, self.plan, frozenset(data.local))
         self.seconds = 0.0
+        self._rejected: dict[str, int] = {}  # as far as they were told of
 
     def __iter__(self) -> Iterator[Exchange]:
         running = rounds(self.fleet, self.plan, self.progress)
@@ -110,6 +115,28 @@ class Deployment:
             **({} if self.private is None else {"epsilon": self.private.accounts.line()}),
         }
 
+    def facts(self, seconds: Mapping[str, float]) -> Facts:
+        """Returns what happened in the last round; its own phases are the fleet's to measure."""
+        last = self.fleet.last
+        assert last is not None
+        last.seconds |= {phase: seconds.get(phase, 0.0) for phase in ("evaluate", "save")}
+        last.resident = _resident()
+        before, self._rejected = self._rejected, dict(self.fleet.rejected)
+        new = {why: count - before.get(why, 0) for why, count in self._rejected.items()}
+        return Facts(
+            last.round,
+            last.asked,
+            last.answered,
+            sum(map(len, last.dropped.values())),
+            {why: count for why, count in new.items() if count > 0},
+            last.bytes_down,
+            last.bytes_up,
+            last.seconds,
+        )
+
+    def cut_(self, clients: int, at_a_time: int) -> None:
+        """Nothing: nodes cut their own cohorts."""
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next round depends on, by a name of its own."""
         found = self.progress.tensors()
@@ -134,62 +161,67 @@ class Deployment:
 
 
 class Journal:
-    """The folder of a deployed run."""
+    """The folder of a deployed run: a `Keeper` that saves after every round.
 
-    def __init__(self, folder: RunFolder, deployment: Deployment) -> None:
-        self.folder, self.deployment = folder, deployment
+    It is locked from `opened` on, until it is closed.
+    """
+
+    due = True
+
+    def __init__(self, folder: RunFolder, deployment: Deployment, lock: ExitStack) -> None:
+        self.folder, self.deployment, self._lock = folder, deployment, lock
 
     @classmethod
     def opened(cls, path: Path, deployment: Deployment) -> Journal:
         """A new run's folder, or that of one that goes on."""
         if isinstance(deployment.fleet, PrivateFleet):
             deployment.fleet.keep_in(path / HEAT)
-        if (path / CONFIG).exists():
-            folder = RunFolder.open(path, "run")
-            journal = cls(folder, deployment)
-            _locked(folder)
-            journal._go_back()
-            return journal
-        plan, algorithm = deployment.plan, deployment.algorithm
-        run = secrets.token_hex(8)
-        config = {
-            "task": {"name": deployment.contract.task.name},
-            "algorithm": {"name": algorithm.name, **asdict(algorithm)},
-            "plan": asdict(plan),
-            "deploy": asdict(deployment.contract.options),
-            "run": run,
-            "contract": digest(deployment.fingerprint),
-            "torch": torch.__version__,
-        }
-        folder = RunFolder.create(path, "run", config)
-        _locked(folder)
-        folder.write_json(DATA, deployment.evaluator.facts())
-        deployment.fleet.run = run
-        journal = cls(folder, deployment)
-        write_whole(path / ROUNDS, b"")
-        journal.save()
+        there = (path / CONFIG).exists()
+        folder = RunFolder.open(path, "run") if there else _created(path, deployment)
+        with ExitStack() as lock:
+            _lock(folder, lock)
+            journal = cls(folder, deployment, lock)
+            if there:
+                journal._go_back()
+            else:
+                deployment.fleet.run = folder.config["run"]
+                folder.write_json(DATA, deployment.evaluator.facts())
+                write_whole(path / ROUNDS, b"")
+                journal.save()
+            journal._lock = lock.pop_all()
         return journal
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.close()
 
     def _go_back(self) -> None:
         """Brings the deployment to where the checkpoint stands; what lies past it is dropped."""
         deployment, path = self.deployment, self.folder.path
-        was = self.folder.config
-        if was.get("contract") != digest(deployment.fingerprint):
+        if self.folder.config.get("contract") != digest(deployment.fingerprint):
             raise RunFolderError(
                 f"{path} is a run of another model, plan or algorithm: choose another folder."
             )
-        deployment.fleet.run = was["run"]
+        deployment.fleet.run = self.folder.config["run"]
         version = _registry_version(path / CHECKPOINT)
         if version:
             deployment.registry.load_(self._registry(version))
-        checkpoint.restore_(deployment, path / CHECKPOINT)  # type: ignore[arg-type]
+        go_back_(deployment, self.folder)
+        drop_later_lines(deployment, self.folder)
         at = deployment.progress.round
-        self.folder.keep_lines([line for line in self.folder.lines() if line["round"] <= at])
-        kept = [line for line in self.lines() if line["round"] <= at]
-        write_whole(path / ROUNDS, b"".join(map(as_json, kept)))
+        left = [line for line in read_rounds(path / ROUNDS) if line["round"] <= at]
+        write_whole(path / ROUNDS, b"".join(map(as_json, left)))
 
     def _registry(self, version: int) -> Path:
         return self.folder.path / f"registry-{version}.safetensors"
+
+    def lines(self) -> list[dict[str, Any]]:
+        return self.folder.lines()
+
+    def append(self, line: dict[str, Any]) -> None:
+        self.folder.append(line)
 
     def save(self) -> None:
         """Makes the present round count."""
@@ -197,73 +229,44 @@ class Journal:
         if version and not self._registry(version).exists():
             self.deployment.registry.save(self._registry(version))
         self.folder.sync()
-        checkpoint.save(self.folder.path / CHECKPOINT, self.deployment)  # type: ignore[arg-type]
+        checkpoint.save(self.folder.path / CHECKPOINT, self.deployment)
         for other in self.folder.path.glob("registry-*.safetensors"):
             if other != self._registry(version):
                 with suppress(OSError):
                     other.unlink()
 
-    def note(self, told: Exchange) -> None:
-        """Adds a round to rounds.jsonl."""
+    def note(self, facts: Facts) -> None:
+        """Adds the round to rounds.jsonl, which has more of it than observers are told."""
+        assert self.deployment.fleet.last is not None
         with (self.folder.path / ROUNDS).open("ab") as file:
-            file.write(as_json(asdict(told)))
-
-    def lines(self) -> list[dict[str, Any]]:
-        """The rounds so far; a last line that was cut short is left out."""
-        return read_rounds(self.folder.path / ROUNDS)
+            file.write(as_json(asdict(self.deployment.fleet.last)))
 
 
 def carry_out(deployment: Deployment, journal: Journal, observer: Observer) -> None:
     """Runs the rounds that are left, each in the folder before the next one begins."""
-    folder, rejected = journal.folder, dict(deployment.fleet.rejected)
-    observer.begin(
-        Run(
-            folder.path.name,
-            folder.config,
-            deployment.plan.rounds,
-            deployment.progress.round,
-            folder.path,
-        )
-    )
-    for told in deployment:
-        since = time.perf_counter()
-        if deployment.due:
-            line = deployment.evaluate()
-            folder.append(line)
-            observer.measured(line)
-        evaluated = time.perf_counter()
-        journal.save()
-        told.seconds |= {"evaluate": evaluated - since, "save": time.perf_counter() - evaluated}
-        told.resident = _resident()
-        journal.note(told)
-        new = {
-            why: count - rejected.get(why, 0)
-            for why, count in deployment.fleet.rejected.items()
-            if count > rejected.get(why, 0)
-        }
-        rejected = dict(deployment.fleet.rejected)
-        dropped = sum(map(len, told.dropped.values()))
-        observer.round(
-            Facts(
-                told.round,
-                told.asked,
-                told.answered,
-                dropped,
-                new,
-                told.bytes_down,
-                told.bytes_up,
-                told.seconds,
-            )
-        )
-    if deployment.stopped:
-        at = deployment.progress.round
-        observer.event("stopped", {"round": at, "why": deployment.stopped})
-        if all(line["round"] != at for line in folder.lines()) and at:
-            folder.append(deployment.evaluate())
-    report.write_summary(folder.path)
+    path, config = journal.folder.path, journal.folder.config
+    at, rounds = deployment.progress.round, deployment.plan.rounds
+    observer.begin(Run(path.name, config, rounds, at, path))
+    drive(deployment, journal, [observer])
+    report.write_summary(path)
     with suppress(ImportError):
-        observer.event("report", {"path": str(report.write(folder.path))})
+        observer.event("report", {"path": str(report.write(path))})
     observer.end(done=True)
+
+
+def _created(path: Path, deployment: Deployment) -> RunFolder:
+    """A new run's folder, with what it was begun with."""
+    algorithm = deployment.algorithm
+    config = {
+        "task": {"name": deployment.contract.task.name},
+        "algorithm": {"name": algorithm.name, **asdict(algorithm)},
+        "plan": asdict(deployment.plan),
+        "deploy": asdict(deployment.contract.options),
+        "run": secrets.token_hex(8),
+        "contract": digest(deployment.fingerprint),
+        "torch": torch.__version__,
+    }
+    return RunFolder.create(path, "run", config)
 
 
 def _private(parts: Any, config: Mapping[str, Any]) -> PrivateFleet:
@@ -294,19 +297,14 @@ def _resident() -> int | None:
         return None
 
 
-def _locked(folder: RunFolder) -> None:
-    """Takes the folder for the rest of this process; a predecessor gets time to go."""
+def _lock(folder: RunFolder, until_closed: ExitStack) -> None:
+    """Takes the folder; a predecessor that is being killed gets time to go."""
     until = time.monotonic() + LOCK_SECONDS
     while True:
-        lock = folder.locked()
         try:
-            lock.__enter__()
-            _LOCKS.append(lock)
+            until_closed.enter_context(folder.locked())
             return
         except FedrowsError:
             if time.monotonic() > until:
                 raise
             time.sleep(0.5)
-
-
-_LOCKS: list[Any] = []  # held until the process ends

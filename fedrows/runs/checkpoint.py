@@ -1,4 +1,4 @@
-"""Where a run stands, in one file: every tensor of a simulation, and its round in the header.
+"""Where a run stands, in one file: every tensor that it depends on, its round in the header.
 
 The file is plain safetensors, so reading one never runs code. It is written beside its place and
 moved into it in one step: a checkpoint that is there is whole.
@@ -11,15 +11,12 @@ import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.files.whole import placing, reason
-from fedrows.simulator.chunks import Chunks
+from fedrows.runs.run import TrainingRun
 from fedrows.tables import SavePoint
-
-if TYPE_CHECKING:
-    from fedrows.simulation import Simulation
 
 FORMAT = 1
 PRIVATE = "private/"  # what goes before the names of tensors whose shapes a run decides as it goes
@@ -39,22 +36,21 @@ class Standing:
     tables: SavePoint | None = None  # where mapped tables stand
 
 
-def save(path: Path, simulation: Simulation) -> None:
-    """Writes where the simulation stands, or raises an OSError and leaves an older file alone."""
+def save(path: Path, run: TrainingRun) -> None:
+    """Writes where the run stands, or raises an OSError and leaves an older file alone."""
     safetensors = _safetensors()
-    progress = simulation.progress
-    private, table_folder = getattr(simulation, "private", None), progress.table_folder
+    progress, private, table_folder = run.progress, run.private, run.progress.table_folder
     mark = None if table_folder is None else table_folder.sync()
     standing = Standing(
         progress.round,
-        simulation.seconds,
+        run.seconds,
         progress.bytes_down,
         progress.bytes_up,
         private=None if private is None else private.state(),
-        chunks=_chunks(simulation),
+        chunks=run.chunks,
         tables=mark,
     )
-    tensors = {name: x.detach().contiguous() for name, x in simulation.tensors().items()}
+    tensors = {name: x.detach().contiguous() for name, x in run.tensors().items()}
     if private is not None:
         tensors |= {f"{PRIVATE}{name}": x.contiguous() for name, x in private.tensors().items()}
     with placing(path) as part:
@@ -79,15 +75,15 @@ def standing(path: Path) -> Standing:
         return _standing(path, file)
 
 
-def restore_(simulation: Simulation, path: Path) -> None:
-    """Brings a new simulation to where the checkpoint stands."""
+def restore_(run: TrainingRun, path: Path) -> None:
+    """Brings a new run to where the checkpoint stands."""
     with _opened(path) as file:
         at = _standing(path, file)
-        if (at.tables is None) != (simulation.progress.table_folder is None):
+        if (at.tables is None) != (run.progress.table_folder is None):
             kind = "in memory" if at.tables is None else "mapped"
             raise RunFolderError(f"{path} does not belong to this run: its tables are {kind}.")
         tensors = {}
-        for name, mine in simulation.tensors().items():
+        for name, mine in run.tensors().items():
             if name not in file.keys():  # noqa: SIM118 - not a dict
                 raise RunFolderError(f"{path} does not belong to this run: it lacks {name!r}.")
             found = file.get_tensor(name)
@@ -102,26 +98,17 @@ def restore_(simulation: Simulation, path: Path) -> None:
             for name in file.keys()  # noqa: SIM118 - not a dict
             if name.startswith(PRIVATE)
         }
-    private = getattr(simulation, "private", None)
+    private, table_folder = run.private, run.progress.table_folder
     if (private is None) != (at.private is None):
         raise RunFolderError(f"{path} does not belong to this run: its privacy is another.")
-    table_folder = simulation.progress.table_folder
     if table_folder is not None and at.tables is not None:
         table_folder.restore(at.tables)
-    simulation.restore_(tensors, at.round, at.seconds)
+    run.restore_(tensors, at.round, at.seconds)
     if private is not None and at.private is not None:
         private.restore_(loose, at.private, at.round)
-    simulation.progress.bytes_down, simulation.progress.bytes_up = at.bytes_down, at.bytes_up
+    run.progress.bytes_down, run.progress.bytes_up = at.bytes_down, at.bytes_up
     if at.chunks is not None:
-        simulation.simulated.chunks = Chunks(*at.chunks)
-
-
-def _chunks(simulation: Simulation) -> tuple[int, int] | None:
-    """How a run cuts its cohorts: another way would change last bits."""
-    fleet = getattr(simulation, "simulated", None)
-    if fleet is None or fleet.chunks is None:
-        return None
-    return fleet.chunks.clients, fleet.chunks.at_a_time
+        run.cut_(*at.chunks)
 
 
 def _opened(path: Path) -> Any:

@@ -1,0 +1,233 @@
+"""The loop of every run: evaluate, keep, save, tell those who watch, and stop when asked.
+
+`fedrows run`, `fedrows compare`, studies, the paper and deployments all run their rounds here. They
+differ in where a run is kept, which is the `Keeper`'s business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from fedrows.errors import RunFolderError
+from fedrows.files.whole import reason
+from fedrows.runs import checkpoint
+from fedrows.runs.folder import CHECKPOINT, DATA, RunFolder
+from fedrows.runs.run import TrainingRun
+from fedrows.watch.observer import Facts
+
+Json = dict[str, Any]
+
+
+class Keeper(Protocol):
+    """Where a run's lines and checkpoints go."""
+
+    def lines(self) -> list[Json]:
+        """Returns the metrics that were kept so far."""
+
+    def append(self, line: Json) -> None:
+        """Keeps a line of metrics."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to save."""
+
+    def save(self) -> Path | None:
+        """Saves where the run stands; returns the file if observers are to hear of it."""
+
+    def note(self, facts: Facts) -> None:
+        """Keeps what happened in a round."""
+
+
+class Watcher(Protocol):
+    """Someone who is told of every round; an `Observer` is one."""
+
+    def round(self, facts: Facts) -> None:
+        """A round is done."""
+
+    def measured(self, line: Mapping[str, Any]) -> None:
+        """A round was evaluated."""
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Something else happened."""
+
+
+def drive(
+    run: TrainingRun,
+    keeper: Keeper,
+    watchers: Sequence[Watcher] = (),
+    stopping: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Runs the rounds that are left; returns False if it was stopped before the last of them.
+
+    A round is measured before it is saved, so a checkpoint never lacks a line; lines past it are
+    dropped when the run goes on (see `go_back_`).
+    """
+    clock, rounds, before = _Clock(), run.plan.rounds, run.seconds
+
+    def tell(what: Callable[[Watcher], None]) -> None:
+        for watcher in watchers:
+            what(watcher)
+
+    def measure() -> None:
+        with clock("evaluate"):
+            line = run.evaluate()
+        keeper.append(line)
+        tell(lambda watcher: watcher.measured(line))
+
+    def save() -> None:
+        with clock("save"):
+            path = keeper.save()
+        if path is not None:
+            tell(lambda watcher: watcher.event("saved", {"path": str(path)}))
+
+    def end_measured() -> None:
+        if all(line["round"] != run.progress.round for line in keeper.lines()):
+            measure()
+
+    if run.progress.round == rounds:
+        end_measured()  # a run that was stopped here, and is now to end here
+    for _ in run:
+        clock.add("round", run.seconds - before)
+        before = run.seconds
+        if run.due:
+            measure()
+        stop = stopping()
+        if run.progress.round == rounds or stop or keeper.due:
+            save()
+        facts = run.facts(clock.taken())
+        keeper.note(facts)
+        for watcher in watchers:  # not through tell: the facts are this round's
+            watcher.round(facts)
+        if stop:
+            break
+    if why := run.stopped:
+        tell(lambda watcher: watcher.event("stopped", {"round": run.progress.round, "why": why}))
+        end_measured()
+        save()
+    return run.progress.round == rounds or bool(run.stopped)
+
+
+class InMemory:
+    """Keeps the lines alone: a run that is made in one go, or anew."""
+
+    due = False
+
+    def __init__(self) -> None:
+        self._lines: list[Json] = []
+
+    def lines(self) -> list[Json]:
+        return self._lines
+
+    def append(self, line: Json) -> None:
+        self._lines.append(line)
+
+    def save(self) -> None:
+        pass
+
+    def note(self, facts: Facts) -> None:
+        pass
+
+
+class InFolder:
+    """Keeps a run in its folder, and saves it at least every so many seconds.
+
+    Mapped tables whose log of changes has become long are saved before their time.
+    """
+
+    def __init__(self, folder: RunFolder, run: TrainingRun, seconds: float) -> None:
+        self._folder, self._run, self._seconds = folder, run, seconds
+        self.saved = run.progress.round  # the round that can be gone back to
+        self._next = time.monotonic() + seconds
+
+    def lines(self) -> list[Json]:
+        return self._folder.lines()
+
+    def append(self, line: Json) -> None:
+        self._folder.append(line)
+
+    @property
+    def due(self) -> bool:
+        tables = self._run.progress.table_folder
+        return time.monotonic() >= self._next or (tables is not None and tables.log_is_long)
+
+    def save(self) -> Path:
+        path = self._folder.path / CHECKPOINT
+        self._folder.sync()
+        checkpoint.save(path, self._run)
+        self.saved, self._next = self._run.progress.round, time.monotonic() + self._seconds
+        return path
+
+    def note(self, facts: Facts) -> None:
+        pass
+
+
+def begin(folder: RunFolder, run: TrainingRun, facts: Json) -> None:
+    """Writes what a run folder has before the first round, so that it can always be resumed.
+
+    facts: what data.json says.
+    """
+    try:
+        folder.write_json(DATA, facts)
+        checkpoint.save(folder.path / CHECKPOINT, run)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder.path} cannot be written ({reason(error)}): make room, then run again with "
+            "--overwrite."
+        ) from error
+
+
+def go_back_(run: TrainingRun, folder: RunFolder) -> None:
+    """Brings a new run to where the folder's checkpoint stands; nothing is written."""
+    checkpoint.restore_(run, folder.path / CHECKPOINT)
+    at = run.progress.round
+    if run.plan.rounds < at:
+        raise RunFolderError(
+            f"rounds is {run.plan.rounds}, but the run in {folder.path} has done {at}: "
+            f"ask for at least {at}."
+        )
+
+
+def drop_later_lines(run: TrainingRun, folder: RunFolder) -> None:
+    """Drops the metrics that lie past where the run stands; an error if one before it is missing.
+
+    The last round is always evaluated; once the run is made longer, it is like any other.
+    """
+    plan, every, at = run.plan, run.plan.evaluate_every, run.progress.round
+    lines = folder.lines()
+    left = [x for x in lines if x["round"] <= at and (x["round"] % every == 0 or at == plan.rounds)]
+    there = [x["round"] for x in left if x["round"] % every == 0]
+    wanted = list(range(every, at + 1, every))
+    if there != wanted:
+        odd = min(set(there) ^ set(wanted), default=at)
+        raise RunFolderError(
+            f"The metrics in {folder.path} do not fit its checkpoint of round {at}, look at round "
+            f"{odd}: run again with --overwrite."
+        )
+    if left != lines:
+        folder.keep_lines(left)
+
+
+class _Clock:
+    """How long each phase of a round took."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Adds to a phase."""
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        since = time.perf_counter()
+        yield
+        self.add(phase, time.perf_counter() - since)
+
+    def taken(self) -> dict[str, float]:
+        """Returns what was added since the last call."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
