@@ -19,7 +19,6 @@ KNOWN: set[str] = {
     "class: Bench",
     "class: Group",
     "class: Job",
-    "class: Lines",
     "class: PrivateFleet",
     "class: Run",
     "class: Told",
