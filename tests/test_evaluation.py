@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import fedrows.measure.evaluation
 from fedrows.data.federation import FederatedData
+from fedrows.measure import evaluation
 from fedrows.measure.evaluation import Evaluator
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
@@ -217,7 +217,7 @@ def test_slices_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> Non
     whole = Evaluator(Logistic(data), data, PLAN)(params)
     for name, value, most in (("_EXAMPLES", 7, 7), ("_IDS", 100, 100), ("_IDS", 0, 1)):
         with monkeypatch.context() as patch:
-            patch.setattr(fedrows.evaluation, name, value)
+            patch.setattr(evaluation, name, value)
             model = Watched(data)
             assert Evaluator(model, data, PLAN)(params) == whole
             assert max(model.asked) == most

@@ -76,12 +76,12 @@ def batches(
     on_host = round_inputs(local, index, plan, round_, random)
     inputs = RoundInputs(on_host.to(local.label.device, non_blocking=True), list(index))
     if plan.batches == "draw":
-        found = drawn(local, inputs, plan)
+        stream = drawn(local, inputs, plan)
     else:
         order = shuffled(local, inputs, plan)
         steps = int(steps_of(local, plan).max())
-        found = (nth_shuffled(local, inputs, plan, order, step) for step in range(steps))
-    return with_keys(found, inputs) if random else found
+        stream = (nth_shuffled(local, inputs, plan, order, step) for step in range(steps))
+    return with_keys(stream, inputs) if random else stream
 
 
 def with_keys(
@@ -106,7 +106,7 @@ def round_inputs(
     use = BATCH if plan.batches == "draw" else SHUFFLE
     keys = client_keys(plan.seed, use, round_, local.clients)
     steps = client_keys(plan.seed, STEP, round_, local.clients) if random else keys
-    offsets = (its.splits[:-1] for its in index.values())
+    offsets = (sets.splits[:-1] for sets in index.values())
     rows = [x.numpy() for x in (keys, steps, local.starts, local.sizes, *offsets)]
     return torch.from_numpy(np.stack(rows))
 
@@ -179,14 +179,14 @@ def _look_up(local: LocalData, inputs: RoundInputs, position: Tensor) -> Batch:
     """The examples at some positions (…, K, B) of the columns."""
     ids = {}
     for name, column in local.slots.items():
-        found = look_up(column, position, nothing=-1)  # (…, K, B) or (…, K, B, L)
-        deep = found.dim() - position.dim()
+        slots = look_up(column, position, nothing=-1)  # (…, K, B) or (…, K, B, L)
+        deep = slots.dim() - position.dim()
         table = local.fields[name]
         offset = inputs.offsets[table].view(-1, 1, *[1] * deep)  # (K, 1) or (K, 1, 1)
         if table in local.padded:
-            ids[name] = torch.where(found < 0, -1, found + offset)
+            ids[name] = torch.where(slots < 0, -1, slots + offset)
         else:
-            ids[name] = found.add_(offset)
+            ids[name] = slots.add_(offset)
     return Batch(
         ids,
         look_up(local.label, position),

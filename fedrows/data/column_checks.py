@@ -27,9 +27,9 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     words = np.empty(len(seen), dtype=object)
     words[:] = list(seen)
     order = np.argsort(words, kind="stable")
-    place = np.empty(len(seen), dtype=np.int64)
-    place[order] = np.arange(len(seen))
-    return words[order], place[np.array(codes, dtype=np.int64)].reshape(values.shape)
+    rank = np.empty(len(seen), dtype=np.int64)
+    rank[order] = np.arange(len(seen))
+    return words[order], rank[np.array(codes, dtype=np.int64)].reshape(values.shape)
 
 
 def no_nulls(column: str, values: np.ndarray, first: int = 0) -> None:

@@ -95,7 +95,7 @@ class FederatedData:
         """
         clients = len(self.test.splits) - 1
         index, _ = index_of(self.tables, self.fields, self.padded, clients, [self.train, self.test])
-        return {table: heat_of(its, torch.ones(clients)) for table, its in index.items()}
+        return {table: heat_of(sets, torch.ones(clients)) for table, sets in index.items()}
 
     def targets(self, examples: Examples) -> Tensor:
         """The id of what each example is about: (n,)."""
@@ -244,7 +244,7 @@ class FederatedData:
         test: the share held out at random, the column that marks test rows, or a `Split`.
         local: tables whose rows stay on their one client.
         """
-        its = layout(
+        columns = layout(
             client=client,
             label=label,
             features=features,
@@ -259,7 +259,7 @@ class FederatedData:
             seed=seed,
             name=name,
         )
-        return cls.build(**frames.from_frame(frame, its))
+        return cls.build(**frames.from_frame(frame, columns))
 
     @classmethod
     def from_clients(
@@ -276,5 +276,5 @@ class FederatedData:
         A piece is a mapping of columns, a list of examples (mappings), or a data frame. The column
         called `client` is made of the names. Options are those of `from_frame`.
         """
-        its = layout(client=client, label=label, features=features, **options)
-        return cls.build(**frames.from_clients(clients, its))
+        columns = layout(client=client, label=label, features=features, **options)
+        return cls.build(**frames.from_clients(clients, columns))

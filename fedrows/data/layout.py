@@ -130,20 +130,20 @@ def layout(
     )
 
 
-def as_facts(its: Layout) -> dict[str, Any]:
+def as_facts(columns: Layout) -> dict[str, Any]:
     """A layout in what JSON knows; equal exactly if the layouts are."""
     return {
-        "client": its.client,
-        "label": its.label,
-        "fields": list(map(list, its.fields.items())),
-        "tables": [[table, repr(how)] for table, how in sorted(its.tables.items())],
-        "numbers": list(its.numbers),
-        "weight": its.weight,
-        "max_length": [[column, its.longest(column)] for column in its.fields],
-        "split": repr(its.split),
-        "labels": its.labels,
-        "local": sorted(its.local),
-        "target": None if its.target is None else list(its.target),
-        "seed": its.seed,
-        "name": its.name,
+        "client": columns.client,
+        "label": columns.label,
+        "fields": list(map(list, columns.fields.items())),
+        "tables": [[table, repr(how)] for table, how in sorted(columns.tables.items())],
+        "numbers": list(columns.numbers),
+        "weight": columns.weight,
+        "max_length": [[column, columns.longest(column)] for column in columns.fields],
+        "split": repr(columns.split),
+        "labels": columns.labels,
+        "local": sorted(columns.local),
+        "target": None if columns.target is None else list(columns.target),
+        "seed": columns.seed,
+        "name": columns.name,
     }

@@ -70,7 +70,7 @@ def narrow(data: FederatedData, cohort: Tensor, rows: Mapping[str, Index]) -> Na
         chosen.numbers,
         chosen.weight,
     )
-    index = {table: its.select(active) for table, its in rows.items()}
+    index = {table: sets.select(active) for table, sets in rows.items()}
     return Narrowed(local, index, active, len(positions) - len(kept), len(positions))
 
 
@@ -95,8 +95,8 @@ def find(held: Index, asked: Index) -> Tensor:
         return torch.full((len(ids),), -1)
     size = int(max(ids.max(), others.max())) + 1
     keys, sought = asked.owner.cpu() * size + others, held.owner.cpu() * size + ids
-    place = torch.searchsorted(keys, sought).clamp_(max=len(keys) - 1)
-    return torch.where(keys[place] == sought, place, -1)
+    position = torch.searchsorted(keys, sought).clamp_(max=len(keys) - 1)
+    return torch.where(keys[position] == sought, position, -1)
 
 
 def part_of(whole: Submodels, clients: Tensor, index: Mapping[str, Index]) -> Submodels:
@@ -105,20 +105,20 @@ def part_of(whole: Submodels, clients: Tensor, index: Mapping[str, Index]) -> Su
     Every row of the index must be there.
     """
     rows = {}
-    for table, its in index.items():
+    for table, sets in index.items():
         source = whole.index[table]
-        size = int(torch.cat([source.ids, its.ids]).max()) + 1 if len(its.ids) else 1
-        sought = clients.to(its.ids.device)[its.owner] * size + its.ids
-        place = torch.searchsorted(source.owner * size + source.ids, sought)
-        rows[table] = whole.rows[table][place]
+        size = int(torch.cat([source.ids, sets.ids]).max()) + 1 if len(sets.ids) else 1
+        sought = clients.to(sets.ids.device)[sets.owner] * size + sets.ids
+        position = torch.searchsorted(source.owner * size + source.ids, sought)
+        rows[table] = whole.rows[table][position]
     dense = {name: x[clients.to(x.device)] for name, x in whole.dense.items()}
     return Submodels(index, rows, dense)
 
 
 def _new_slots(held: Index, rows: Index) -> Tensor:
     """The slot that each held row has among a client's rows: (R+1,), the last for no row at all."""
-    place = find(held, rows)
-    slots = torch.where(place < 0, _MISSING, place - rows.splits[:-1][held.owner.cpu()])
+    position = find(held, rows)
+    slots = torch.where(position < 0, _MISSING, position - rows.splits[:-1][held.owner.cpu()])
     return torch.cat([slots, torch.full((1,), -1)])
 
 

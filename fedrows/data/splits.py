@@ -86,8 +86,8 @@ class Split:
         sizes = np.bincount(owner)
         held = np.minimum(sizes, self.amount if isinstance(self.amount, int) else
                           np.floor(sizes * self.amount + 1e-9).astype(np.int64))  # fmt: skip
-        place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        marked[order] = place >= np.repeat(sizes - held, sizes)
+        rank = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        marked[order] = rank >= np.repeat(sizes - held, sizes)
         return marked
 
 
@@ -111,12 +111,12 @@ def as_times(column: str, values: np.ndarray) -> np.ndarray:
     no_nulls(column, values)
     if values.dtype.kind in "iufM":
         return values
-    found = values.tolist()
-    if values.dtype.kind == "O" and all(isinstance(value, date) for value in found):
-        return np.array([_naive(value) for value in found], dtype="datetime64[us]")
-    if values.dtype.kind == "O" and all(isinstance(value, int | float) for value in found):
+    moments = values.tolist()
+    if values.dtype.kind == "O" and all(isinstance(value, date) for value in moments):
+        return np.array([_naive(value) for value in moments], dtype="datetime64[us]")
+    if values.dtype.kind == "O" and all(isinstance(value, int | float) for value in moments):
         return values.astype(np.float64)
-    kind = "text" if any(isinstance(value, str) for value in found[:1]) else "no moments"
+    kind = "text" if any(isinstance(value, str) for value in moments[:1]) else "no moments"
     raise DataError(
         f"Column {column!r} holds {kind}, but a time is a number or a date: convert it first."
     )

@@ -112,8 +112,8 @@ def number_columns(
     ends = np.cumsum([values.size for values in columns.values()])[:-1]
     rows = np.split(numbering.row[codes], ends)
     return numbering, {
-        name: found.reshape(values.shape)
-        for (name, values), found in zip(columns.items(), rows, strict=True)
+        name: own.reshape(values.shape)
+        for (name, values), own in zip(columns.items(), rows, strict=True)
     }
 
 
@@ -139,9 +139,9 @@ def hashed(column: str, values: np.ndarray, rows: int, padded: bool) -> np.ndarr
 
 def value_of(vocabulary: Mapping[str, np.ndarray], table: str, padded: bool, row: int) -> Any:
     """What a row stands for: its value, or its number if it has none."""
-    place = row - int(padded)
+    position = row - int(padded)
     words = vocabulary.get(table, ())
-    return words[place] if 0 <= place < len(words) else row
+    return words[position] if 0 <= position < len(words) else row
 
 
 def no_order(table: str, columns: Mapping[str, Any]) -> DataError:

@@ -136,12 +136,12 @@ def _from_log(log: RatingLog, text: TextFile, options: AmazonOptions) -> Federat
     items, item = np.unique(log.items[log.item], return_inverse=True)
     item = item + 1
     before = np.concatenate([[0], np.cumsum(log.liked)])[:-1]  # positives before, of all users
-    mine = before - before[starts_of(log.user)]
+    own = before - before[starts_of(log.user)]
     return _build(
         client=names[client],
         user=client,
         item=item,
-        history=histories(item[log.liked], before, mine, options.history),
+        history=histories(item[log.liked], before, own, options.history),
         label=log.liked,
         test=log.time > options.test_after,
         tables={"user": len(names), "item": len(items) + 1},
@@ -280,7 +280,9 @@ def _ratings(text: TextFile) -> RatingLog:
             ]
         )
     user, item, liked, time = (np.concatenate(pieces) for pieces in zip(*columns, strict=True))
-    names = (np.array([name.decode() for name in found], dtype=str) for found in (users, items))
+    names = (
+        np.array([name.decode() for name in numbered], dtype=str) for numbered in (users, items)
+    )
     return RatingLog(user, item, liked, time, *names)
 
 
@@ -340,9 +342,9 @@ def _wrong_row(line: str) -> str:
 
 def _numbering() -> defaultdict[Any, int]:
     """Names → 0, 1, 2 … in the order in which they are first asked for."""
-    found: defaultdict[Any, int] = defaultdict()
-    found.default_factory = found.__len__
-    return found
+    numbers: defaultdict[Any, int] = defaultdict()
+    numbers.default_factory = numbers.__len__
+    return numbers
 
 
 SOURCE = Source(

@@ -56,11 +56,11 @@ def read(file: Path, options: MovieLensOptions) -> FederatedData:
     users = _users(file, _member(file, USERS))
     client, movie_id, stars = _ratings(file, _member(file, RATINGS))
     names = np.array(sorted(users))
-    place = np.searchsorted(names, client).clip(max=len(names) - 1)
-    if (unknown := names[place] != client).any():
+    position = np.searchsorted(names, client).clip(max=len(names) - 1)
+    if (unknown := names[position] != client).any():
         at = int(np.argmax(unknown))
         raise _bad_line(file, RATINGS, at + 1, f"user {client[at]} is not in {USERS}")
-    gender, age = np.array([users[name] for name in names.tolist()]).T[:, place]
+    gender, age = np.array([users[name] for name in names.tolist()]).T[:, position]
 
     movies, movie = np.unique(movie_id, return_inverse=True)
     columns = {  # group of rows → how many, and which of them each example reads

@@ -116,8 +116,8 @@ def read(file: Path, form: str, options: Sent140Options) -> FederatedData:
 
 def tokens_of(tweet: str) -> list[str]:
     """The tokens of a tweet, as the head of this file states them."""
-    found = _TOKEN.findall(html.unescape(tweet).lower())
-    return ["<name>" if t[0] == "@" else "<link>" if _LINK.match(t) else t for t in found]
+    tokens = _TOKEN.findall(html.unescape(tweet).lower())
+    return ["<name>" if t[0] == "@" else "<link>" if _LINK.match(t) else t for t in tokens]
 
 
 def _tweets(text: TextFile) -> tuple[list[str], list[bool], list[str]]:
@@ -147,8 +147,8 @@ def _tweets(text: TextFile) -> tuple[list[str], list[bool], list[str]]:
 def _first_of_those_all_held_out(client: np.ndarray, test: np.ndarray) -> np.ndarray:
     """The first example of every client that has test examples only."""
     _, first, owner = np.unique(client, return_index=True, return_inverse=True)
-    found: np.ndarray = first[np.bincount(owner[~test], minlength=len(first)) == 0]
-    return found
+    alone: np.ndarray = first[np.bincount(owner[~test], minlength=len(first)) == 0]
+    return alone
 
 
 def _vocabulary(tweets: list[list[str]], options: Sent140Options) -> dict[str, int]:
@@ -161,13 +161,13 @@ def _vocabulary(tweets: list[list[str]], options: Sent140Options) -> dict[str, i
 
 def _unknown_tokens(ids: list[list[int]], test: np.ndarray) -> tuple[str, ...]:
     """How many of the test tweets' tokens have no row of their own."""
-    found = [row for tweet, held in zip(ids, test, strict=True) if held for row in tweet]
-    if not found:
+    tokens = [row for tweet, held in zip(ids, test, strict=True) if held for row in tweet]
+    if not tokens:
         return ()
-    unknown = found.count(UNKNOWN)
-    share = unknown / len(found)
+    unknown = tokens.count(UNKNOWN)
+    share = unknown / len(tokens)
     return (
-        f"{unknown:,} of the test tweets' {len(found):,} tokens ({share:.1%}) have no row of "
+        f"{unknown:,} of the test tweets' {len(tokens):,} tokens ({share:.1%}) have no row of "
         "their own, and read the row for unknown ones.",
     )
 

@@ -123,8 +123,8 @@ class Positives:
     def have(self, user: np.ndarray, item: np.ndarray) -> np.ndarray:
         """Whether each user has the item already."""
         wanted = user * self.rows + item
-        place = np.searchsorted(self.pairs, wanted).clip(max=len(self.pairs) - 1)
-        return self.pairs[place] == wanted
+        position = np.searchsorted(self.pairs, wanted).clip(max=len(self.pairs) - 1)
+        return self.pairs[position] == wanted
 
 
 def _with_negatives(
@@ -142,16 +142,16 @@ def _with_negatives(
     ):
         of.append(np.repeat(part, times))
         item.append(_draw(positives, positives.user[of[-1]], popularity, options.seed, stream))
-    place, items = np.concatenate(of), np.concatenate(item)
-    order = np.argsort(place, kind="stable")
-    client, held = positives.user[place], test[place]
+    positive, items = np.concatenate(of), np.concatenate(item)
+    order = np.argsort(positive, kind="stable")
+    client, held = positives.user[positive], test[positive]
     return FederatedData.build(
         name="taobao",
         client=positives.users[client[order]],
         ids={
             "user": client[order],
             "item": items[order],
-            "history": positives.history.pick(torch.from_numpy(place[order])),
+            "history": positives.history.pick(torch.from_numpy(positive[order])),
         },
         label=order < count,
         test=held[order],
@@ -172,8 +172,8 @@ def _draw(
     left = np.arange(len(user))
     for attempt in range(TRIES):
         random = bits(key(seed, MAKE, stream, attempt), torch.from_numpy(left))
-        place = below(random, int(edges[-1])).numpy()
-        drawn[left] = np.searchsorted(edges, place, side="right")
+        position = below(random, int(edges[-1])).numpy()
+        drawn[left] = np.searchsorted(edges, position, side="right")
         left = left[positives.have(user[left], drawn[left])]
         if not len(left):
             return drawn
@@ -305,14 +305,14 @@ def _table(
     kept: Callable[[np.ndarray], np.ndarray] = lambda columns: columns,
 ) -> np.ndarray:
     """The columns of right lines as numbers, words replaced by their codes: (width, n)."""
-    found = [np.empty((width, 0), dtype=np.int64)]
+    columns = [np.empty((width, 0), dtype=np.int64)]
     for block in blocks:
         for word, code in codes.items():
             block = block.replace(word, code)
         plain = block.translate(bytes.maketrans(b",\n", b"  "))
         numbers = np.fromstring(plain, dtype=np.int64, sep=" ") if plain else np.empty(0, np.int64)
-        found.append(kept(numbers.reshape(-1, width).T))
-    table = np.concatenate(found, axis=1)
+        columns.append(kept(numbers.reshape(-1, width).T))
+    table = np.concatenate(columns, axis=1)
     if not table.size:
         raise DataError(f"There is not a single line in {text.file} that can be used.")
     return table

@@ -63,13 +63,13 @@ def path(source: Source) -> Path:
 
 def require(source: Source) -> Path:
     """Where the file lies; a DataError that says how to get it if it does not."""
-    place = path(source)
-    if not place.is_file():
+    target = path(source)
+    if not target.is_file():
         raise DataError(
-            f"There is no file {place}: run `fedrows data fetch {source.name}`, "
+            f"There is no file {target}: run `fedrows data fetch {source.name}`, "
             f"or put {source.url} there by hand."
         )
-    return place
+    return target
 
 
 def fetch(
@@ -83,56 +83,58 @@ def fetch(
 
     A file that is there already is never replaced unasked, even if its checksum is another.
     """
-    place = path(source)
-    if not force and place.is_file():
-        return Fetched(place, _oddity(source, place))
+    target = path(source)
+    if not force and target.is_file():
+        return Fetched(target, _oddity(source, target))
     part: Path | None = None
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{source.file}.", suffix=".part", dir=place.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(
+            prefix=f".{source.file}.", suffix=".part", dir=target.parent
+        )
         part = Path(name)
         with os.fdopen(handle, "wb") as out:
-            _download(source, place, out, progress, timeout)
+            _download(source, target, out, progress, timeout)
         part.chmod(0o644)  # mkstemp's own mode keeps everybody else out
-        os.replace(part, place)
+        os.replace(part, target)
     except OSError as error:  # the disk: what the network does wrong is a DataError by now
         raise DataError(
-            f"{place} could not be written ({_reason(error)}): make room there, "
+            f"{target} could not be written ({_reason(error)}): make room there, "
             "or choose another folder with FEDROWS_DATA, and fetch again."
         ) from error
     finally:
         if part is not None:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
-    return Fetched(place)
+    return Fetched(target)
 
 
-def _oddity(source: Source, place: Path) -> str | None:
+def _oddity(source: Source, target: Path) -> str | None:
     """What is odd about a file that was there already."""
     if source.checksum is None:
         return None
     try:
-        with place.open("rb") as file:
-            found = hashlib.file_digest(file, lambda: _hasher(source)).hexdigest()
+        with target.open("rb") as file:
+            checksum = hashlib.file_digest(file, lambda: _hasher(source)).hexdigest()
     except OSError as error:
-        raise DataError(f"{place} could not be read ({_reason(error)}).") from error
-    if found == source.checksum.lower():
+        raise DataError(f"{target} could not be read ({_reason(error)}).") from error
+    if checksum == source.checksum.lower():
         return None
     return (
-        f"{place} was there already and is kept, although its {source.kind} is {found}, "
+        f"{target} was there already and is kept, although its {source.kind} is {checksum}, "
         f"not the published {source.checksum}: fetch with --force to replace it."
     )
 
 
 def _download(
-    source: Source, place: Path, out: IO[bytes], progress: Progress | None, timeout: float
+    source: Source, target: Path, out: IO[bytes], progress: Progress | None, timeout: float
 ) -> None:
     """Writes what the address gives; a DataError unless that is the file that was meant."""
 
     def failed(what: str) -> DataError:
         return DataError(
             f"{source.file} could not be fetched from {source.url} ({what}): "
-            f"try again, or put the file at {place} by hand."
+            f"try again, or put the file at {target} by hand."
         )
 
     digest, done = _hasher(source), 0
@@ -160,9 +162,9 @@ def _download(
                 progress(done, total)
     if total is not None and done < total:
         raise failed(f"it ended after {done} of {total} bytes")
-    found = digest.hexdigest()
-    if source.checksum is not None and found != source.checksum.lower():
-        raise failed(f"its {source.kind} is {found}, not the published {source.checksum}")
+    checksum = digest.hexdigest()
+    if source.checksum is not None and checksum != source.checksum.lower():
+        raise failed(f"its {source.kind} is {checksum}, not the published {source.checksum}")
 
 
 def _hasher(source: Source) -> hashlib._Hash:

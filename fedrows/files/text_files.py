@@ -174,14 +174,14 @@ class TextFile:
         if self.file.suffix != ".zip":
             return stack.enter_context(self.file.open("rb"))
         archive = stack.enter_context(zipfile.ZipFile(self.file))
-        found = [name for name in archive.namelist() if Path(name).name == self._member]
-        if len(found) != 1:
+        matches = [name for name in archive.namelist() if Path(name).name == self._member]
+        if len(matches) != 1:
             members = ", ".join(archive.namelist()[:5]) or "nothing"
             raise DataError(
-                f"{self.file} has {len(found)} members called {self._member}, but must have one: "
+                f"{self.file} has {len(matches)} members called {self._member}, but must have one: "
                 f"it holds {members}."
             )
-        return stack.enter_context(archive.open(found[0]))
+        return stack.enter_context(archive.open(matches[0]))
 
     def _damaged(self, error: Exception) -> DataError:
         why = str(error).rstrip(".") or type(error).__name__

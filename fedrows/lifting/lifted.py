@@ -70,13 +70,15 @@ class Lifted(Model):
         self.one_by_one = one_by_one
         self._copies: dict[int, nn.Module] = {}  # by thread
         self._parts = list(module.modules())
-        self._traced = Traced(self._found)
+        self._traced = Traced(self._named_gradients)
         self._padded = data.padded
         self._tables_of = dict(data.fields)
         paths = embeddings_of(module, data.tables, data.padded, embeddings or {}, dense)
         check_layers(module, one_by_one)
         numbers = dict(module.named_parameters())
-        self._weights = {table: [f"{path}.weight" for path in its] for table, its in paths.items()}
+        self._weights = {
+            table: [f"{path}.weight" for path in embeddings] for table, embeddings in paths.items()
+        }
         self._widths = {
             table: [numbers[name].shape[1] for name in names]
             for table, names in self._weights.items()
@@ -84,7 +86,10 @@ class Lifted(Model):
         rows = {name for names in self._weights.values() for name in names}
         self._dense = [name for name, x in numbers.items() if x.requires_grad and name not in rows]
         self.schema = Schema(
-            {table: Table(data.tables[table], sum(its)) for table, its in self._widths.items()},
+            {
+                table: Table(data.tables[table], sum(widths))
+                for table, widths in self._widths.items()
+            },
             {name: tuple(numbers[name].shape) for name in self._dense},
         )
         self._calibration = CalibrationPass(module)
@@ -102,8 +107,8 @@ class Lifted(Model):
     def start(self) -> Params:
         starts, dense = self.initial_rows()
         tables = {
-            table: whole(SparseTable.untouched(starts[table], its.rows))
-            for table, its in self.schema.tables.items()
+            table: whole(SparseTable.untouched(starts[table], size.rows))
+            for table, size in self.schema.tables.items()
         }
         return Params(tables, {name: x.clone() for name, x in dense.items()})
 
@@ -174,13 +179,13 @@ class Lifted(Model):
     def fixed(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """Buffers and frozen parameters, which nobody trains, where and as the numbers are."""
         if (device, dtype) not in self._still:
-            found = {name: x.clone() for name, x in self.module.named_buffers()} | self._measured
+            fixed = {name: x.clone() for name, x in self.module.named_buffers()} | self._measured
             for name, x in self.module.named_parameters():
                 if not x.requires_grad:
-                    found[name] = x.detach()
+                    fixed[name] = x.detach()
             self._still[device, dtype] = {
                 name: x.to(device, dtype if x.is_floating_point() else x.dtype)
-                for name, x in found.items()
+                for name, x in fixed.items()
             }
         return self._still[device, dtype]
 
@@ -202,23 +207,23 @@ class Lifted(Model):
         if batch.key is not None:
             given["key"] = batch.key
         if self.one_by_one or like.is_cuda:
-            found = self._found(given)
+            gradients = self._named_gradients(given)
         else:
             state = (self.loss, *(part.training for part in self._parts))
-            found = self._traced(given, [f"rows/{table}" for table in block.rows], state)
+            gradients = self._traced(given, [f"rows/{table}" for table in block.rows], state)
         split = len(block.rows)
         return Submodels(
             block.index,
-            dict(zip(block.rows, found[:split], strict=True)),
-            dict(zip(block.dense, found[split:], strict=True)),
+            dict(zip(block.rows, gradients[:split], strict=True)),
+            dict(zip(block.dense, gradients[split:], strict=True)),
         )
 
-    def _found(self, given: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        """The gradients by rows and by dense tensors, all of whose inputs have names."""
+    def _named_gradients(self, given: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        """The gradients of the rows and of the dense tensors, from inputs that are named."""
 
         def of(group: str) -> dict[str, Tensor]:
-            own = f"{group}/"
-            return {n.removeprefix(own): x for n, x in given.items() if n.startswith(own)}
+            prefix = f"{group}/"
+            return {n.removeprefix(prefix): x for n, x in given.items() if n.startswith(prefix)}
 
         rows = {table: x.detach().requires_grad_() for table, x in of("rows").items()}
         dense = {name: x.detach().requires_grad_() for name, x in of("dense").items()}
@@ -332,18 +337,19 @@ class Lifted(Model):
 
     def _by_name(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weight of each embedding: the columns that it has in its table's rows."""
-        found: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         for table, names in self._weights.items():
-            its = rows[table].split(self._widths[table], 1) if len(names) > 1 else [rows[table]]
-            found |= zip(names, its, strict=True)
-        return found
+            columns = rows[table].split(self._widths[table], 1) if len(names) > 1 else [rows[table]]
+            weights |= zip(names, columns, strict=True)
+        return weights
 
     def _row_of_nothing(self, table: str, like: Tensor) -> Tensor:
         """Row 0 of a padded table, which no client holds or moves: (1, width)."""
-        found = self._nothing.setdefault((like.device, like.dtype), {})
-        if table not in found:
-            found[table] = self.initial_rows()[0][table](torch.zeros(1, dtype=torch.int64)).to(like)
-        return found[table]
+        first_rows = self._nothing.setdefault((like.device, like.dtype), {})
+        if table not in first_rows:
+            start = self.initial_rows()[0][table]
+            first_rows[table] = start(torch.zeros(1, dtype=torch.int64)).to(like)
+        return first_rows[table]
 
     def _start_of(self, name: str, weight: Tensor) -> InitialRows:
         """The start values of an embedding: its own, or drawn if it has none."""
@@ -361,9 +367,9 @@ def _apart(gradients: Sequence[Tensor]) -> list[Tensor]:
     Autograd gives both a and b of a + b the same tensor.
     """
     seen: set[int] = set()
-    found = []
+    separate = []
     for x in gradients:
         shared = x.data_ptr() in seen or 0 in x.stride()
         seen.add(x.data_ptr())
-        found.append(x.clone(memory_format=torch.contiguous_format) if shared else x)
-    return found
+        separate.append(x.clone(memory_format=torch.contiguous_format) if shared else x)
+    return separate

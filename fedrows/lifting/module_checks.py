@@ -59,9 +59,9 @@ def embeddings_of(
             raise ModelError(f"`embeddings` maps {table!r} to no embedding: name at least one.")
         for path in paths[table]:
             _check_embedding(module, path, table, rows, table in padded)
-    flat = [path for its in paths.values() for path in its]
-    for table, its in paths.items():
-        twice = [path for path in its if flat.count(path) > 1]
+    flat = [path for embeddings in paths.values() for path in embeddings]
+    for table, embeddings in paths.items():
+        twice = [path for path in embeddings if flat.count(path) > 1]
         if twice:
             raise ModelError(
                 f"Table {table!r} and another are both mapped to embedding {twice[0]!r}: let their "
@@ -141,16 +141,16 @@ def no_draws(module: nn.Module) -> Iterator[None]:
 
 def explain(module: nn.Module, error: Exception) -> str:
     """What in the module stopped it from being lifted, and what to write instead."""
-    said, place = str(error), _place(module, error)
-    op = re.search(r"aten::\w+", said)
-    if any(sign in said for sign in _LOOKS):
+    message, place = str(error), _place(module, error)
+    op = re.search(r"aten::\w+", message)
+    if any(sign in message for sign in _LOOKS):
         return (
             f"{place} looks at the values of a tensor (a branch, .item() or a mask used as an "
             "index), which differ from client to client: use torch.where"
         )
-    if op and "atching rule" in said:
+    if op and "atching rule" in message:
         return f"{place} uses {op[0]}, which PyTorch has no batching rule for: write it otherwise"
-    if "randomness error mode" in said:
+    if "randomness error mode" in message:
         return (
             f"{place} draws random numbers from torch's global generator: use dropout, or "
             "torch.rand_like and torch.randn_like"
@@ -161,18 +161,18 @@ def explain(module: nn.Module, error: Exception) -> str:
 def where(module: nn.Module, error: Exception) -> str | None:
     """The innermost submodule that was running when an error was raised, with its line."""
     paths = {part: path for path, part in module.named_modules()}
-    found, step = None, error.__traceback__
+    location, step = None, error.__traceback__
     while step is not None:
         part, code = step.tb_frame.f_locals.get("self"), step.tb_frame.f_code
         if isinstance(part, nn.Module) and part in paths:
             line = f"line {step.tb_lineno} of {Path(code.co_filename).name}"
             about = [] if code.co_filename.startswith(_TORCH) else [line]
             if paths[part]:
-                found = f"Submodule {paths[part]!r} ({', '.join([type(part).__name__, *about])})"
+                location = f"Submodule {paths[part]!r} ({', '.join([type(part).__name__, *about])})"
             else:
-                found = type(part).__name__ + "".join(f" ({line})" for line in about)
+                location = type(part).__name__ + "".join(f" ({line})" for line in about)
         step = step.tb_next
-    return found
+    return location
 
 
 def with_place(module: nn.Module, error: ModelError) -> ModelError:

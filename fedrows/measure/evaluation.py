@@ -65,9 +65,9 @@ class Evaluator:
         label = self.test.label
         scores = self._scores(params, self.test)
         losses = self.model.loss(scores, label) if len(label) else scores
-        found = {"train_loss": self.train_loss(params), "test_loss": mean_loss(losses)}
+        metrics = {"train_loss": self.train_loss(params), "test_loss": mean_loss(losses)}
         if self._data.labels == "binary":
-            return found | {
+            return metrics | {
                 "test_accuracy": accuracy(scores, label),
                 "test_auc": auc(scores, label),
                 "test_gauc": grouped_auc(scores, label, self._owner)[0],
@@ -75,7 +75,7 @@ class Evaluator:
             }
         classes = self._data.labels == "classes"
         none = torch.zeros_like(label)  # ranks mean nothing here: every AUC is NaN
-        return found | {
+        return metrics | {
             "test_accuracy": class_accuracy(scores, label) if classes and len(label) else nan,
             "test_auc": nan,
             "test_gauc": nan,
@@ -110,7 +110,7 @@ class Evaluator:
         if data.labels == "binary":
             _, one_class = grouped_auc(torch.zeros_like(test.label), test.label, self._owner)
         groups = {table: {table: (0, rows)} for table, rows in data.tables.items()}
-        groups |= {table: dict(found) for table, found in data.groups.items() if found}
+        groups |= {table: dict(spans) for table, spans in data.groups.items() if spans}
         return {
             "clients": data.clients,
             "clients_without_training_data": data.clients_without_training_data,

@@ -73,9 +73,9 @@ class Buckets:
     def of_heat(cls, heat: Tensor) -> Buckets:
         """The buckets of examples, given how many clients hold the target of each: (n,)."""
         edges = torch.tensor(_HALF_DECADES, device=heat.device)
-        place = torch.searchsorted(edges, heat.to(torch.int64).contiguous())
-        found, of, examples = torch.unique(place, return_inverse=True, return_counts=True)
-        at = found.tolist()
+        bucket = torch.searchsorted(edges, heat.to(torch.int64).contiguous())
+        buckets, of, examples = torch.unique(bucket, return_inverse=True, return_counts=True)
+        at = buckets.tolist()
         return cls(
             [_HALF_DECADES[i - 1] + 1 if i else 0 for i in at],
             [_HALF_DECADES[i] for i in at],

@@ -33,17 +33,17 @@ NAMES = {
 def baselines(data: FederatedData, train_sample: int = 10_000) -> dict[str, dict[str, float]]:
     """Train loss, and test loss, accuracy, AUC and GAUC, by the names of `NAMES`."""
     chosen = choose(0, SAMPLE, 0, len(data.train), min(train_sample, len(data.train)))
-    found = {}
+    metrics = {}
     for name, (train, test) in scores(data).items():
         label = data.test.label
-        found[name] = {
+        metrics[name] = {
             "train_loss": _loss(train[chosen], data.train.label[chosen]),
             "test_loss": _loss(test, label),
             "test_accuracy": accuracy(test, label),
             "test_auc": auc(test, label),
             "test_gauc": grouped_auc(test, label, data.test.owner)[0],
         }
-    return found
+    return metrics
 
 
 def scores(data: FederatedData) -> dict[str, tuple[Tensor, Tensor]]:
@@ -58,12 +58,12 @@ def scores(data: FederatedData) -> dict[str, tuple[Tensor, Tensor]]:
     level = _logit(torch.tensor(prior, dtype=torch.float64))
     train, test = data.train, data.test
     client = _by(train.owner, test.owner, label, prior)
-    found = {"prior": (level.expand(len(train)), level.expand(len(test))), "client": client}
+    scores_of = {"prior": (level.expand(len(train)), level.expand(len(test))), "client": client}
     if data.target is not None:
         item = _by(data.targets(train), data.targets(test), label, prior)
-        found["item"] = item
-        found["both"] = client[0] + item[0] - level, client[1] + item[1] - level
-    return found
+        scores_of["item"] = item
+        scores_of["both"] = client[0] + item[0] - level, client[1] + item[1] - level
+    return scores_of
 
 
 def _by(train: Tensor, test: Tensor, label: Tensor, prior: float) -> tuple[Tensor, Tensor]:

@@ -61,8 +61,8 @@ class AttentionUnit(nn.Module):
             # Without the last bias, which adds the same to all scores of a list.
             layers = (x for part in (self.first, self.second) for x in (part.weight, part.bias))
             own = (q, k, mask, *layers, self.third.weight.squeeze(0))
-            found = fused.AttentionStep.apply(*(x.unsqueeze(0) for x in own))
-            return found[0].squeeze(0), found[1].squeeze(0)
+            results = fused.AttentionStep.apply(*(x.unsqueeze(0) for x in own))
+            return results[0].squeeze(0), results[1].squeeze(0)
         share = self.pool.shares(self(q, k), mask)
         both = torch.stack([share, mask.to(k.dtype)], 1) @ k  # (B, 2, L) @ (B, L, w)
         return both[:, 0], both[:, 1]
@@ -107,8 +107,8 @@ def build(
     """DIN for data with a user, a target item and a history of items, in the fields so named."""
     names = (user, item, history)
     if set(names) != {*data.fields, *data.train.numbers}:
-        found = ", ".join([*data.fields, *data.train.numbers])
-        raise ModelError(f"DIN reads the fields {', '.join(names)}, but the data have {found}.")
+        known = ", ".join([*data.fields, *data.train.numbers])
+        raise ModelError(f"DIN reads the fields {', '.join(names)}, but the data have {known}.")
     users, items = data.fields[user], data.fields[item]
     if data.fields[history] != items or users == items:
         raise ModelError(

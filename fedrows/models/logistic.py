@@ -73,11 +73,11 @@ class Logistic(Model):
         for name in self.fields:
             column = ids[name]
             places = column.clamp(min=0) if name in self._padded else column
-            found = rows[self.fields[name]].view(-1).index_select(0, places.reshape(-1))
-            found = found.view(column.shape)
+            weights = rows[self.fields[name]].view(-1).index_select(0, places.reshape(-1))
+            weights = weights.view(column.shape)
             if name in self._padded:
-                found = torch.where(column < 0, 0, found)
-            part = found.sum(-1) if column.dim() > dims else found
+                weights = torch.where(column < 0, 0, weights)
+            part = weights.sum(-1) if column.dim() > dims else weights
             total = part if total is None else total + part
         assert total is not None, "data have at least one field"
         return total

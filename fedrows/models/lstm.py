@@ -34,17 +34,19 @@ class Text(nn.Module):
         ids = fields[self.field]  # (B, T)
         hidden, _ = self.lstm(self.token(ids))  # (B, T, H)
         real = ids != 0 if self.padded else torch.ones_like(ids, dtype=torch.bool)
-        place = torch.arange(ids.shape[1], device=ids.device)
-        end = torch.where(real, place, -1).amax(1, keepdim=True)  # (B, 1), the last word, or none
-        last = torch.where((place == end).unsqueeze(2), hidden, 0).sum(1)  # (B, H)
+        position = torch.arange(ids.shape[1], device=ids.device)
+        end = torch.where(real, position, -1).amax(
+            1, keepdim=True
+        )  # (B, 1), the last word, or none
+        last = torch.where((position == end).unsqueeze(2), hidden, 0).sum(1)  # (B, H)
         return self.output(last).squeeze(1)
 
 
 def build(data: FederatedData, seed: int = 0) -> Lifted:
     """The LSTM for data whose one field is a text: a list of words a table has rows for."""
     if len(data.fields) != 1 or data.train.numbers:
-        found = ", ".join([*data.fields, *data.train.numbers])
-        raise ModelError(f"The LSTM reads one field, a list of words, but the data have {found}.")
+        known = ", ".join([*data.fields, *data.train.numbers])
+        raise ModelError(f"The LSTM reads one field, a list of words, but the data have {known}.")
     ((field, table),) = data.fields.items()
     module = Text(data.tables[table], field, table in data.padded)
     start_(module, seed)

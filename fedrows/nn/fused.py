@@ -62,8 +62,8 @@ class DiceStep(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
         *tensors, eps = inputs
-        found = DiceStep.apply(*_groups(info.batch_size, in_dims, tensors), eps)
-        return found.unflatten(0, (info.batch_size, -1)), 0
+        result = DiceStep.apply(*_groups(info.batch_size, in_dims, tensors), eps)
+        return result.unflatten(0, (info.batch_size, -1)), 0
 
 
 class AttentionStep(Function):
@@ -90,15 +90,15 @@ class AttentionStep(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q = ctx.saved_tensors[0]
         above = (torch.zeros_like(q) if grad is None else grad for grad in grads[:2])
-        found = attention.backward(*_contiguous(*ctx.saved_tensors, *above))
-        return *found[:2], None, *found[2:]
+        gradients = attention.backward(*_contiguous(*ctx.saved_tensors, *above))
+        return *gradients[:2], None, *gradients[2:]
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        found = AttentionStep.apply(*_groups(info.batch_size, in_dims, inputs))
-        return tuple(x.unflatten(0, (info.batch_size, -1)) for x in found), (0, 0, 0)
+        results = AttentionStep.apply(*_groups(info.batch_size, in_dims, inputs))
+        return tuple(x.unflatten(0, (info.batch_size, -1)) for x in results), (0, 0, 0)
 
 
 class RowsStep(Function):
@@ -129,8 +129,8 @@ class RowsStep(Function):
         assert in_dims[0] is None, "all clients' rows are one block"
         assert in_dims[1] is not None
         ids = ids.movedim(in_dims[1], 0)  # (K, n)
-        found = RowsStep.apply(block, ids.flatten(), nothing)
-        return found.view(*ids.shape, -1), 0
+        result = RowsStep.apply(block, ids.flatten(), nothing)
+        return result.view(*ids.shape, -1), 0
 
 
 class LinearStep(Function):
@@ -158,8 +158,8 @@ class LinearStep(Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
     ) -> tuple[Tensor, int]:  # fmt: skip
-        found = LinearStep.apply(*_groups(info.batch_size, in_dims, inputs))
-        return found.unflatten(0, (info.batch_size, -1)), 0
+        result = LinearStep.apply(*_groups(info.batch_size, in_dims, inputs))
+        return result.unflatten(0, (info.batch_size, -1)), 0
 
 
 def _groups(clients: int, in_dims: tuple[int | None, ...], inputs: Any) -> list[Tensor]:

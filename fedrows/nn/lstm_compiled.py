@@ -109,9 +109,9 @@ def _as_formulas_say(kind: type[np.floating[Any]]) -> bool:
     inner = [g * i * (1 - i), c * f * (1 - f), i * (1 - g * g)]
     slope = np.hstack([*(down * part for part in inner), above * squashed * o * (1 - o)])
     dx, d_of_x, d_of_h, d_bias, dh = (np.empty_like(part) for part in (x, of_x, of_h, bias, h))
-    found = [hidden, cells, dx, d_of_x, d_of_h, d_bias, dh, dc]
-    run("backward", x, of_x, of_h, h, c, hidden, cells, gates, above, *found[2:])
+    results = [hidden, cells, dx, d_of_x, d_of_h, d_bias, dh, dc]
+    run("backward", x, of_x, of_h, h, c, hidden, cells, gates, above, *results[2:])
     wanted = [o * squashed, cell, slope @ of_x, slope.T @ x, slope.T @ h, slope.sum(0)]
     wanted += [slope @ of_h, down * f]
     near = 1_000 * np.finfo(kind).eps
-    return all(np.abs(a - b).max() <= near for a, b in zip(found, wanted, strict=True))
+    return all(np.abs(a - b).max() <= near for a, b in zip(results, wanted, strict=True))

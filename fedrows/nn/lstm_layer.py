@@ -79,5 +79,5 @@ class LSTMLayer(Function):
             whole = x.expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
             stacked.append(whole.flatten(0, 1))
         hidden, cells, *room = LSTMLayer.apply(way, *stacked)
-        found = (x.unflatten(0, (clients, -1)) for x in (hidden, cells))
-        return (*found, *room), (0, 0, *[None] * len(room))
+        results = (x.unflatten(0, (clients, -1)) for x in (hidden, cells))
+        return (*results, *room), (0, 0, *[None] * len(room))

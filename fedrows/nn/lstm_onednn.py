@@ -31,8 +31,8 @@ def forward(*inputs: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     one = torch.ops.aten.mkldnn_rnn_layer.default
     how: tuple[Any, ...] = (False, [], _LSTM, h.shape[-1], 1, True, False, False, True)
     with torch.enable_grad():  # without it oneDNN takes no notes for the way back
-        found = [one(*its, *how) for its in own]
-    hidden, _, cells, room = zip(*found, strict=True)
+        results = [one(*tensors, *how) for tensors in own]
+    hidden, _, cells, room = zip(*results, strict=True)
     return torch.stack(hidden), torch.cat(cells), list(room)
 
 
@@ -45,8 +45,8 @@ def backward(known: Sequence[Tensor], room: Sequence[Tensor]) -> list[Tensor]:
     ways = zip(_by_group(own), dc.contiguous().unsqueeze(1).unbind(), room, strict=True)
     one = torch.ops.aten.mkldnn_rnn_layer_backward.default
     how: tuple[Any, ...] = (False, _LSTM, h.shape[-1], 1, True, True, False, [], False)
-    found = [one(*its, nothing, its_dc, *how, notes) for its, its_dc, notes in ways]
-    *changes, dh, d_cell = zip(*found, strict=True)
+    results = [one(*tensors, nothing, cell, *how, notes) for tensors, cell, notes in ways]
+    *changes, dh, d_cell = zip(*results, strict=True)
     return [*(torch.stack(parts) for parts in changes), torch.cat(dh), torch.cat(d_cell)]
 
 

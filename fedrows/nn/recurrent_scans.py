@@ -181,7 +181,9 @@ def _as_groups(
         else:
             x = x.movedim(dim, at)
         stacked.append(x.flatten(at, at + 1))
-    found = scan.apply(*stacked)
-    places = tuple(0 if cell and position == 1 else 1 for position in range(len(found)))
-    results = tuple(x.unflatten(at, (clients, -1)) for x, at in zip(found, places, strict=True))
-    return results, places
+    stacked_results = scan.apply(*stacked)
+    axes = tuple(0 if cell and position == 1 else 1 for position in range(len(stacked_results)))
+    results = tuple(
+        x.unflatten(at, (clients, -1)) for x, at in zip(stacked_results, axes, strict=True)
+    )
+    return results, axes

@@ -64,9 +64,9 @@ class Heat:
 
         Costs O(rows that somebody holds), not the sum over all clients.
         """
-        every, place = torch.unique(torch.cat([self.ids, ids]), return_inverse=True)
+        every, position = torch.unique(torch.cat([self.ids, ids]), return_inverse=True)
         sums = torch.zeros(len(every), dtype=torch.float64, device=every.device)
-        sums.index_add_(0, place, torch.cat([self.counts, counts.to(torch.float64)]))
+        sums.index_add_(0, position, torch.cat([self.counts, counts.to(torch.float64)]))
         held = sums > 1e-9 * self.total  # what is left of a sum that was taken away again
         return Heat(every[held], sums[held], self.total + total)
 
@@ -74,17 +74,17 @@ class Heat:
         """The value that stands at each id, by binary search."""
         if not len(self.ids):
             return torch.full(ids.shape, missing, dtype=values.dtype, device=ids.device)
-        place = torch.searchsorted(self.ids, ids).clamp_(max=len(self.ids) - 1)
-        return torch.where(self.ids[place] == ids, values[place], missing)
+        position = torch.searchsorted(self.ids, ids).clamp_(max=len(self.ids) - 1)
+        return torch.where(self.ids[position] == ids, values[position], missing)
 
 
 def heat_of(index: Index, weights: Tensor) -> Heat:
     """The heat that a federation's index sets and its clients' weights (N,) add up to."""
     if index.held is not None and index.place is not None:
-        held, place = index.held, index.place
+        held, position = index.held, index.place
     else:
-        held, place = torch.unique(index.ids, return_inverse=True)
+        held, position = torch.unique(index.ids, return_inverse=True)
     weights = weights.to(torch.float64)
     counts = torch.zeros(len(held), dtype=torch.float64, device=held.device)
-    counts.index_add_(0, place, index.spread(weights))
+    counts.index_add_(0, position, index.spread(weights))
     return Heat(held, counts, float(weights.sum()))

@@ -24,7 +24,8 @@ class Index:
 
     `held` are the sorted ids that any client of the whole federation holds, and `place` says
     where in it each id stands. Heat kept in the order of `held` is then read by one gather.
-    `source` says which entries of a larger index this one was selected from.
+    `source` says which entries of a larger index this one was selected from. `known_owner` is
+    `owner`, where whoever made the index has it already.
     """
 
     ids: Tensor  # (R,)
@@ -32,6 +33,7 @@ class Index:
     place: Tensor | None = None  # (R,)
     held: Tensor | None = None  # (H,)
     source: Tensor | None = field(default=None, repr=False)  # (R,)
+    known_owner: Tensor | None = field(default=None, repr=False)  # (R,)
 
     @property
     def clients(self) -> int:
@@ -46,6 +48,8 @@ class Index:
     @cached_property
     def owner(self) -> Tensor:
         """Which client each entry belongs to: (R,)."""
+        if self.known_owner is not None:
+            return self.known_owner
         lengths = self.lengths.to(self.ids.device, non_blocking=True)
         return torch.repeat_interleave(lengths, output_size=len(self.ids))
 
@@ -68,13 +72,11 @@ class Index:
         source = both[1].index_select(0, owner)
         source += torch.arange(size, device=device)
         if self.place is None or self.held is None:
-            found = Index(self.ids.index_select(0, source), splits, source=source)
-        else:
-            place = self.place.index_select(0, source)
-            ids = self.held.index_select(0, place)  # the same ids, from far less memory
-            found = Index(ids, splits, place, self.held, source)
-        found.__dict__["owner"] = owner  # which is known already
-        return found
+            ids = self.ids.index_select(0, source)
+            return Index(ids, splits, source=source, known_owner=owner)
+        place = self.place.index_select(0, source)
+        ids = self.held.index_select(0, place)  # the same ids, from far less memory
+        return Index(ids, splits, place, self.held, source, owner)
 
     def slice(self, start: int, stop: int) -> Index:
         """The index sets of the clients start … stop−1, as views."""
@@ -104,8 +106,8 @@ def index_and_slots(
     table share index sets.
     """
     # Numbered among the held ids first: owner · rows + id need not fit into 64 bits.
-    held, place = np.unique(np.concatenate(ids), return_inverse=True)
-    pairs = np.concatenate(owners) * len(held) + place
+    held, rank = np.unique(np.concatenate(ids), return_inverse=True)
+    pairs = np.concatenate(owners) * len(held) + rank
     unique, inverse = np.unique(pairs, return_inverse=True)
     entry_owner, entry_place = np.divmod(unique, max(len(held), 1))
     splits = np.searchsorted(entry_owner, np.arange(clients + 1))

@@ -66,21 +66,21 @@ class Submodels:
         """The same tensors but for some tables."""
         if not tables:
             return self
-        index = {t: its for t, its in self.index.items() if t not in tables}
+        index = {t: sets for t, sets in self.index.items() if t not in tables}
         return Submodels(index, {t: self.rows[t] for t in index}, self.dense)
 
     def add_(self, other: Submodels, scale: float | Tensor = 1.0) -> None:
         """Adds scale · other to every number."""
-        mine = [*self.rows.values(), *self.dense.values()]
+        own = [*self.rows.values(), *self.dense.values()]
         theirs = [*(other.rows[t] for t in self.rows), *(other.dense[d] for d in self.dense)]
         if isinstance(scale, Tensor):  # on the GPU, not known to the host
             theirs, scale = list(torch._foreach_mul(theirs, scale)), 1.0
         # One kernel for all that lie alike in memory; a single stranger would undo that.
-        alike = [x.stride() == y.stride() for x, y in zip(mine, theirs, strict=True)]
-        for x, y in itertools.compress(zip(mine, theirs, strict=True), [not a for a in alike]):
+        alike = [x.stride() == y.stride() for x, y in zip(own, theirs, strict=True)]
+        for x, y in itertools.compress(zip(own, theirs, strict=True), [not a for a in alike]):
             x.add_(y, alpha=scale)
         if any(alike):
-            here, there = (list(itertools.compress(xs, alike)) for xs in (mine, theirs))
+            here, there = (list(itertools.compress(xs, alike)) for xs in (own, theirs))
             torch._foreach_add_(here, there, alpha=scale)
 
     def scale_(self, by_client: Tensor) -> None:

@@ -209,10 +209,10 @@ class _Recording:
     def _index(self, known: RoundInputs, table: str) -> Index:
         """An index of as many entries as there is room for; the last client owns the spare ones."""
         entries = torch.arange(self.capacity[table], device=self.device)
-        found = Index(entries, torch.zeros(self.clients + 1, dtype=torch.int64))
         starts = known.offsets[table].contiguous()
-        found.__dict__["owner"] = torch.searchsorted(starts, entries, right=True) - 1
-        return found
+        owner = torch.searchsorted(starts, entries, right=True) - 1
+        splits = torch.zeros(self.clients + 1, dtype=torch.int64)
+        return Index(entries, splits, known_owner=owner)
 
     def _buffers(self, like: Submodels) -> Submodels:
         return Submodels(

@@ -175,6 +175,4 @@ class _Round:
         source = (entries + shift[owner]).clamp_(max=len(whole.ids) - 1)
         place = whole.place[source]
         splits = torch.zeros(len(shift) + 1, dtype=torch.int64)
-        found = Index(whole.held[place], splits, place, whole.held, source)
-        found.__dict__["owner"] = owner
-        return found
+        return Index(whole.held[place], splits, place, whole.held, source, owner)

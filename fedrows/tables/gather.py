@@ -25,16 +25,18 @@ def gathered(
 
     tables: which table a column reads; columns that read none, such as numbers, stay as they are.
     """
-    rows, found = dict(params.tables), dict(columns)
-    for table, its in params.tables.items():
-        if not isinstance(its, SparseTable):
+    rows, slots_of = dict(params.tables), dict(columns)
+    for table, source in params.tables.items():
+        if not isinstance(source, SparseTable):
             continue
-        mine = [name for name in columns if tables.get(name) == table]
-        flat = [columns[name].reshape(-1) for name in mine]
+        names = [name for name in columns if tables.get(name) == table]
+        flat = [columns[name].reshape(-1) for name in names]
         if table in padded:
-            flat.append(torch.zeros(1, dtype=torch.int64, device=its.device))
+            flat.append(torch.zeros(1, dtype=torch.int64, device=source.device))
         ids, slots = torch.unique(torch.cat(flat), return_inverse=True)
-        rows[table] = its.index_select(0, ids)
-        for name, part in zip(mine, slots.split([len(x) for x in flat])[: len(mine)], strict=True):
-            found[name] = part.view(columns[name].shape)
-    return Params(rows, params.dense), found
+        rows[table] = source.index_select(0, ids)
+        for name, part in zip(
+            names, slots.split([len(x) for x in flat])[: len(names)], strict=True
+        ):
+            slots_of[name] = part.view(columns[name].shape)
+    return Params(rows, params.dense), slots_of

@@ -57,11 +57,11 @@ def _files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, given):
         if path.is_dir():
-            found = sorted(path.rglob("*.parquet"))
-            found = [file for file in found if not _hidden(file.relative_to(path))]
-            if not found:
+            inside = sorted(path.rglob("*.parquet"))
+            inside = [file for file in inside if not _hidden(file.relative_to(path))]
+            if not inside:
                 raise DataError(f"There is no Parquet file (*.parquet) in the folder {path}.")
-            files += found
+            files += inside
         elif path.is_file():
             files.append(path)
         else:

@@ -57,10 +57,10 @@ class ParquetTable:
             with _reading(file) as source:
                 # A column of a name with a dot would be taken for a field of another.
                 for batch in source.iter_batches(self.batch, columns=columns):
-                    found = {column: decoded(batch.column(column)) for column in columns}
-                    for column, array in found.items():
+                    arrays = {column: decoded(batch.column(column)) for column in columns}
+                    for column, array in arrays.items():
                         _no_nulls(column, array, first)
-                    yield first, found
+                    yield first, arrays
                     first += len(batch)
 
     def _check_kind(self, column: str, kind: str, file: Path) -> None:
@@ -78,8 +78,8 @@ def as_numpy(array: Any) -> np.ndarray:
 
     if pa.types.is_fixed_size_list(array.type):
         return as_numpy(array.flatten()).reshape(len(array), -1)
-    found: np.ndarray = array.to_numpy(zero_copy_only=False)
-    return found
+    values: np.ndarray = array.to_numpy(zero_copy_only=False)
+    return values
 
 
 def as_lists(array: Any) -> tuple[Any, np.ndarray]:
@@ -126,8 +126,8 @@ class Clients:
         """Counts the clients of a batch."""
         import pyarrow as pa
 
-        found = column.value_counts()
-        table = pa.table({"name": found.field("values"), "rows": found.field("counts")})
+        counts = column.value_counts()
+        table = pa.table({"name": counts.field("values"), "rows": counts.field("counts")})
         self._pending.append(table)
         self._waiting += len(table)
         if self._waiting > max(2**21, 2 * self._known):
@@ -153,8 +153,8 @@ def numbers_of(values: Any, names: Any) -> np.ndarray:
     """The place of each value of an arrow array among the names: (n,) int64."""
     import pyarrow.compute as pc
 
-    found: np.ndarray = pc.index_in(values, value_set=names).to_numpy(zero_copy_only=False)
-    return found.astype(np.int64)
+    positions: np.ndarray = pc.index_in(values, value_set=names).to_numpy(zero_copy_only=False)
+    return positions.astype(np.int64)
 
 
 @contextmanager
@@ -170,9 +170,9 @@ def _reading(file: Path) -> Iterator[Any]:
         raise
     except (pa.ArrowException, OSError) as error:
         what = reason(error) if isinstance(error, OSError) else str(error)
-        said = " ".join(what.split()).rstrip(".")
+        message = " ".join(what.split()).rstrip(".")
         raise DataError(
-            f"{file} is not a whole Parquet file ({said}): write or fetch it again."
+            f"{file} is not a whole Parquet file ({message}): write or fetch it again."
         ) from error
 
 

@@ -97,11 +97,11 @@ def folder_of(folder: Path, key: Json) -> Path:
 
 def sources(paths: Iterable[Path]) -> list[list[Any]]:
     """What says whether files are still the same: path, size and time of the last change."""
-    found = []
+    stamps = []
     for path in paths:
         about = path.stat()
-        found.append([str(path.absolute()), about.st_size, about.st_mtime_ns])
-    return found
+        stamps.append([str(path.absolute()), about.st_size, about.st_mtime_ns])
+    return stamps
 
 
 def check_free(folder: Path) -> None:
@@ -234,8 +234,8 @@ class Growing:
     def close(self) -> None:
         """Writes the header; on the disk when it returns."""
         shape = (self.length,) if self.width is None else (self.length, self.width)
-        said = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
-        text = repr({**said, "shape": shape}).encode("latin1")
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
+        text = repr({**header, "shape": shape}).encode("latin1")
         head = np.lib.format.magic(1, 0)
         room = self._HEADER - len(head) - 2
         self._file.seek(0)
@@ -258,7 +258,9 @@ def about(data: FederatedData) -> Json:
         "target": None if data.target is None else list(data.target),
         "padded": sorted(data.padded),
         "local": sorted(data.local),
-        "groups": {t: {g: list(span) for g, span in its.items()} for t, its in data.groups.items()},
+        "groups": {
+            t: {g: list(span) for g, span in groups.items()} for t, groups in data.groups.items()
+        },
         "labels": data.labels,
         "best_loss": data.best_loss,
         "notes": list(data.notes),
@@ -285,7 +287,7 @@ def map_array(path: Path) -> np.ndarray:
 def _mapped(folder: Path, facts: Json) -> FederatedData:
     """The data behind a store's facts."""
     arrays: dict[str, np.ndarray] = {}
-    found: dict[tuple[str, ...], np.ndarray] = {}
+    columns: dict[tuple[str, ...], np.ndarray] = {}
     lengths: dict[tuple[str, ...], int] = {}
     for column in facts["columns"]:
         name, at = column["file"], tuple(column["at"])
@@ -294,10 +296,10 @@ def _mapped(folder: Path, facts: Json) -> FederatedData:
             if size != column["bytes"]:
                 raise ValueError(f"{name} has {size} bytes instead of {column['bytes']}")
             arrays[name] = map_array(folder / name)
-        found[at] = arrays[name]
+        columns[at] = arrays[name]
         if "length" in column:
             lengths[at[:-1]] = column["length"]
-    tensors = {at: torch.from_numpy(x) for at, x in found.items() if x.dtype.kind in "iuf"}
+    tensors = {at: torch.from_numpy(x) for at, x in columns.items() if x.dtype.kind in "iuf"}
     names = list(facts["fields"])
 
     def column_at(*at: str) -> Column:
@@ -336,8 +338,8 @@ def _mapped(folder: Path, facts: Json) -> FederatedData:
         padded=frozenset(facts["padded"]),
         local=frozenset(facts["local"]),
         groups={t: {g: (a, b) for g, (a, b) in of.items()} for t, of in facts["groups"].items()},
-        vocabulary={at[1]: words for at, words in found.items() if at[0] == "vocabulary"},
-        client_names=found.get(("client_names",)),
+        vocabulary={at[1]: words for at, words in columns.items() if at[0] == "vocabulary"},
+        client_names=columns.get(("client_names",)),
         labels=facts["labels"],
         best_loss=facts["best_loss"],
         notes=tuple(facts["notes"]),
@@ -348,7 +350,7 @@ def _read(folder: Path) -> Json:
     """The facts of a store that this version can read."""
     try:
         facts = json.loads((folder / FACTS).read_bytes())
-        found, version = facts["format"], facts["fedrows"]
+        format_, version = facts["format"], facts["fedrows"]
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"{folder} is not a store of data, for it has no {FACTS}: name one that was saved."
@@ -359,9 +361,9 @@ def _read(folder: Path) -> Json:
         raise DataError(
             f"{folder / FACTS} is cut short or not of fedrows: delete {folder} and make it anew."
         ) from None
-    if found != FORMAT:
+    if format_ != FORMAT:
         raise DataError(
-            f"{folder} has format {found!r} of fedrows {version}, but this is fedrows "
+            f"{folder} has format {format_!r} of fedrows {version}, but this is fedrows "
             f"{__version__} with format {FORMAT}: make it anew."
         )
     return dict(facts)

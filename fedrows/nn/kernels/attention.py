@@ -48,11 +48,11 @@ def backward(
     shared = k.new_empty(*k.shape[:2], sum(counts))  # of the weights, by example
     given = [q, k, mask, *weights, attention, share, d_attention, d_total]
     _launch("attention_backward", k, w2, [*given, d_q, d_k, shared])
-    found = [torch.empty_like(x) for x in weights]
+    gradients = [torch.empty_like(x) for x in weights]
     blocks = -(-sum(counts) // _THREADS)
     grid = [len(k), blocks]
-    launch("attention_total", _sizes(k, w2), grid, _THREADS, [shared, *found, k.shape[1]])
-    return d_q, d_k, *found
+    launch("attention_total", _sizes(k, w2), grid, _THREADS, [shared, *gradients, k.shape[1]])
+    return d_q, d_k, *gradients
 
 
 def _launch(name: str, k: Tensor, w2: Tensor, tensors: list[Tensor]) -> None:

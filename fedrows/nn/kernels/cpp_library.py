@@ -52,8 +52,8 @@ def library(name: str) -> ctypes.CDLL:
 def _compiler() -> str:
     asked = os.environ.get("CXX")
     for each in [asked] if asked else ["c++", "g++", "clang++"]:
-        if found := shutil.which(each):
-            return found
+        if path := shutil.which(each):
+            return path
     if asked:
         raise Missing(f"there is no {asked}, which $CXX names")
     raise Missing("there is no C++ compiler (g++ or clang++)")
@@ -64,12 +64,12 @@ def _cache() -> Path:
     try:
         folder = cache_folder() / "kernels"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        about = folder.stat()
     except (OSError, RuntimeError) as error:  # or there is no home
         raise Missing(
             f"there is no folder for kernels, name one by XDG_CACHE_HOME: {error}"
         ) from error
-    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise Missing(f"others can write into {folder}: make it yours alone (chmod 700)")
     return folder
 
@@ -93,6 +93,6 @@ def _run(command: list[str]) -> bytes:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Missing(f"{command[0]} did not run: {error}") from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [""]
-        raise Missing(f"{command[0]} failed: {said[0]}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or [""]
+        raise Missing(f"{command[0]} failed: {lines[0]}")
     return done.stdout

@@ -28,6 +28,4 @@ def select(index: Index, clients: Tensor) -> Index:
         given = [ends, shift, index.place, index.held, owner, source, place, ids]
         blocks = -(-size // _THREADS)
         launch("select_entries", {}, [blocks], _THREADS, [*given, len(which), size])
-    found = Index(ids, torch.from_numpy(splits), place, index.held, source)
-    found.__dict__["owner"] = owner
-    return found
+    return Index(ids, torch.from_numpy(splits), place, index.held, source, owner)
