@@ -117,11 +117,10 @@ def said(out: Path) -> list[list[str]]:
     return sorted(line.split() for line in out.read_text().splitlines())
 
 
-@pytest.mark.parametrize("warm", [True, False])
-def test_an_exchange_and_nothing_left_running(tmp_path: Path, project: Path, warm: bool) -> None:
+def test_an_exchange_and_nothing_left_running(tmp_path: Path, project: Path) -> None:
     out = tmp_path / "out"
     nodes = [NodeSpec(name, {"name": f'{name}\'s "own"'}) for name in ("a", "b")]
-    with LocalFederation(tmp_path / "federation", nodes, warm=warm) as federation:
+    with LocalFederation(tmp_path / "federation", nodes) as federation:
         run = federation.submit(project, {"nodes": 2, "out": str(out)})
         assert federation.wait(run, 120) == "finished:completed"
         assert list(marked(federation.mark))

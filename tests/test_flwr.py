@@ -6,13 +6,14 @@ import importlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedrows import cli
-from fedrows.flower.launch import patience, pinned, starting, superlink, supernode, warm_executor
+from fedrows.flower.launch import flwr_patches, gate, starting
 from fedrows.flower.launch.processes import LaunchError
 
 
@@ -26,10 +27,10 @@ def in_a_process(code: str) -> None:
 
 def test_this_flwr_can_be_made_to_wait_less() -> None:
     code = (
-        "from fedrows.flower.launch.supernode import shorten_waits; "
-        "from fedrows.flower.launch.patience import shorten_pulls, shorten_retries; "
+        "from fedrows.flower.launch import flwr_patches as patches; "
         "from flwr.supercore.inflatable.inflatable_utils import pull_objects; "
-        "assert shorten_waits(0.1) and shorten_pulls(7.0) and shorten_retries(2.0); "
+        "patches.poll_more_often(0.1); patches.pull_objects_sooner(7.0); "
+        "patches.retry_more_often(2.0); "
         "from flwr.supercore.retry import http_retry; assert http_retry.MAX_RETRY_DELAY == 2.0; "
         "assert pull_objects.__kwdefaults__['max_time'] == 7.0; "
         "from flwr.supernode import start_client_internal; import time; then = time.monotonic(); "
@@ -38,28 +39,27 @@ def test_this_flwr_can_be_made_to_wait_less() -> None:
     in_a_process(code)
 
 
-def test_another_flwr_keeps_its_own_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("patch", "what"),
+    [
+        (lambda: flwr_patches.pull_objects_sooner(), "fetched sooner"),
+        (lambda: flwr_patches.retry_more_often(), "tried again sooner"),
+        (lambda: flwr_patches.poll_more_often(1.0), "poll more often"),
+        (lambda: flwr_patches.fork_tasks(print, print), "forked"),
+        (lambda: flwr_patches.guard_control_api(gate.Gate), "closed to strangers"),
+        (lambda: flwr_patches.pin_apps(["0" * 64]), "pinned"),
+    ],
+)
+def test_another_flwr_is_refused(
+    monkeypatch: pytest.MonkeyPatch, patch: Callable[[], None], what: str
+) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 
     with monkeypatch.context() as patched:
         patched.setattr(importlib, "import_module", missing)
-        kept = [patience.shorten_pulls(), patience.shorten_retries(), supernode.shorten_waits(1.0)]
-    assert kept == [False] * 3
-
-
-def test_another_flwr_gets_a_process_per_task(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ran: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr(warm_executor, "forking", lambda module: module.not_there)
-    monkeypatch.setattr(
-        warm_executor, "run_command", lambda name, words: ran.append((name, list(words)))
-    )
-    words = ["--runtime-api-address", "127.0.0.1:1", "--insecure"]
-    assert warm_executor.main(words) == 0
-    assert ran == [("flower-superexec", words)]
-    assert "a process per task" in capsys.readouterr().err
+        with pytest.raises(LaunchError, match=rf"{what}.*: use flwr 1\.41"):
+            patch()
 
 
 def test_a_fork_runs_the_task_and_gives_its_exit_code() -> None:
@@ -70,7 +70,7 @@ def test_a_fork_runs_the_task_and_gives_its_exit_code() -> None:
         "    warm_executor.run_command = lambda name, words: sys.exit(wanted)\n"
         "    pid = os.fork()\n"
         "    if pid == 0:\n"
-        "        warm_executor._carry_out('x', [])\n"
+        "        warm_executor._run_task('x', [])\n"
         "    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == wanted\n"
     )
     in_a_process(code)
@@ -107,9 +107,9 @@ def test_strangers_reach_only_what_nodes_need(path: str, client: str, passes: bo
     async def receive() -> None:
         return None
 
-    allowed = superlink.networks(f"{superlink.THIS_MACHINE},10.0.0.0/8")
+    allowed = gate.networks(f"{gate.THIS_MACHINE},10.0.0.0/8")
     scope = {"type": "http", "path": path, "client": (client, 1) if client else None}
-    asyncio.run(superlink.Gate(app, allowed)(scope, receive, send))
+    asyncio.run(gate.Gate(app, allowed)(scope, receive, send))
     assert reached == ([path] if passes else [])
     assert [m.get("status") for m in sent] == ([] if passes else [403, None])
 
@@ -117,23 +117,23 @@ def test_strangers_reach_only_what_nodes_need(path: str, client: str, passes: bo
 def test_the_gate_comes_first_in_flwr(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = importlib.import_module("flwr.superlink.main")
     monkeypatch.setattr(module, "_get_middleware", module._get_middleware)
-    superlink.put_up_gate(superlink.networks(superlink.THIS_MACHINE))
+    flwr_patches.guard_control_api(gate.Gate, networks=gate.networks(gate.THIS_MACHINE))
     first = module._get_middleware()[0]
-    assert first.cls is superlink.Gate
+    assert first.cls is gate.Gate
     monkeypatch.delattr(module, "_get_middleware")
     with pytest.raises(LaunchError, match=r"1\.41"):
-        superlink.put_up_gate([])
+        flwr_patches.guard_control_api(gate.Gate)
 
 
 def test_a_superlink_may_be_asked_by_its_own_executor() -> None:
     assert starting._own_address("0.0.0.0") == ""
     assert starting._own_address("192.0.2.7") == "192.0.2.7"
-    assert superlink.networks("127.0.0.0/8,192.0.2.7")
+    assert gate.networks("127.0.0.0/8,192.0.2.7")
 
 
 def test_networks_are_checked() -> None:
     with pytest.raises(LaunchError, match="are not networks"):
-        superlink.networks("here")
+        gate.networks("here")
 
 
 # Pinned apps
@@ -144,8 +144,7 @@ def test_only_pinned_apps_are_installed(monkeypatch: pytest.MonkeyPatch) -> None
     installed: list[bytes] = []
     known = hashlib.sha256(b"known").hexdigest()
     monkeypatch.setattr(module, "install_from_fab", lambda data, **_: installed.append(data))
-    monkeypatch.setenv(pinned.APPS, f"{'0' * 64},{known.upper()}")
-    pinned.pin_apps()
+    flwr_patches.pin_apps(flwr_patches.app_hashes(f"{'0' * 64},{known.upper()}"))
     module.install_from_fab(b"known", skip_prompt=True)
     with pytest.raises(LaunchError, match="does not run the app"):
         module.install_from_fab(b"other", skip_prompt=True)
@@ -155,7 +154,6 @@ def test_only_pinned_apps_are_installed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_node_that_cannot_pin_apps_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")
     monkeypatch.delattr(module, "install_from_fab")
-    pinned.pin_apps()  # nothing to pin
-    monkeypatch.setenv(pinned.APPS, "0" * 64)
+    flwr_patches.pin_apps([])  # nothing to pin
     with pytest.raises(LaunchError, match=r"1\.41"):
-        pinned.pin_apps()
+        flwr_patches.pin_apps(["0" * 64])

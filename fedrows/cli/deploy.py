@@ -106,8 +106,8 @@ def _superlink(words: Sequence[str]) -> int:
         return 0
     from fedrows.flower.launch import starting
     from fedrows.flower.launch.certificates import open_certificates
+    from fedrows.flower.launch.gate import THIS_MACHINE, networks
     from fedrows.flower.launch.processes import LaunchError, ProcessGroup, check_port, environment
-    from fedrows.flower.launch.superlink import THIS_MACHINE, networks
 
     certificates = _trust(typed)
     files = open_certificates(certificates.absolute()) if certificates else None
@@ -154,10 +154,10 @@ def _node(words: Sequence[str]) -> int:
     from fedrows.flower.launch import starting
     from fedrows.flower.launch.certificates import check_file, check_node_key, read_certificate
     from fedrows.flower.launch.control import check_reachable
-    from fedrows.flower.launch.pinned import APPS, hashes
+    from fedrows.flower.launch.flwr_patches import app_hashes
     from fedrows.flower.launch.processes import ProcessGroup, environment
     from fedrows.flower.launch.supernode import POLL
-    from fedrows.flower.launch.warm_executor import READY
+    from fedrows.flower.launch.warm_executor import APPS, READY
     from fedrows.flower.signing import read_peers
 
     superlink = _needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
@@ -169,7 +169,7 @@ def _node(words: Sequence[str]) -> int:
     if ca is None and typed["key"]:
         raise UsageError("--key proves a node by TLS: leave it out, or leave out --insecure.")
     poll = _positive(typed["poll"], "--poll")
-    apps = hashes(typed["apps"] or "")
+    apps = app_hashes(typed["apps"] or "")
     if ca is not None and key is not None:
         read_certificate(ca)
         check_node_key(key)

@@ -24,7 +24,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedrows import watch
 from fedrows.errors import FedrowsError, PlanError
 from fedrows.flower.deployment import Deployment, Journal, carry_out
-from fedrows.flower.launch.patience import shorten_pulls
+from fedrows.flower.launch.flwr_patches import pull_objects_sooner
 from fedrows.flower.node.node import ClientNode
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.private_node import PrivateNode
@@ -80,7 +80,9 @@ def server_app(task: DeployedTask) -> ServerApp:
         seen = {n: config.pop(flag) for n, flag in names.items() if config.get(flag, "") != ""}
         with watch.opened(watch.Watching(**{"log": "text", **seen})) as observer:
             agreed = make_contract(task, config)
-            shorten_pulls(max(1.0, min(10.0, agreed.options.timeout / 4)))  # of half-sent replies
+            pull_objects_sooner(
+                max(1.0, min(10.0, agreed.options.timeout / 4))
+            )  # of half-sent replies
             deployment = Deployment(agreed, GridTransport(grid), config, log.info)
             with Journal.opened(out, deployment) as journal:
                 carry_out(deployment, journal, observer)

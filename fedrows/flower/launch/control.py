@@ -10,12 +10,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import reason
+from fedrows.flower.launch.flwr_calls import run_status
 from fedrows.flower.launch.processes import environment
 
 CONNECTION = "fedrows"
@@ -56,10 +56,12 @@ class ControlClient:
 
     def look(self, run: int) -> tuple[str, str]:
         """The status of a run, and what Flower says about it."""
-        with contextlib.suppress(ImportError, AttributeError, TypeError):
-            return _ask_in_process(self.address, self.ca, run)
-        found = self.facts(run)  # a whole process of flwr's, for another version of it
-        return str(found["status"]), str(found.get("status-details", ""))
+        try:
+            return run_status(self.address, self.ca, run)
+        except OSError as error:
+            raise ControlError(
+                f"The SuperLink at {self.address} does not say how run {run} is ({error})."
+            ) from None
 
     def facts(self, run: int) -> dict[str, Any]:
         """All that Flower knows of a run: times, bytes on the wire, seconds of both apps."""
@@ -115,30 +117,6 @@ class ControlClient:
             f"The SuperLink at {self.address} did not do `flwr {what}`: "
             f"{' '.join(said[-2:]) or 'it gave no reason'}"
         )
-
-
-def _ask_in_process(address: str, ca: Path | None, run: int) -> tuple[str, str]:
-    """A run's status and details, asked without a process of flwr's, which takes a second."""
-    client_type = import_module("flwr.supercore.control").ControlHttpClient
-    version = import_module("flwr.supercore.interceptors").RuntimeVersionHttpInterceptor
-    request = import_module("flwr.proto.control_pb2").ListRunsRequest
-    http = import_module("httpx")
-    client = client_type.from_server_address(
-        server_address=address,
-        insecure=ca is None,
-        root_certificates=ca.read_bytes() if ca else None,
-        interceptors=[version(component_name="flwr CLI")],
-    )
-    try:
-        found = client.ListRuns(request(run_id=run)).run_dict[run].status
-    except (http.HTTPError, OSError) as error:
-        text = " ".join(str(error).split())
-        raise ControlError(
-            f"The SuperLink at {address} does not say how run {run} is ({text})."
-        ) from None
-    finally:
-        client.close()
-    return ":".join(filter(None, (found.status, found.sub_status))), str(found.details)
 
 
 def check_reachable(address: str, ca: Path | None, timeout: float = 5.0) -> None:

@@ -28,7 +28,6 @@ from fedrows.flower.launch.processes import (
     end_marked,
     environment,
     free_port,
-    marked,
     undisturbed,
 )
 from fedrows.flower.launch.starting import (
@@ -55,7 +54,6 @@ class LocalFederation:
     """A SuperLink and its nodes; as a context manager it leaves nothing running behind.
 
     security: with it, TLS, and nodes prove themselves by the keys of their names.
-    warm: False starts a new Python for every message, as flwr does by itself.
     poll: seconds between two looks of a node for a message.
     """
 
@@ -64,7 +62,6 @@ class LocalFederation:
         folder: Path,
         nodes: Sequence[NodeSpec],
         security: Certificates | None = None,
-        warm: bool = True,
         poll: float = 0.25,
     ) -> None:
         names = [node.name for node in nodes]
@@ -75,7 +72,6 @@ class LocalFederation:
         self.folder = folder.absolute()
         self.nodes = list(nodes)
         self.security = security
-        self.warm = warm
         self.mark = secrets.token_hex(8)
         self.logs = self.folder / "logs"
         self.port = 0
@@ -180,8 +176,7 @@ class LocalFederation:
         name = self.nodes[index].name
         for _ in range(TRIES):
             group = self._node(index)
-            wanted = {name: ACTIVE, **({f"{name}-app": READY} if self.warm else {})}
-            if wait_for(group, wanted, timeout):
+            if wait_for(group, {name: ACTIVE, f"{name}-app": READY}, timeout):
                 return
             group.kill()
             del self._groups[index]
@@ -201,7 +196,6 @@ class LocalFederation:
             home,
             ca=keys.ca if keys else None,
             key=keys.node_keys[node.name] if keys else None,
-            warm=self.warm,
         )
 
     def _node(self, index: int) -> ProcessGroup:
@@ -224,7 +218,6 @@ class LocalFederation:
                 (HOST, self.port),
                 self.folder / "superlink.db",
                 self.security,
-                warm=self.warm,
             )
             if wait_for(self._link, {SUPERLINK: RUNS_ON}, START_SECONDS):
                 return  # its executor may take longer: runs wait for it
@@ -238,29 +231,13 @@ class LocalFederation:
             raise LaunchError("The SuperLink is not running.")
         self._link.kill()
         self._link = None
-        if not self.warm:  # flwr has detached them; they would notice in a while
-            _end_command(self.mark, "flower-superexec", "flwr-serverapp")
 
     def kill_serverapp(self) -> bool:
         """Ends the ServerApp at once; False if none is running."""
         if self._link is None:
             raise LaunchError("The SuperLink is not running.")
-        if not self.warm:
-            return _end_command(self.mark, "flwr-serverapp")
         found = children(self._link.processes[EXECUTOR].pid)
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return bool(found)
-
-
-def _end_command(mark: str, *names: str) -> bool:
-    """Ends the marked processes of some commands at once; False if there is none."""
-    found = False
-    for pid in list(marked(mark)):
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
-            if any(name in words for name in names):
-                os.kill(pid, signal.SIGKILL)
-                found = True
-    return found

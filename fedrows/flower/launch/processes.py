@@ -54,6 +54,11 @@ def module(name: str, *words: str) -> list[str]:
     return [sys.executable, "-m", name, *words]
 
 
+def value_of(words: Sequence[str], flag: str, usual: str = "") -> str:
+    """The value of an option in a command line."""
+    return words[words.index(flag) + 1] if flag in words else usual
+
+
 def free_port(host: str = "127.0.0.1") -> int:
     """A port that nobody listens on at this moment."""
     with socket.socket() as listener:

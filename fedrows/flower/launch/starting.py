@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedrows.flower.launch.certificates import Certificates
 from fedrows.flower.launch.control import Value, as_toml
+from fedrows.flower.launch.gate import THIS_MACHINE
 from fedrows.flower.launch.processes import (
     MARK,
     PORT_IN_USE,
@@ -24,7 +25,7 @@ from fedrows.flower.launch.processes import (
     module,
     undisturbed,
 )
-from fedrows.flower.launch.superlink import CONTROL_FROM, THIS_MACHINE
+from fedrows.flower.launch.superlink import CONTROL_FROM
 from fedrows.flower.launch.supernode import LAST_ID
 from fedrows.runs.signals import AskedToEnd, hearing_sigterm
 
@@ -50,7 +51,6 @@ def begin_superlink(
     database: Path,
     security: Certificates | None,
     *,
-    warm: bool = True,
     control_from: str = THIS_MACHINE,
 ) -> ProcessGroup:
     """Starts a SuperLink and the executor of its ServerApps; `group` with both, not yet ready."""
@@ -70,16 +70,14 @@ def begin_superlink(
         words += [str(security.certificate), "--ssl-keyfile", str(security.key)]
     words.append("--enable-supernode-auth" if security is not None else "--insecure")
     secret = _secret(home)
-    if warm:
-        words += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    words += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     _fresh(group.log(SUPERLINK), group.log(EXECUTOR))
     leader = group.start(SUPERLINK, module("fedrows.flower.launch.superlink", *words))
-    if warm:
-        near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        where = f"[{near}]:{port}" if ":" in near else f"{near}:{port}"
-        words = ["--runtime-api-address", where, *trust, "--parent-pid", str(leader.pid)]
-        words += ["--superexec-auth-secret-file", str(secret)]
-        group.start(EXECUTOR, module("fedrows.flower.launch.warm_executor", *words))
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    where = f"[{near}]:{port}" if ":" in near else f"{near}:{port}"
+    words = ["--runtime-api-address", where, *trust, "--parent-pid", str(leader.pid)]
+    words += ["--superexec-auth-secret-file", str(secret)]
+    group.start(EXECUTOR, module("fedrows.flower.launch.warm_executor", *words))
     return group
 
 
@@ -91,7 +89,6 @@ def begin_node(
     *,
     ca: Path | None,
     key: Path | None,
-    warm: bool = True,
     more: Sequence[str] = (),
 ) -> ProcessGroup:
     """Starts a SuperNode and the executor of its apps; `group` with both, not yet ready.
@@ -107,17 +104,15 @@ def begin_node(
     words += ["--root-certificates", str(ca.absolute())] if ca else ["--insecure"]
     words += ["--auth-supernode-private-key", str(key)] if key else []
     words += ["--node-config", str(config)] if node.config else []
-    if warm:
-        words += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
+    words += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     app = f"{node.name}-app"
     if known := re.findall(rf"{ACTIVE} (\d+)", _text(group.log(node.name))):
         group.environment = {**group.environment, LAST_ID: known[-1]}
     _fresh(group.log(node.name), group.log(app))
     leader = group.start(node.name, module("fedrows.flower.launch.supernode", *words))
-    if warm:
-        words = ["--runtime-api-address", f"{HOST}:{port}", "--insecure"]
-        words += ["--parent-pid", str(leader.pid), "--superexec-auth-secret-file", str(secret)]
-        group.start(app, module("fedrows.flower.launch.warm_executor", *words))
+    words = ["--runtime-api-address", f"{HOST}:{port}", "--insecure"]
+    words += ["--parent-pid", str(leader.pid), "--superexec-auth-secret-file", str(secret)]
+    group.start(app, module("fedrows.flower.launch.warm_executor", *words))
     return group
 
 

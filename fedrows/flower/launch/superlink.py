@@ -1,87 +1,25 @@
-"""flower-superlink with a gate: strangers reach what nodes need, and nothing else.
+"""flower-superlink behind the gate: `python -m fedrows.flower.launch.superlink` and its options.
 
-flwr 1.41 serves everything on one port, and only nodes prove who they are there. Whoever reaches
-the port could otherwise submit an app, admit a node's key, or take the ServerApp's work. The gate
-lets requests for anything but the nodes' own paths pass only from networks the operator names,
-this machine by default. `python -m fedrows.flower.launch.superlink` takes the options of
-flower-superlink.
+FEDROWS_CONTROL_FROM has the networks from which runs may be submitted and nodes admitted.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
 import os
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from importlib.metadata import entry_points
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any
 
-from fedrows.flower.launch.processes import PORT_IN_USE, LaunchError, check_port, end_with_parent
+from fedrows.flower.launch.flwr_calls import run_command
+from fedrows.flower.launch.flwr_patches import guard_control_api
+from fedrows.flower.launch.gate import THIS_MACHINE, Gate, networks
+from fedrows.flower.launch.processes import (
+    PORT_IN_USE,
+    LaunchError,
+    check_port,
+    end_with_parent,
+    value_of,
+)
 
 CONTROL_FROM = "FEDROWS_CONTROL_FROM"
-THIS_MACHINE = "127.0.0.0/8,::1/128"
-FOR_ALL = ("/v1/fleet/", "/health")
-
-Network = IPv4Network | IPv6Network
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class Gate:
-    """A web application in front of another, which only some may use in full."""
-
-    def __init__(self, app: App, networks: Sequence[Network]) -> None:
-        self.app = app
-        self.networks = networks
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self.lets_pass(scope):
-            await self.app(scope, receive, send)
-            return
-        text = b"Only machines that the operator names may do this."
-        headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(text))]
-        await send({"type": "http.response.start", "status": 403, "headers": headers})
-        await send({"type": "http.response.body", "body": text})
-
-    def lets_pass(self, scope: Scope) -> bool:
-        """Whether the path is for all, or the one who asks is within the networks."""
-        if str(scope.get("path", "")).startswith(FOR_ALL):
-            return True
-        try:
-            address = ip_address((scope.get("client") or ("",))[0])
-        except ValueError:
-            return False
-        if isinstance(address, IPv6Address) and address.ipv4_mapped:
-            address = address.ipv4_mapped
-        return any(address in network for network in self.networks)
-
-
-def networks(text: str) -> list[Network]:
-    """Networks from their comma-separated names, as in 127.0.0.0/8,::1/128."""
-    try:
-        return [ip_network(part.strip()) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise LaunchError(
-            f"{text!r} are not networks ({error}): write them like {THIS_MACHINE}."
-        ) from None
-
-
-def put_up_gate(allowed: Sequence[Network]) -> None:
-    """Puts the gate before flwr's own middleware, or raises: without it we do not start."""
-    try:
-        module: Any = importlib.import_module("flwr.superlink.main")
-        middleware = importlib.import_module("starlette.middleware").Middleware
-        before = module._get_middleware
-    except (ImportError, AttributeError):
-        raise LaunchError(
-            "This flwr is not built as expected, so its control paths cannot be closed to "
-            "strangers: use flwr 1.41."
-        ) from None
-    module._get_middleware = lambda: [middleware(Gate, networks=allowed), *before()]
 
 
 def main() -> int:
@@ -89,32 +27,13 @@ def main() -> int:
     end_with_parent()
     words = sys.argv[1:]
     try:
-        put_up_gate(networks(os.environ.get(CONTROL_FROM, THIS_MACHINE)))
-        check_port(_value(words, "--host", "127.0.0.1"), int(_value(words, "--port", "8000")))
+        guard_control_api(Gate, networks=networks(os.environ.get(CONTROL_FROM, THIS_MACHINE)))
+        check_port(value_of(words, "--host", "127.0.0.1"), int(value_of(words, "--port", "8000")))
     except LaunchError as error:
         print(f"fedrows: {error}", file=sys.stderr)
         return PORT_IN_USE if str(error).startswith("Port") else 2
     run_command("flower-superlink", words)
     return 0
-
-
-def run_command(name: str, words: Sequence[str]) -> None:
-    """Runs one of flwr's commands in this process."""
-    command = load_command(name)
-    sys.argv = [name, *words]
-    command()
-
-
-@functools.cache
-def load_command(name: str) -> Callable[[], None]:
-    """One of flwr's commands, imported."""
-    (found,) = entry_points(group="console_scripts", name=name)
-    command: Callable[[], None] = found.load()
-    return command
-
-
-def _value(words: Sequence[str], flag: str, usual: str = "") -> str:
-    return words[words.index(flag) + 1] if flag in words else usual
 
 
 if __name__ == "__main__":
