@@ -17,7 +17,17 @@ import pytest
 import torch
 
 from benchmarks.speed import all as all_of_them
-from benchmarks.speed import baselines, blocks, cohort, environments, memory, models, peers, shapes
+from benchmarks.speed import (
+    baselines,
+    billion,
+    blocks,
+    cohort,
+    environments,
+    memory,
+    models,
+    peers,
+    shapes,
+)
 from benchmarks.speed.bars import Faster, at_least, at_most, contest
 from benchmarks.speed.environments import PeerError
 from benchmarks.speed.processes import InProcesses
@@ -162,6 +172,14 @@ def test_memory_is_looked_at_every_hundred_rounds(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(models.SHAPES, "lr", lambda device: tiny())
     assert len(memory.watch("lr", 200)) == 2
     assert cli.main(["bench", "memory", "--rounds", "100"]) != 0
+
+
+def test_the_benchmark_of_a_billion_rows_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(billion, "CLIENTS", 60)
+    monkeypatch.setattr(billion, "EXAMPLES", 4)
+    found = billion.main(["--rounds", "3"])
+    assert found["fedsubavg"]["touched"] == found["fedadam"]["touched"] > 500
+    assert [bar["met"] for bar in found["bars"]][::2] == [True, True]
 
 
 def test_all_go_on_after_one_that_failed(

@@ -1,31 +1,26 @@
 """What leaves the house is the trained model: the same scores, without fedrows."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
+from exported import Tied, expected, history, items, ratings
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import fedrows
-from fedrows import FederatedData, Vocabulary, catalogue
+from fedrows import Vocabulary, catalogue
 from fedrows.cli import main
 from fedrows.cli.export import read
 from fedrows.models.din import DIN
-from fedrows.rows.ragged import Ragged
 from fedrows.runs.export import (
     ExportError,
     Trained,
-    check_format,
     format_of,
-    onnx_inputs,
     save,
     save_vocabulary,
 )
@@ -52,66 +47,6 @@ class Logistic(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return self.bias + self.weight[features, 0].sum(-1)
-
-
-class Tied(nn.Module):
-    """One weight under two names, a buffer, and a number of the example."""
-
-    scale: Tensor
-
-    def __init__(self, items: int) -> None:
-        super().__init__()
-        self.item = nn.Embedding(items, 4)
-        self.one = nn.Linear(4, 4)
-        self.other = nn.Linear(4, 4)
-        self.other.weight = self.one.weight
-        self.register_buffer("scale", torch.tensor(2.0))
-
-    def forward(self, item: Tensor, price: Tensor) -> Tensor:
-        x = self.other(torch.relu(self.one(self.item(item))))
-        return (x * price[:, None]).sum(1) * self.scale
-
-
-def ratings(users: int = 20, **more: Any) -> FederatedData:
-    rng = np.random.default_rng(0)
-    count = 200
-    user = np.concatenate([np.arange(users), rng.integers(0, users, count - users)])
-    frame = pd.DataFrame(
-        {
-            "user": user,
-            "who": user,
-            "item": [f"i{x}" for x in rng.integers(0, 30, count)],
-            "price": rng.normal(size=count),
-            "before": [rng.integers(1, 9, n).tolist() for n in rng.integers(0, 5, count)],
-            "liked": rng.integers(0, 2, count),
-        }
-    )
-    return FederatedData.from_frame(frame, client="user", label="liked", **more)
-
-
-def items() -> FederatedData:
-    table = {"item": Vocabulary(min_count=5)}
-    return ratings(features=["item"], numbers=["price"], tables=table)
-
-
-def scored(path: Path, data: FederatedData) -> Tensor:
-    """The test examples' scores by ONNX, all at once."""
-    runtime = pytest.importorskip("onnxruntime")
-    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    fields = data.test.fields(torch.arange(len(data.test)))
-    types = {x.name: x.type for x in session.get_inputs()}
-    assert types.keys() == fields.keys()
-    given = {
-        name: x.numpy().astype(np.float32) if types[name] == "tensor(float)" else x.numpy()
-        for name, x in fields.items()
-    }
-    return torch.from_numpy(session.run(["score"], given)[0])
-
-
-def expected(trained: Trained) -> Tensor:
-    test = trained.data.test
-    fields = test.to(torch.device("cpu"), torch.float32).fields(torch.arange(len(test)))
-    return trained.model.scores(trained.params, fields)
 
 
 @pytest.mark.parametrize("words", [["fedsubavg"], ["fedadam", "--lazy"], ["scaffold", "--lazy"]])
@@ -191,66 +126,6 @@ def test_rows_that_stay_with_their_clients_are_as_they_started() -> None:
     assert not torch.equal(state["item.weight"], module.item.weight)
 
 
-def history() -> FederatedData:
-    """Data for DIN: a user, an item, and a list of earlier items."""
-    rng = np.random.default_rng(1)
-    count = 120
-    sizes = rng.integers(0, 6, count)
-    return FederatedData.build(
-        client=np.arange(count) % 12,
-        ids={
-            "user": np.arange(count) % 12,
-            "item": rng.integers(1, 40, count),
-            "history": Ragged(
-                torch.from_numpy(rng.integers(1, 40, sizes.sum())),
-                torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)])),
-                6,
-            ),
-        },
-        label=rng.integers(0, 2, count),
-        test=np.arange(count) % 4 == 0,
-        tables={"user": 12, "item": 40},
-        fields={"user": "user", "item": "item", "history": "item"},
-    )
-
-
-def words() -> FederatedData:
-    """Data for the LSTM: texts."""
-    return ratings(features={"before": "token"}, tables={"token": 9})
-
-
-def features() -> FederatedData:
-    """Data for logistic regression, with a list in a padded table."""
-    return ratings(features={"item": "item", "before": "token"}, tables={"token": 9})
-
-
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("logistic", features),
-        pytest.param("lstm", words, marks=pytest.mark.slow),
-        ("din", history),
-    ],
-)
-def test_onnx_gives_the_scores_of_the_built_in_models(name: str, make: Any) -> None:
-    pytest.importorskip("onnxscript")
-    data = make()
-    model = catalogue.model(name)(data, 0)
-    result = simulate(data, model, rounds=2, clients_per_round=5, lr=0.1)
-    trained = Trained.of(result, data)
-    assert expected(trained).std() > 0
-    save(trained, Path("m.onnx"))
-    torch.testing.assert_close(
-        scored(Path("m.onnx"), data), expected(trained), rtol=1e-5, atol=1e-6
-    )
-    assert [path.name for path in Path().iterdir()] == ["m.onnx"]
-    shapes = onnx_inputs(Path("m.onnx"))
-    assert all(shape[0] == "examples" for shape in shapes.values())
-    if name != "lstm" or torch.__version__ >= "2.13":  # before, its lists have one length
-        lists = {field: shape[1] for field, shape in shapes.items() if len(shape) > 1}
-        assert lists == {field: f"{field}_length" for field in trained.lists()}
-
-
 def test_moments_of_normalisation_are_exported(monkeypatch: pytest.MonkeyPatch) -> None:
     """DIN's Dice normalises by moments that are no parameters and in no checkpoint."""
     task = replace(catalogue.task("synthetic"), load=lambda options: history(), model="din")
@@ -265,41 +140,6 @@ def test_moments_of_normalisation_are_exported(monkeypatch: pytest.MonkeyPatch) 
     loss = nn.functional.binary_cross_entropy_with_logits(scores, test.label.float())
     kept = RunFolder.open(Path("a")).lines()[-1]
     assert float(loss) == pytest.approx(kept["test_loss"], rel=1e-6)
-
-
-def test_onnx_of_a_users_module_and_of_one_length_of_list() -> None:
-    pytest.importorskip("onnxscript")
-
-    class Flat(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.token, self.top = nn.Embedding(9, 3, padding_idx=0), nn.Linear(12, 1)
-
-        def forward(self, before: Tensor, price: Tensor) -> Tensor:
-            return self.top(self.token(before).flatten(1))[:, 0] * price
-
-    data = ratings(features={"before": "token"}, tables={"token": 9}, numbers=["price"])
-    result = simulate(data, Flat(), rounds=2, clients_per_round=5)
-    trained = Trained.of(result, data)
-    save(trained, Path("m.onnx"))
-    torch.testing.assert_close(scored(Path("m.onnx"), data), expected(trained))
-
-
-def test_a_module_that_onnx_cannot_have_is_one_sentence() -> None:
-    pytest.importorskip("onnxscript")
-
-    class Odd(Tied):
-        def forward(self, item: Tensor, price: Tensor) -> Tensor:
-            scores = super().forward(item, price)
-            if not self.training and float(scores.detach().sum()) > 1e9:
-                return scores * 2
-            return scores
-
-    data = items()
-    result = simulate(data, Odd(data.tables["item"]), rounds=1, clients_per_round=5)
-    with pytest.raises(ExportError, match=r"^Odd cannot be exported to ONNX \(.*\): export it as"):
-        save(Trained.of(result, data), Path("m.onnx"))
-    assert list(Path().iterdir()) == []
 
 
 def test_a_vocabulary_has_a_line_for_every_row() -> None:
@@ -395,10 +235,3 @@ def test_a_full_disk_leaves_the_old_file(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ExportError, match=r"^m\.pt cannot be written \(No space left on device\)"):
         save(trained, Path("m.pt"))
     assert [path.read_text() for path in Path().iterdir()] == ["old"]
-
-
-def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    pytest.importorskip("onnx")
-    with pytest.raises(ExportError, match=r"pip install fedrows\[onnx\]\.$"):
-        check_format("onnx")
