@@ -3,7 +3,7 @@
 Rounds to the target are by the paper's rule: the best train loss of CentralSGD, seed by seed, or an
 AUC of 0.6; only evaluated rounds count. Beside the rates of the paper stand searched ones, where
 the rule is applied to the searched CentralSGD. Two ablations, the holders' mean and the stepped-on
-mean, and the trivial baselines of `measure.trivial` are in every table and beside every curve.
+mean, and the trivial baselines of `measure.trivial_baselines` are in every table and beside every curve.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedrows.paper import rates_search
 from fedrows.paper.cells import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
 from fedrows.paper.evaluated_task import EvaluatedTask
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.paper.task_runs import Comparison, compare, trivial
+from fedrows.paper.task_runs import RunGroup, compare, trivial
 from fedrows.paper.tasks import TASKS
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.study import Run
@@ -53,7 +53,7 @@ def make(work: Work, task: EvaluatedTask) -> Artefact:
 
 
 def _table(
-    task: EvaluatedTask, which: str, block: Comparison, levels: Levels, note: str, beside: bool
+    task: EvaluatedTask, which: str, block: RunGroup, levels: Levels, note: str, beside: bool
 ) -> ResultTable:
     """The table at some rates; the paper's values stand `beside` ours where runs are like its."""
     columns = ["Algorithm", "Rate", f"Rounds to {goal(block.target)}", "Speed-up"]
@@ -80,7 +80,7 @@ def _table(
     )
 
 
-def _row(task: EvaluatedTask, block: Comparison, name: str, beside: bool) -> list[Cell]:
+def _row(task: EvaluatedTask, block: RunGroup, name: str, beside: bool) -> list[Cell]:
     entry, runs = block.entries[name], block.runs[name]
     rounds = task.rounds.get(name) if beside else None
     speed = entry["speed_up"]
@@ -100,9 +100,7 @@ def _row(task: EvaluatedTask, block: Comparison, name: str, beside: bool) -> lis
     return cells
 
 
-def _figure(
-    task: EvaluatedTask, blocks: dict[str, Comparison], levels: Levels, place: int
-) -> Figure:
+def _figure(task: EvaluatedTask, blocks: dict[str, RunGroup], levels: Levels, place: int) -> Figure:
     metric = task.metrics[place]
     key, title = _FIGURES[place]
     what = METRICS[metric][0]
@@ -122,13 +120,13 @@ def _figure(
     return Figure(f"{key}-{task.key}", f"{title}: {what} on {task.name}", panels, note)
 
 
-def _buckets(block: Comparison) -> list[dict[str, Any]]:
+def _buckets(block: RunGroup) -> list[dict[str, Any]]:
     """The buckets by heat of the data; none if they do not say what an example is about."""
     run = next(iter(block.runs.values()))[0]
     return list(run.lines[-1]["buckets"])
 
 
-def _by_heat(task: EvaluatedTask, which: str, block: Comparison) -> ResultTable | None:
+def _by_heat(task: EvaluatedTask, which: str, block: RunGroup) -> ResultTable | None:
     """Final test loss and AUC by the number of clients that hold what an example is about."""
     buckets = _buckets(block)
     if not buckets:
@@ -152,7 +150,7 @@ def _by_heat(task: EvaluatedTask, which: str, block: Comparison) -> ResultTable 
     )
 
 
-def _heat_figure(task: EvaluatedTask, blocks: dict[str, Comparison]) -> Figure:
+def _heat_figure(task: EvaluatedTask, blocks: dict[str, RunGroup]) -> Figure:
     panels = []
     for metric, title in (("loss", "test loss"), ("auc", "test AUC")):
         for which, block in blocks.items():
@@ -164,7 +162,7 @@ def _heat_figure(task: EvaluatedTask, blocks: dict[str, Comparison]) -> Figure:
     )
 
 
-def _heat_curve(block: Comparison, name: str, metric: str) -> Curve:
+def _heat_curve(block: RunGroup, name: str, metric: str) -> Curve:
     """A value by heat, drawn in the middle of each bucket."""
     runs = block.runs[name]
     found = [
@@ -184,7 +182,7 @@ def _final(runs: list[Run], at: int, metric: str) -> float | None:
     return fmean(known) if len(known) == len(runs) else None
 
 
-def _summary(task: EvaluatedTask, blocks: dict[str, Comparison]) -> str:
+def _summary(task: EvaluatedTask, blocks: dict[str, RunGroup]) -> str:
     """FedSubAvg beside FedAvg, at both rates."""
     parts = []
     for which, block in blocks.items():

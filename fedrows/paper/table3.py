@@ -12,7 +12,7 @@ from fedrows.measure.trivial_baselines import NAMES
 from fedrows.paper.cells import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
 from fedrows.paper.evaluated_task import EvaluatedTask
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.paper.task_runs import Comparison, sweep, trivial
+from fedrows.paper.task_runs import RunGroup, sweep, trivial
 from fedrows.paper.tasks import TASKS
 from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 
@@ -39,7 +39,7 @@ def make(work: Work, task: EvaluatedTask) -> Artefact:
 
 def _table(
     task: EvaluatedTask,
-    block: Comparison,
+    block: RunGroup,
     shown: list[str],
     levels: Levels,
     reduced: str,
@@ -75,7 +75,7 @@ def _table(
 
 
 def _figure(
-    task: EvaluatedTask, block: Comparison, shown: list[str], levels: Levels, place: int
+    task: EvaluatedTask, block: RunGroup, shown: list[str], levels: Levels, place: int
 ) -> Figure:
     metric = task.metrics[place]
     key, title = _FIGURES[place]

@@ -19,7 +19,7 @@ Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunGroup:
     """Runs side by side: by algorithm, or by K; and what each of them came to."""
 
     runs: dict[str, list[Run]]
@@ -57,7 +57,7 @@ class Comparison:
         }
 
 
-def compare(work: Work, task: EvaluatedTask) -> dict[str, Comparison]:
+def compare(work: Work, task: EvaluatedTask) -> dict[str, RunGroup]:
     """All algorithms of a task at the paper's rates, and at searched rates."""
     size = task.size(work)
     preset = {name: _preset(task, name) for name in size.algorithms}
@@ -70,7 +70,7 @@ def compare(work: Work, task: EvaluatedTask) -> dict[str, Comparison]:
     return {"paper": paper, "searched": _block(task, runs, found)}
 
 
-def sweep(work: Work, task: EvaluatedTask) -> Comparison:
+def sweep(work: Work, task: EvaluatedTask) -> RunGroup:
     """FedSubAvg with K varied, and CentralSGD with the default K, whose loss may be the target."""
     size = task.size(work)
     settings = {
@@ -91,7 +91,7 @@ def _made(work: Work, settings: dict[str, Setting], seeds: Sequence[int]) -> dic
     return {name: results.of(setting) for name, setting in settings.items()}
 
 
-def _block(task: EvaluatedTask, runs: dict[str, list[Run]], rates: dict[str, Rates]) -> Comparison:
+def _block(task: EvaluatedTask, runs: dict[str, list[Run]], rates: dict[str, Rates]) -> RunGroup:
     lines = [
         {**line, "algorithm": name, "seed": run.seed}
         for name, some in runs.items()
@@ -99,7 +99,7 @@ def _block(task: EvaluatedTask, runs: dict[str, list[Run]], rates: dict[str, Rat
         for line in run.lines
     ]
     summary = summarise(lines, task.target)
-    return Comparison(
+    return RunGroup(
         runs, {entry["name"]: entry for entry in summary["algorithms"]}, summary["target"], rates
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fedrows.measure.summary import METRICS, display, show_rounds
 from fedrows.paper.cells import ids
 from fedrows.paper.evaluated_task import EvaluatedTask
-from fedrows.paper.task_runs import Comparison
+from fedrows.paper.task_runs import RunGroup
 
 SUB, CENTRAL = "fedsubavg", "centralsgd"
 
@@ -31,11 +31,11 @@ class TaskRuns:
     """All runs of a task."""
 
     task: EvaluatedTask
-    blocks: dict[str, Comparison]
-    by_k: Comparison
+    blocks: dict[str, RunGroup]
+    by_k: RunGroup
 
     @property
-    def paper(self) -> Comparison:
+    def paper(self) -> RunGroup:
         """The runs at the paper's rates."""
         return self.blocks["paper"]
 
@@ -155,7 +155,7 @@ def much_alike(sets: TaskRuns) -> Verdict:
     return _verdict(sets.by_k, right, names, shown)
 
 
-def _before(block: Comparison, slow: str, fast: str, factor: float = 1.0) -> bool:
+def _before(block: RunGroup, slow: str, fast: str, factor: float = 1.0) -> bool:
     """Whether one reaches the target and the other not before `factor` times as many rounds."""
     ratio = _ratio(block, slow, fast)
     if ratio is None:
@@ -163,36 +163,36 @@ def _before(block: Comparison, slow: str, fast: str, factor: float = 1.0) -> boo
     return ratio >= factor if factor > 1 else ratio > 1 or block.first(slow) is None
 
 
-def _ratio(block: Comparison, slow: str, fast: str) -> float | None:
+def _ratio(block: RunGroup, slow: str, fast: str) -> float | None:
     """Rounds of the slow / rounds of the fast; None if the fast one did not get there."""
     mine = block.first(fast)
     return None if mine is None else (block.first(slow) or block.rounds(slow)) / mine
 
 
-def _times(block: Comparison, slow: str, ratio: float | None) -> str:
+def _times(block: RunGroup, slow: str, ratio: float | None) -> str:
     if ratio is None:
         return ""
     return f" ({'> ' if block.first(slow) is None else ''}{ratio:.2f}×)"
 
 
-def _rounds(block: Comparison, name: str) -> str:
+def _rounds(block: RunGroup, name: str) -> str:
     return f"{_short(name)} {show_rounds(block.entries[name])}"
 
 
-def _best(block: Comparison, others: Sequence[str], metric: str) -> bool:
+def _best(block: RunGroup, others: Sequence[str], metric: str) -> bool:
     """Whether FedSubAvg's best value is better than those of all others."""
     mine = rank(block, SUB, metric)
     return mine < min(rank(block, name, metric) for name in others)
 
 
-def bests(block: Comparison, names: Sequence[str], metric: str) -> str:
+def bests(block: RunGroup, names: Sequence[str], metric: str) -> str:
     """Everybody's best value, in words."""
     digits = METRICS[metric][2]
     values = ((name, block.best(name, metric)) for name in names)
     return ", ".join(f"{_short(n)} {'–' if v is None else f'{v:.{digits}f}'}" for n, v in values)
 
 
-def rank(block: Comparison, name: str, metric: str) -> float:
+def rank(block: RunGroup, name: str, metric: str) -> float:
     value = block.best(name, metric)
     if value is None:
         return float("inf")
@@ -208,9 +208,9 @@ def _short(name: str) -> str:
     return display(name).replace(" (server-side approximation)", " (approximated)")
 
 
-def runs_of(block: Comparison, names: Sequence[str]) -> tuple[str, ...]:
+def runs_of(block: RunGroup, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(run for name in names for run in ids(block.runs[name]))
 
 
-def _verdict(block: Comparison, holds: bool, names: Sequence[str], numbers: str) -> Verdict:
+def _verdict(block: RunGroup, holds: bool, names: Sequence[str], numbers: str) -> Verdict:
     return Verdict(holds, numbers, runs_of(block, names))
