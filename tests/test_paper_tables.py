@@ -13,18 +13,9 @@ import pytest
 
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
-from fedrows.paper import (
-    claims,
-    figure1,
-    rates_search,
-    save_rates,
-    table1,
-    table2,
-    table3,
-    table4,
-    table5,
-)
+from fedrows.paper import claims, figure1, rates_search, table1, table2, table3, table4, table5
 from fedrows.paper.evaluated_task import ALL
+from fedrows.paper.save_rates import main as save_rates
 from fedrows.paper.task_runs import compare
 from fedrows.paper.tasks import AMAZON, MOVIELENS, SENT140, TASKS
 from fedrows.report.artefact import as_dict, from_dict
@@ -314,7 +305,7 @@ def test_what_a_search_found_is_written_for_the_tasks_it_searched(tmp_path, monk
     before = json.loads(rates_search.FILE.read_text("utf-8"))
     monkeypatch.setattr(rates_search, "FILE", tmp_path / "searched_rates.json")
     rates_search.FILE.write_text(json.dumps(before))
-    assert save_rates.main([str(tmp_path)]) == 0
+    assert save_rates([str(tmp_path)]) == 0
     after = json.loads(rates_search.FILE.read_text("utf-8"))
     assert after["movielens"]["rates"]["fedavg"] == {"lr": 10.0}
     assert after["movielens"]["rates"]["fedadam"] == {"server_lr": 0.001, "tau": 0.01}
