@@ -144,11 +144,7 @@ def test_a_full_disk_is_said(source: Source, monkeypatch: pytest.MonkeyPatch) ->
         def __exit__(self, *_: object) -> None:
             pass
 
-    def full(handle: int, mode: str) -> Full:
-        os.close(handle)
-        return Full()
-
-    monkeypatch.setattr(os, "fdopen", full)
+    monkeypatch.setattr(Path, "open", lambda self, mode: Full())
     refused(source, "no space left on device", "FEDROWS_DATA")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedrows.errors import ModelError
-from fedrows.nn import GRU, LSTM, AttentionPooling, BatchNorm, Dice, EmbeddingBag, step_context
+from fedrows.nn import GRU, LSTM, AttentionPooling, BatchNorm, Dice, step_context
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 RECURRENT = {LSTM: nn.LSTM, GRU: nn.GRU}
@@ -94,39 +94,6 @@ def test_what_recurrent_layers_cannot_do_is_refused():
         GRU(3, 4)(made(2, 5, 4))
     with pytest.raises(ModelError, match="PackedSequence"):
         LSTM(3, 4)(nn.utils.rnn.pack_sequence([made(2, 3)]))
-
-
-IDS = torch.tensor([[3, 1, 0, 0], [2, 2, 4, 1], [0, 0, 0, 0]])
-
-
-@pytest.mark.parametrize("mode", ["sum", "mean"])
-@pytest.mark.parametrize("padding", [None, 0])
-def test_embedding_bag_equals_torchs(mode, padding):
-    how = {"mode": mode, "padding_idx": padding, "dtype": torch.float64}
-    bag, theirs = EmbeddingBag(5, 3, **how), nn.EmbeddingBag(5, 3, **how)
-    theirs.load_state_dict(bag.state_dict())
-    bag.load_state_dict(theirs.state_dict())
-    assert_alike(bag, theirs, IDS)
-
-
-def test_embedding_bag_weighs_as_torchs():
-    how = {"mode": "sum", "padding_idx": 0, "dtype": torch.float64}
-    bag, theirs = EmbeddingBag(5, 3, **how), nn.EmbeddingBag(5, 3, **how)
-    theirs.load_state_dict(bag.state_dict())
-    weights = made(3, 4)
-    found = bag(IDS, per_sample_weights=weights)
-    torch.testing.assert_close(found, theirs(IDS, per_sample_weights=weights), **CLOSE)
-
-
-def test_what_embedding_bag_cannot_do_is_refused():
-    with pytest.raises(ModelError, match="offsets"):
-        EmbeddingBag(5, 3)(torch.tensor([1, 2]), torch.tensor([0]))
-    with pytest.raises(ModelError, match="mode 'max'"):
-        EmbeddingBag(5, 3, mode="max")(IDS)
-    with pytest.raises(ModelError, match="not 'mean'"):
-        EmbeddingBag(5, 3)(IDS, per_sample_weights=made(3, 4))
-    with pytest.raises(ModelError, match="max_norm"):
-        EmbeddingBag(5, 3, max_norm=1.0)(IDS)
 
 
 def moved(norm: nn.Module) -> nn.Module:
@@ -306,7 +273,6 @@ LIFTED: dict[str, tuple[Callable[[], nn.Module], list[Tensor]]] = {
         for kind in RECURRENT
         for name, form in FORMS.items()
     },
-    "EmbeddingBag": (lambda: EmbeddingBag(5, 3, padding_idx=0).double(), [IDS.repeat(3, 2, 1)]),
     "BatchNorm": (lambda: moved(Weighted(BatchNorm(3))), [made(3, 4, 3), WEIGHT]),
     "Dice": (lambda: moved(Weighted(Dice(3))), [made(3, 4, 3), WEIGHT]),
     "AttentionPooling": (

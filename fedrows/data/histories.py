@@ -1,10 +1,14 @@
-"""What logs of items have in common: histories cut out of a flat column, and heat of raw pairs."""
+"""What logs of items have in common: histories of users, and how unevenly items are held."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 
+from fedrows.data.federation import FederatedData
 from fedrows.rows.ragged import Ragged
 
 
@@ -29,3 +33,19 @@ def dispersion(client: np.ndarray, item: np.ndarray) -> float:
     pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # np.unique's way of hashing takes far longer
     _, counts = np.unique(pairs % rows, return_counts=True)
     return float(counts.max() / counts.min())
+
+
+def dispersion_with(
+    client: np.ndarray, item: np.ndarray, owner: np.ndarray, history: Ragged
+) -> float:
+    """The same, with the items in the histories of their owners as well."""
+    readers = np.repeat(owner, history.sizes.numpy())
+    return dispersion(
+        np.concatenate([client, readers]), np.concatenate([item, history.values.numpy()])
+    )
+
+
+def build_with_histories(ids: Mapping[str, np.ndarray | Ragged], **columns: Any) -> FederatedData:
+    """Examples about an item, with the fields user, item and history; histories are of items."""
+    fields = {"user": "user", "item": "item", "history": "item"}
+    return FederatedData.build(ids=ids, fields=fields, target=("item", None), **columns)

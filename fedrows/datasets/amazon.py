@@ -30,7 +30,13 @@ from typing import Any
 import numpy as np
 
 from fedrows.data.federation import FederatedData
-from fedrows.data.histories import dispersion, histories, starts_of
+from fedrows.data.histories import (
+    build_with_histories,
+    dispersion,
+    dispersion_with,
+    histories,
+    starts_of,
+)
 from fedrows.data.splits import Split
 from fedrows.errors import DataError
 from fedrows.files.fetch import Source
@@ -137,16 +143,17 @@ def _from_log(log: RatingLog, text: TextFile, options: AmazonOptions) -> Federat
     item = item + 1
     before = np.concatenate([[0], np.cumsum(log.liked)])[:-1]  # positives before, of all users
     own = before - before[starts_of(log.user)]
-    return _build(
+    history = histories(item[log.liked], before, own, options.history)
+    test = log.time > options.test_after
+    return build_with_histories(
+        {"user": client, "item": item, "history": history},
+        name="amazon",
         client=names[client],
-        user=client,
-        item=item,
-        history=histories(item[log.liked], before, own, options.history),
         label=log.liked,
-        test=log.time > options.test_after,
+        test=test,
         tables={"user": len(names), "item": len(items) + 1},
         vocabulary={"user": names, "item": items},
-        notes=text.notes,
+        notes=(*text.notes, *_facts(client, item, history, test)),
     )
 
 
@@ -159,53 +166,24 @@ def _from_authors(text: TextFile, options: AmazonOptions) -> FederatedData:
     history = histories(numbers, ends, size, options.history)
     _, owner = np.unique(user, return_inverse=True)
     rows = int(max(item.max(), history.values.max() if len(history.values) else 0)) + 1
-    return _build(
-        client=user,
-        user=user,
-        item=item,
-        history=history,
-        label=label,
-        test=Split.last(options.test_share).mark(owner, None, 0),
-        tables={"user": int(user.max()) + 1, "item": rows},
-        vocabulary={},
-        notes=(
-            *text.notes,
-            "The authors' training rows, of each client the last "
-            f"{options.test_share:.0%} held out.",
-        ),
+    test = Split.last(options.test_share).mark(owner, None, 0)
+    share = (
+        f"The authors' training rows, of each client the last {options.test_share:.0%} held out."
     )
-
-
-def _build(
-    client: np.ndarray,
-    user: np.ndarray,
-    item: np.ndarray,
-    history: Ragged,
-    label: np.ndarray,
-    test: np.ndarray,
-    tables: dict[str, int],
-    vocabulary: dict[str, np.ndarray],
-    notes: tuple[str, ...],
-) -> FederatedData:
-    return FederatedData.build(
+    return build_with_histories(
+        {"user": user, "item": item, "history": history},
         name="amazon",
-        client=client,
-        ids={"user": user, "item": item, "history": history},
+        client=user,
         label=label,
         test=test,
-        tables=tables,
-        fields={"user": "user", "item": "item", "history": "item"},
-        target=("item", None),
-        vocabulary=vocabulary,
-        notes=(*notes, *_facts(user, item, history, test)),
+        tables={"user": int(user.max()) + 1, "item": rows},
+        notes=(*text.notes, share, *_facts(user, item, history, test)),
     )
 
 
 def _facts(user: np.ndarray, item: np.ndarray, history: Ragged, test: np.ndarray) -> list[str]:
     """What the paper says of the data and what a test set must own up to."""
-    owner = np.repeat(user, history.sizes.numpy())
-    alone = dispersion(user, item)
-    both = dispersion(np.concatenate([user, owner]), np.concatenate([item, history.values.numpy()]))
+    alone, both = dispersion(user, item), dispersion_with(user, item, user, history)
     facts = [f"Heat dispersion over items in all data: {alone:g}; with histories {both:g}."]
     if test.any():
         new = ~np.isin(item[test], item[~test])

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from fedrows.data.federation import FederatedData
-from fedrows.data.histories import dispersion, histories, starts_of
+from fedrows.data.histories import build_with_histories, dispersion_with, histories, starts_of
 from fedrows.errors import DataError
 from fedrows.files.fetch import Source
 from fedrows.files.text_files import TextFile, find, shown
@@ -145,19 +145,14 @@ def _with_negatives(
     positive, items = np.concatenate(of), np.concatenate(item)
     order = np.argsort(positive, kind="stable")
     client, held = positives.user[positive], test[positive]
-    return FederatedData.build(
+    history = positives.history.pick(torch.from_numpy(positive[order]))
+    return build_with_histories(
+        {"user": client[order], "item": items[order], "history": history},
         name="taobao",
         client=positives.users[client[order]],
-        ids={
-            "user": client[order],
-            "item": items[order],
-            "history": positives.history.pick(torch.from_numpy(positive[order])),
-        },
         label=order < count,
         test=held[order],
         tables={"user": len(positives.users), "item": positives.rows},
-        fields={"user": "user", "item": "item", "history": "item"},
-        target=("item", None),
         vocabulary={"user": positives.users, "item": positives.items},
         notes=(*notes, _dispersions(positives, client, items, held)),
     )
@@ -200,10 +195,7 @@ def _dispersions(
 
     def with_histories(user: np.ndarray, item: np.ndarray, of: np.ndarray) -> float:
         history = positives.history.pick(torch.from_numpy(np.flatnonzero(of)))
-        owner = np.repeat(positives.user[of], history.sizes.numpy())
-        return dispersion(
-            np.concatenate([user, owner]), np.concatenate([item, history.values.numpy()])
-        )
+        return dispersion_with(user, item, positives.user[of], history)
 
     train, every = ~positives.test, np.ones(len(positives.test), dtype=bool)
     return (

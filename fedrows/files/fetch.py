@@ -9,17 +9,16 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from fedrows.errors import DataError
 from fedrows.files.cache import cache_folder
+from fedrows.files.whole import placing
 
 PIECE = 1 << 16  # bytes read at a time
 TIMEOUT = 30.0  # seconds without a byte
@@ -86,26 +85,15 @@ def fetch(
     target = path(source)
     if not force and target.is_file():
         return Fetched(target, _oddity(source, target))
-    part: Path | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            prefix=f".{source.file}.", suffix=".part", dir=target.parent
-        )
-        part = Path(name)
-        with os.fdopen(handle, "wb") as out:
+        with placing(target) as part, part.open("wb") as out:
             _download(source, target, out, progress, timeout)
-        part.chmod(0o644)  # mkstemp's own mode keeps everybody else out
-        os.replace(part, target)
     except OSError as error:  # the disk: what the network does wrong is a DataError by now
         raise DataError(
             f"{target} could not be written ({_reason(error)}): make room there, "
             "or choose another folder with FEDROWS_DATA, and fetch again."
         ) from error
-    finally:
-        if part is not None:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
     return Fetched(target)
 
 

@@ -170,21 +170,11 @@ def _keep_mask(input: Tensor, axes: int, p: float) -> Tensor:
     return (random >= int(p * 2.0**64) - 2**63).to(input.dtype)
 
 
-def _dropout(axes: int | None = None) -> Callable[[Tensor, float, bool], Tensor]:
-    """Dropout of single numbers, or of everything at the same position in the first axes."""
+def _dropout(axes: int | None = None, alpha: float | None = None) -> Callable[..., Tensor]:
+    """Dropout of single numbers, or of everything at the same position in the first axes.
 
-    def replacement(input: Tensor, p: float, train: bool) -> Tensor:
-        if not train or p == 0:
-            return NotImplemented
-        mask = _keep_mask(input, axes or input.dim(), p)
-        return input * (mask if p == 1 else mask / (1 - p))
-
-    return replacement
-
-
-def _alpha_dropout(axes: int | None = None) -> Callable[[Tensor, float, bool], Tensor]:
-    """Dropout that leaves mean and variance of what comes out of a SELU as they are."""
-    alpha = 1.7580993408473766
+    With `alpha` it leaves mean and variance of what comes out of a SELU as they are.
+    """
 
     def replacement(input: Tensor, p: float, train: bool) -> Tensor:
         if not train or p == 0:
@@ -192,6 +182,8 @@ def _alpha_dropout(axes: int | None = None) -> Callable[[Tensor, float, bool], T
         mask = _keep_mask(input, axes or input.dim(), p)
         if p == 1:
             return input * mask
+        if alpha is None:
+            return input * (mask / (1 - p))
         spread = 1 / sqrt((alpha * alpha * p + 1) * (1 - p))
         return (input * mask + (mask - 1 + p) * alpha) * spread
 
@@ -221,6 +213,7 @@ def _random(make: Callable[[Tensor], Tensor], like: bool) -> Callable[..., Tenso
 
 
 _FASTER = (F.embedding, F.linear)  # which would do, if slower
+_SELU = 1.7580993408473766  # scale · α of a SELU
 
 _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.embedding: embedding,
@@ -231,10 +224,10 @@ _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.dropout_: _inplace(_dropout()),
     torch.feature_dropout: _dropout(axes=2),
     torch.feature_dropout_: _inplace(_dropout(axes=2)),
-    torch.alpha_dropout: _alpha_dropout(),
-    torch.alpha_dropout_: _inplace(_alpha_dropout()),
-    torch.feature_alpha_dropout: _alpha_dropout(axes=2),
-    torch.feature_alpha_dropout_: _inplace(_alpha_dropout(axes=2)),
+    torch.alpha_dropout: _dropout(alpha=_SELU),
+    torch.alpha_dropout_: _inplace(_dropout(alpha=_SELU)),
+    torch.feature_alpha_dropout: _dropout(axes=2, alpha=_SELU),
+    torch.feature_alpha_dropout_: _inplace(_dropout(axes=2, alpha=_SELU)),
     torch.rand: _random(uniform, like=False),
     torch.randn: _random(normal, like=False),
     torch.rand_like: _random(uniform, like=True),

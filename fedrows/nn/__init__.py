@@ -1,15 +1,13 @@
 """Layers that can be lifted over a cohort, where PyTorch's own cannot, and some it does not have.
 
 LSTM, GRU          as torch.nn's, with their arguments and state dicts
-EmbeddingBag       as torch.nn's, for bags (B, L)
 BatchNorm          as torch.nn.BatchNorm1d, but a client normalises by its own batch only
 Dice               DIN's activation
 AttentionPooling   the mean of a list, weighted by a softmax of scores
 """
 
 from fedrows.nn.attention import AttentionPooling
-from fedrows.nn.embedding_bag import EmbeddingBag
 from fedrows.nn.norm import BatchNorm, Dice
 from fedrows.nn.recurrent import GRU, LSTM
 
-__all__ = ["LSTM", "GRU", "EmbeddingBag", "BatchNorm", "Dice", "AttentionPooling"]
+__all__ = ["LSTM", "GRU", "BatchNorm", "Dice", "AttentionPooling"]
