@@ -31,7 +31,7 @@ def only(monkeypatch):
     """Switches all ways but one off, or all of them."""
 
     def switch(name: str | None) -> None:
-        for each, way in lstm_layer.WAYS.items():
+        for each, way in lstm_layer.IMPLEMENTATIONS.items():
             monkeypatch.setattr(way, "enabled", each == name)
 
     return switch
@@ -55,7 +55,7 @@ def fresh(monkeypatch, tmp_path):
 def needs(name: str, kind: torch.dtype) -> None:
     if name == "compiled" and lstm_compiled.missing():
         pytest.skip(f"needs a C++ compiler: {lstm_compiled.missing()}")
-    if not lstm_layer.WAYS[name].usable(torch.ones(1, 1, dtype=kind)):
+    if not lstm_layer.IMPLEMENTATIONS[name].usable(torch.ones(1, 1, dtype=kind)):
         pytest.skip("needs a PyTorch with oneDNN")
 
 
@@ -72,9 +72,9 @@ def test_every_way_gives_what_the_stacked_layer_gives(name, kind, form, clients,
     x = x.transpose(1, 2) if module.batch_first else x
     calls = []
     for direction in ("forward", "backward"):
-        real = getattr(lstm_layer.WAYS[name], direction)
+        real = getattr(lstm_layer.IMPLEMENTATIONS[name], direction)
         counted = lambda *own, real=real: (calls.append(real), real(*own))[1]  # noqa: E731
-        monkeypatch.setattr(lstm_layer.WAYS[name], direction, counted)
+        monkeypatch.setattr(lstm_layer.IMPLEMENTATIONS[name], direction, counted)
     found = []
     for chosen in (name, None):
         only(chosen)
@@ -114,7 +114,7 @@ def test_the_compiled_layer_equals_torchs_in_any_shape(steps, batch, inputs, uni
         found.append(
             [output, *torch.autograd.grad((output * weights).sum(), [x, *module.parameters()])]
         )
-    assert lstm_layer.way(x) == "compiled"
+    assert lstm_layer.implementation(x) == "compiled"
     for a, b in zip(*found, strict=True):
         near = max(1, size) * (1e-12 * float(b.detach().abs().max()) + 1e-14)  # 1 − σ near 0
         torch.testing.assert_close(a, b, rtol=0, atol=near)
@@ -149,17 +149,17 @@ def test_gates_are_right_far_out_and_near_nothing(kind):
 def test_which_way_is_for_what(only, monkeypatch):
     few, many = torch.ones(2, lstm_compiled.MOST, 3), torch.ones(2, lstm_compiled.MOST + 1, 3)
     monkeypatch.setattr(lstm_compiled, "missing", lambda: None)
-    assert lstm_layer.way(few) == lstm_layer.way(few.double()) == "compiled"
-    assert lstm_layer.way(few.half()) is None
-    assert lstm_layer.way(few[:0]) is None
-    assert lstm_layer.way(many.double()) is None
+    assert lstm_layer.implementation(few) == lstm_layer.implementation(few.double()) == "compiled"
+    assert lstm_layer.implementation(few.half()) is None
+    assert lstm_layer.implementation(few[:0]) is None
+    assert lstm_layer.implementation(many.double()) is None
     monkeypatch.setattr(lstm_onednn, "_works", lambda: True)
-    assert lstm_layer.way(many) == "onednn"
+    assert lstm_layer.implementation(many) == "onednn"
     only("onednn")
-    assert lstm_layer.way(few) == "onednn"
-    assert lstm_layer.way(few.double()) is None
+    assert lstm_layer.implementation(few) == "onednn"
+    assert lstm_layer.implementation(few.double()) is None
     only(None)
-    assert lstm_layer.way(few) is None
+    assert lstm_layer.implementation(few) is None
 
 
 def test_a_pytorch_without_onednn_is_noticed(monkeypatch):
@@ -250,7 +250,7 @@ def test_without_the_kernel_layers_run_the_other_way_and_it_is_said_once(kind, f
     assert len([note for note in notes if note.startswith("LSTM layers run slower")]) == 1
     (note,) = lstm_layer.notes()
     assert re.search(said, note)
-    assert lstm_layer.way(torch.ones(2, 2)) != "compiled"
+    assert lstm_layer.implementation(torch.ones(2, 2)) != "compiled"
 
 
 def test_a_broken_compiler_leaves_no_half_written_library(fresh, monkeypatch, tmp_path):

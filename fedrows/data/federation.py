@@ -34,7 +34,7 @@ from fedrows.data.column_checks import (
 from fedrows.data.examples import Examples, check_local, index_of, sort_by_client, untrained_note
 from fedrows.data.layout import layout
 from fedrows.data.splits import Split
-from fedrows.data.vocabulary import Rows
+from fedrows.data.vocabulary import TableRows
 from fedrows.errors import DataError
 from fedrows.rows.heat import Heat, heat_of
 from fedrows.rows.index import Index
@@ -221,7 +221,7 @@ class FederatedData:
         client: str,
         label: str,
         features: Sequence[str] | Mapping[str, str],
-        tables: Mapping[str, Rows] | None = None,
+        tables: Mapping[str, TableRows] | None = None,
         numbers: Sequence[str] = (),
         weight: str | None = None,
         max_length: int | Mapping[str, int] | None = None,

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedrows.data.column_checks import LABELS
 from fedrows.data.splits import Split, as_split
-from fedrows.data.vocabulary import EVERY, Hashed, Rows, Vocabulary
+from fedrows.data.vocabulary import EVERY, Hashed, TableRows, Vocabulary
 from fedrows.errors import DataError
 
 
@@ -22,7 +22,7 @@ class Layout:
     client: str
     label: str
     fields: Mapping[str, str]  # column → table
-    tables: Mapping[str, Rows]
+    tables: Mapping[str, TableRows]
     numbers: tuple[str, ...]
     weight: str | None
     max_length: int | Mapping[str, int] | None
@@ -50,7 +50,7 @@ class Layout:
         """The features that read a table."""
         return [column for column, name in self.fields.items() if name == table]
 
-    def rows(self, table: str) -> Rows:
+    def rows(self, table: str) -> TableRows:
         """A table's given size, or how its values choose their rows."""
         return self.tables.get(table, EVERY)
 
@@ -73,7 +73,7 @@ def layout(
     client: str,
     label: str,
     features: Sequence[str] | Mapping[str, str],
-    tables: Mapping[str, Rows] | None = None,
+    tables: Mapping[str, TableRows] | None = None,
     numbers: Sequence[str] = (),
     weight: str | None = None,
     max_length: int | Mapping[str, int] | None = None,

@@ -52,7 +52,7 @@ class Hashed:
             raise DataError(f"A hashed table has {self.rows!r} rows: give a whole number above 1.")
 
 
-Rows = int | Vocabulary | Hashed  # of a table: its given size, or how values choose them
+TableRows = int | Vocabulary | Hashed  # of a table: its given size, or how values choose them
 EVERY = Vocabulary(oov=False)
 
 

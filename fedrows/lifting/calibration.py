@@ -1,4 +1,4 @@
-"""What layers measure over a fixed sample, so that evaluation does not depend on batches."""
+"""Layers measure moments over a fixed sample, so that evaluation does not depend on batches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ class CalibrationPass(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        self.layers = {n: x for n, x in module.named_modules() if hasattr(x, "begin_measuring")}
+        self.layers = {
+            name: layer
+            for name, layer in module.named_modules()
+            if isinstance(layer, step_context.MeasuresMoments)
+        }
 
     def buffers_of_layers(self) -> list[str]:
         """The names, in the module, of what the layers measure."""
         return [
             f"{path}.{name}" if path else name
             for path, layer in self.layers.items()
-            for name, _ in layer.named_buffers()
+            for name, _ in self.module.get_submodule(path).named_buffers()
         ]
 
     def forward(self, examples: Examples) -> None:

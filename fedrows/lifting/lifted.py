@@ -357,8 +357,7 @@ class Lifted(Model):
             return GivenRows(weight)
         part = self.module.get_submodule(name.removesuffix(".weight"))
         assert isinstance(part, nn.Embedding)
-        start: InitialRows = getattr(part, "start", None) or start_of(part, name)
-        return start
+        return start_of(part, name)
 
 
 def _apart(gradients: Sequence[Tensor]) -> list[Tensor]:

@@ -19,7 +19,7 @@ from fedrows.model import Loss
 _TORCH = str(Path(torch.__file__).parent)
 FALL_BACK = "or train one client after another with one_by_one=True"
 
-_RECURRENT = {
+_RECURRENT: dict[type[nn.Module], str] = {
     nn.LSTM: "LSTM",
     nn.LSTMCell: "LSTM",
     nn.GRU: "GRU",
@@ -79,10 +79,8 @@ def embeddings_of(
 def check_layers(module: nn.Module, one_by_one: bool) -> None:
     """Raises a ModelError for a layer of PyTorch that is known not to work, and says what does."""
     for path, part in module.named_modules():
-        own = getattr(
-            type(part), "forward", None
-        )  # a subclass with a forward of its own may well work
-        known = [kind for kind in _RECURRENT if own is getattr(kind, "forward", None)]
+        own = type(part).forward  # a subclass with a forward of its own may well work
+        known = [kind for kind in _RECURRENT if own is kind.forward]
         if known and not one_by_one:
             raise ModelError(
                 f"Submodule {path!r} is an nn.{type(part).__name__}, which cannot be lifted over a "

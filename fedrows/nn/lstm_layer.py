@@ -1,4 +1,4 @@
-"""An LSTM layer as one operation on a CPU, in the way that is fastest there: see `WAYS`.
+"""An LSTM layer as one operation on a CPU, by the fastest of its `IMPLEMENTATIONS`.
 
 A step of few examples is too small for a batched product to pay. What counts on a CPU is that one
 group's weights stay in the cache for all its steps, and that the time loop is a single operation:
@@ -17,29 +17,29 @@ from torch.autograd.function import once_differentiable
 
 from fedrows.nn import lstm_compiled, lstm_onednn
 
-WAYS = {"compiled": lstm_compiled, "onednn": lstm_onednn}  # the faster one first
+IMPLEMENTATIONS = {"compiled": lstm_compiled, "onednn": lstm_onednn}  # the faster one first
 
 _ops = torch.library.Library("fedrows", "DEF")  # so that a trace has one operation for a layer
 _ops.define(
-    "lstm(str way, Tensor x, Tensor of_x, Tensor of_h, Tensor bias, Tensor more,"
+    "lstm(str by, Tensor x, Tensor of_x, Tensor of_h, Tensor bias, Tensor more,"
     " Tensor h, Tensor c) -> (Tensor, Tensor, Tensor[])"
 )
-_ops.define("lstm_backward(str way, Tensor[] known, Tensor[] room) -> Tensor[]")
-_ops.impl("lstm", lambda way, *inputs: WAYS[way].forward(*inputs), "CPU")
-_ops.impl("lstm_backward", lambda way, known, room: WAYS[way].backward(known, room), "CPU")
+_ops.define("lstm_backward(str by, Tensor[] known, Tensor[] room) -> Tensor[]")
+_ops.impl("lstm", lambda by, *inputs: IMPLEMENTATIONS[by].forward(*inputs), "CPU")
+_ops.impl("lstm_backward", lambda by, known, room: IMPLEMENTATIONS[by].backward(known, room), "CPU")
 
-_asked = False  # whether any layer has wanted a way
+_asked = False  # whether any layer has asked for one
 
 
-def way(x: Tensor) -> str | None:
-    """The way for a layer over x (…, B, F), or None."""
+def implementation(x: Tensor) -> str | None:
+    """The name of the implementation for a layer over x (…, B, F), or None."""
     global _asked
     _asked = _asked or x.device.type == "cpu"
-    return next((name for name, each in WAYS.items() if each.usable(x)), None)
+    return next((name for name, each in IMPLEMENTATIONS.items() if each.usable(x)), None)
 
 
 def notes() -> list[str]:
-    """What to say where layers have run in a slower way than they could have."""
+    """Notes on why layers have run slower than they could have."""
     why = lstm_compiled.missing() if _asked and lstm_compiled.enabled else None
     return [] if why is None else [f"LSTM layers run slower than they could: {why.rstrip('.')}."]
 
@@ -51,13 +51,13 @@ class LSTMLayer(Function):
     """
 
     @staticmethod
-    def forward(way: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-        hidden, cells, room = torch.ops.fedrows.lstm(way, *inputs)
+    def forward(by: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        hidden, cells, room = torch.ops.fedrows.lstm(by, *inputs)
         return hidden, cells, *room
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.way, *tensors = inputs
+        ctx.by, *tensors = inputs
         ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *output)
@@ -70,14 +70,14 @@ class LSTMLayer(Function):
             torch.zeros_like(like) if grad is None else grad
             for grad, like in zip(grads, known[7:], strict=False)
         )
-        return None, *torch.ops.fedrows.lstm_backward(ctx.way, [*known, *above], list(room))
+        return None, *torch.ops.fedrows.lstm_backward(ctx.by, [*known, *above], list(room))
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], way: str, *inputs: Tensor) -> Any:
+    def vmap(info: Any, in_dims: tuple[int | None, ...], by: str, *inputs: Tensor) -> Any:
         clients, stacked = info.batch_size, []
         for x, dim in zip(inputs, in_dims[1:], strict=True):
             whole = x.expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
             stacked.append(whole.flatten(0, 1))
-        hidden, cells, *room = LSTMLayer.apply(way, *stacked)
+        hidden, cells, *room = LSTMLayer.apply(by, *stacked)
         results = (x.unflatten(0, (clients, -1)) for x in (hidden, cells))
         return (*results, *room), (0, 0, *[None] * len(room))

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrows.errors import ModelError
-from fedrows.nn.lstm_layer import LSTMLayer, way
+from fedrows.nn.lstm_layer import LSTMLayer, implementation
 from fedrows.nn.recurrent_scans import GRUScan, LSTMScan
 
 State = tuple[Tensor, ...]  # of one layer and direction: (B, H) each
@@ -138,7 +138,7 @@ class LSTM(_Recurrent):
         biases = self._biases(end)
         weight = getattr(self, f"weight_hh_{end}")
         h, c = state
-        if fastest := way(x):
+        if fastest := implementation(x):
             of_x, nothing = getattr(self, f"weight_ih_{end}"), weight.new_zeros(len(weight))
             both = (nothing, nothing) if biases is None else biases
             own = (x, of_x, weight, *both, h, c)

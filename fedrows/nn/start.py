@@ -15,6 +15,8 @@ from fedrows.nn.recurrent import GRU, LSTM
 from fedrows.seeds import START, bits, key, normal, uniform
 from fedrows.tables.initial_rows import InitialRows, NormalRows
 
+_START = "fedrows_start"  # an attribute, so that it is copied and pickled with its embedding
+
 
 def start_(module: nn.Module, seed: int, spread: float = 1.0) -> None:
     """Draws the numbers of all layers anew, from the distributions that PyTorch uses.
@@ -28,7 +30,7 @@ def start_(module: nn.Module, seed: int, spread: float = 1.0) -> None:
     for path, part in module.named_modules():
         name = f"{path}." if path else ""
         if isinstance(part, nn.Embedding) and part.weight.is_meta:
-            part.__dict__["start"] = start_of(part, f"{name}weight", seed, spread)
+            part.__dict__[_START] = _drawn(part, f"{name}weight", seed, spread)
         elif isinstance(part, nn.Embedding | nn.EmbeddingBag):
             _fill_(part.weight, normal(_bits(seed, f"{name}weight", part.weight)) * spread)
             if part.padding_idx is not None:
@@ -42,8 +44,13 @@ def start_(module: nn.Module, seed: int, spread: float = 1.0) -> None:
                 _fill_even_(x, bound, seed, name + own)
 
 
-def start_of(part: nn.Embedding, name: str, seed: int = 0, spread: float = 1.0) -> InitialRows:
-    """The start values of an embedding without numbers, row by row."""
+def start_of(part: nn.Embedding, name: str) -> InitialRows:
+    """The start values of an embedding without numbers: as `start_` has said, or from N(0, 1)."""
+    chosen: InitialRows | None = part.__dict__.get(_START)
+    return _drawn(part, name, seed=0, spread=1.0) if chosen is None else chosen
+
+
+def _drawn(part: nn.Embedding, name: str, seed: int, spread: float) -> InitialRows:
     return NormalRows(seed, name, part.embedding_dim, spread, part.padding_idx, part.weight.dtype)
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -24,6 +25,17 @@ class Step:
     key: Tensor | None = None  # (), int64
     calls: int = 0  # of layers that drew randomness so far: each has a stream of its own
     measuring: bool = False
+
+
+@runtime_checkable
+class MeasuresMoments(Protocol):
+    """A layer that records, in a measuring pass, the moments that it evaluates with."""
+
+    def begin_measuring(self) -> None:
+        """Forgets what was measured before."""
+
+    def end_measuring(self) -> None:
+        """Stores what was measured in the layer's buffers."""
 
 
 _here = threading.local()  # chunks of a cohort may be computed side by side
