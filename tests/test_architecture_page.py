@@ -6,13 +6,21 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import make_architecture
 import pytest
-from private_runs import run, synthetic
+from deployed import CONFIG, examples, shards_of, task_of
+from private_runs import COHORT, run, synthetic
+
+from fedrows.flower import apps
+from fedrows.flower.deployment import Deployment, Journal
+from fedrows.flower.node.state import NodeState
+from fedrows.flower.wire.contract import DeployedTask, make_contract
+from fedrows.runs.driver import InMemory, drive
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "architecture.md"
@@ -119,11 +127,67 @@ def test_every_step_names_a_function_of_a_file(title: str) -> None:
 
 
 def test_a_simulated_round_goes_as_it_is_written() -> None:
-    simulation = run(synthetic())
-    rounds = iter(simulation)
-    next(rounds)  # the first one also chooses chunks
-    events = called(lambda: next(rounds))
+    simulation = run(synthetic(), rounds=1, chunk=COHORT)
+    events = called(lambda: drive(simulation, InMemory()))
     assert first_missing(steps(walks()["A simulated round"]), iter(events)) is None
+
+
+class Grid:
+    """Flower's part: it knows the nodes, carries messages to them and answers back."""
+
+    def __init__(self, task: DeployedTask, config: dict[str, Any], folder: Path) -> None:
+        self.task, self.config, self.folder = task, config, folder
+        self.names = ["n0", "n1", "n2"]
+        self.replies: list[Any] = []
+
+    def get_node_ids(self) -> range:
+        return range(len(self.names))
+
+    def push_messages(self, messages: list[Any]) -> list[str]:
+        return [self._answered(message) for message in messages]
+
+    def pull_messages(self, ids: list[str]) -> list[Any]:
+        return [self.replies[int(id_)] for id_ in ids]
+
+    def _answered(self, message: Any) -> str:
+        name = self.names[message.node]
+        node = {"name": name, "peers": str(self.folder / "peers.json")}
+        state = NodeState(self.folder / name)
+        answer = apps.node_of(self.task, self.config, node, state).answer(apps._content(message))
+        id_ = str(len(self.replies))
+        about = SimpleNamespace(reply_to_message_id=id_)
+        content = {apps.RECORD: {apps.FIELD: answer}}
+        reply = SimpleNamespace(metadata=about, has_error=lambda: False, content=content)
+        self.replies.append(reply)
+        return id_
+
+
+def deployed(folder: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Callable[[], Any]:
+    """A deployed run of one round whose nodes are in this process."""
+
+    def message(content: Any, dst_node_id: int, **_: Any) -> Any:
+        return SimpleNamespace(content=content, node=dst_node_id)
+
+    monkeypatch.setattr(apps, "Message", message)  # Flower's own wants a run of Flower's
+    data, config = examples(), {**CONFIG, "rounds": 1, **more}
+    shards = shards_of(data)
+    task = replace(task_of(data), shard=lambda config: shards[config["name"]])
+    grid: Any = Grid(task, config, folder)
+
+    def work() -> None:
+        transport = apps.GridTransport(grid)
+        deployment = Deployment(make_contract(task, config), transport, config, lambda text: None)
+        with Journal.opened(folder / "out", deployment) as journal:
+            drive(deployment, journal)
+
+    return work
+
+
+def test_a_deployed_round_goes_as_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = called(deployed(tmp_path, monkeypatch))
+    assert first_missing(steps(walks()["A deployed round"]), iter(events)) is None
 
 
 def test_the_tracer_sees_order() -> None:
