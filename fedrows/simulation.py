@@ -40,7 +40,7 @@ from fedrows.tables import whole
 from fedrows.watch.observer import Facts
 
 if TYPE_CHECKING:
-    from fedrows.private.fleet import PrivateFleet
+    from fedrows.privacy.simulated import PrivateSimulatedFleet
     from fedrows.simulator.ranks import RankedFleet
 
 
@@ -74,8 +74,8 @@ class Simulation:
             )
         self._running = plan  # what the rounds see; the same as the plan unless pooled
         inner = SimulatedFleet(model, algorithm, data, plan)
-        self.fleet: SimulatedFleet | PrivateFleet | RankedFleet = inner
-        self.private: PrivateFleet | None = None
+        self.fleet: SimulatedFleet | PrivateSimulatedFleet | RankedFleet = inner
+        self.private: PrivateSimulatedFleet | None = None
         self.ranked: RankedFleet | None = None
         private = privacy is not None and privacy.private
         if group.several():
@@ -200,11 +200,11 @@ class Simulation:
         self.seconds = seconds
 
 
-def _behind(fleet: SimulatedFleet, privacy: Privacy) -> PrivateFleet:
+def _behind(fleet: SimulatedFleet, privacy: Privacy) -> PrivateSimulatedFleet:
     """The fleet behind a mode of privacy, whose protocols need more packages than a clear run."""
-    from fedrows.private.fleet import PrivateFleet
+    from fedrows.privacy.simulated import PrivateSimulatedFleet
 
-    return PrivateFleet(fleet, privacy)
+    return PrivateSimulatedFleet(fleet, privacy)
 
 
 def _split(fleet: SimulatedFleet, private: bool) -> RankedFleet:

@@ -9,13 +9,13 @@ from typing import Any
 
 from fedrows.data.federation import FederatedData
 from fedrows.flower.node.node import ClientNode
+from fedrows.flower.node.private_node import PrivateNode
 from fedrows.flower.node.state import NodeState
-from fedrows.flower.private import PrivateFleet
-from fedrows.flower.private_node import PrivateNode
 from fedrows.flower.server.fleet import FlowerFleet
+from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.server.registry import EnrolmentLimits, Registry
-from fedrows.flower.signing import own_key, write_peers
 from fedrows.flower.wire.contract import DeployedTask, make_contract
+from fedrows.flower.wire.signing import own_key, write_peers
 
 
 class Loopback:
@@ -68,7 +68,7 @@ def federation(
     if not agreed.secret:
         return FlowerFleet(*parts), loopback
     write_peers(folder / "peers.json", {name: own_key(folder / name).public for name in shards})
-    return PrivateFleet(*parts, peers=folder / "peers.json"), loopback
+    return PrivateFlowerFleet(*parts, peers=folder / "peers.json"), loopback
 
 
 def fresh(

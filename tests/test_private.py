@@ -24,7 +24,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
 from fedrows.privacy.options import Privacy, from_config
 from fedrows.privacy.ring import RangeError
-from fedrows.private.fleet import PrivateFleet
+from fedrows.privacy.simulated import PrivateSimulatedFleet
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +48,8 @@ def test_a_secure_run_is_the_clear_run(data, algorithm, secure_sum):
     private = finish(run(data, privacy, algorithm))
     error = 1e-4 if algorithm == "fedadam" else ROUNDS * 1e-6  # Adam divides by small numbers
     assert 0 < furthest(clear, private) < error
-    assert private.private.told.opened_share == 1
-    assert len(private.private._held) == 0
+    assert private.private.report.opened_share == 1
+    assert len(private.private.held) == 0
 
 
 @pytest.mark.parametrize("how", ["direct", "bloom"])
@@ -78,7 +78,7 @@ def test_heat_by_secure_sum_is_exact_and_noisy_heat_is_not(data):
 
 def test_what_the_fleet_lets_through(data):
     simulation = run(data, Privacy.of("heat"), "scaffold")
-    assert isinstance(simulation.fleet, PrivateFleet)
+    assert isinstance(simulation.fleet, PrivateSimulatedFleet)
     assert simulation.fleet.kept is not None
     finish(simulation)
     assert furthest(simulation, finish(run(data, algorithm="scaffold"))) == 0
@@ -150,7 +150,7 @@ def test_without_its_openers_a_round_holds_every_row_back(data):
     finish(simulation)
     assert torch.equal(simulation.progress.params.tables["weight"], start)
     assert float(simulation.progress.params.dense["bias"]) != 0
-    assert len(simulation.private._held) == 0  # nobody heard the end, so nobody sends it twice
+    assert len(simulation.private.held) == 0  # nobody heard the end, so nobody sends it twice
 
 
 def test_a_client_whose_dense_numbers_do_not_fit_is_left_out(data, monkeypatch):

@@ -15,7 +15,7 @@ from deployed import CONFIG, difference, examples, run, shards_of, simulated, ta
 from loopback import federation
 
 from fedrows.errors import PlanError
-from fedrows.flower.private import PrivateFleet
+from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import unpack
 from fedrows.rows.heat import heat_of
@@ -93,7 +93,7 @@ def test_a_node_that_falls_silent_in_any_phase_is_a_drop_out(
     data = examples()
     config = PRIVATE | {"rounds": 2, "min-answers": 1, "openers": 2, "clients-per-round": 12}
     fleet, post = federation(task_of(data), config, shards_of(data, 4), tmp_path)
-    assert isinstance(fleet, PrivateFleet)
+    assert isinstance(fleet, PrivateFlowerFleet)
     uses: dict[str, str] = {}
     silent = {"left": 1}
 
@@ -124,11 +124,11 @@ def test_randomized_answers_hide_rows_and_are_remembered(tmp_path: Path) -> None
     config = PRIVATE | {"index-epsilon": 2.0, "index-epsilon-for-ever": 6.0, "rounds": 3}
     fleet, _ = federation(task_of(data), config, shards_of(data, 4), tmp_path)
     run(fleet, data)
-    assert isinstance(fleet, PrivateFleet)
+    assert isinstance(fleet, PrivateFlowerFleet)
     spent = fleet.accounts.ledger.spent("server/value")
     assert 2.0 < spent <= 6.0  # between one round's and that of all there will ever be
     again = federation(task_of(data), config, shards_of(data, 4), tmp_path / "again")[0]
-    assert isinstance(again, PrivateFleet)
+    assert isinstance(again, PrivateFlowerFleet)
     again.restore_({}, fleet.state(), 3)
     assert again.accounts.line() == fleet.accounts.line()
     kept = list(tmp_path.glob("n*/answers/*/*.npz"))

@@ -15,8 +15,8 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.narrow import narrow, part_of
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
+from fedrows.privacy.held_back import HeldBack
 from fedrows.privacy.options import Privacy
-from fedrows.private.held import HeldBack
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels, take
 from fedrows.simulation import Simulation
@@ -58,13 +58,13 @@ def test_rows_of_few_holders_are_held_back_and_arrive_later(secure_sum):
     weight = simulation.progress.params.tables["weight"]
     assert weight[0] > 0
     assert weight[1] == 0
-    ids, held = fleet._held.of(0, "weight")
+    ids, held = fleet.held.of(0, "weight")
     assert ids.tolist() == [1]
     assert held[0, 0] > 0
     assert fleet.line()["held_back_rows"] == 1
     assert held[0, 0] == pytest.approx(_alone(data, simulation.plan), rel=1e-12)
     next(steps)
-    assert len(fleet._held) == 0
+    assert len(fleet.held) == 0
     assert simulation.progress.params.tables["weight"][1] > held[0, 0] / 3
 
 
@@ -83,12 +83,12 @@ def test_what_is_above_the_range_is_sent_later(data):
     sums = {"secure_sum": "arithmetic", **OPEN}
     roomy = finish(run(data, Privacy.of("index", **sums), "fedavg", **plan))
     tight = finish(run(data, Privacy.of("index", update_range=0.05, **sums), "fedavg", **plan))
-    assert len(roomy.private._held) == 0
-    assert len(tight.private._held) > 0
+    assert len(roomy.private.held) == 0
+    assert len(tight.private.held) > 0
     wanted, moved = (one.progress.params.tables["weight"] for one in (roomy, tight))
     late = torch.zeros_like(moved)
     for client in range(data.clients):
-        ids, rows = tight.private._held.of(client, "weight")
+        ids, rows = tight.private.held.of(client, "weight")
         late[ids] += torch.from_numpy(rows)
     assert moved.abs().max() < 0.05001
     torch.testing.assert_close(moved + late / data.clients, wanted, rtol=0, atol=1e-5)
@@ -99,10 +99,12 @@ def test_held_back_rows_add_up_to_what_was_never_opened():
     held.put_("a", np.array([4, 4]), np.array([7, 3]), np.array([[7.0, 7], [3, 3]]))
     index = {"a": Index(torch.tensor([3, 5]), torch.tensor([0, 1, 2]))}
     update = Submodels(index, {"a": torch.ones(2, 2, dtype=torch.float64)}, {})
-    found = held.joined(update, [4, 9], {"a": np.array([3, 5])})  # 7 is not in the union
+    found = held.joined(
+        update, np.arange(2), np.array([4, 9]), {"a": np.array([3, 5])}
+    )  # 7 is not in the union
     assert found.index["a"].ids.tolist() == [3, 5]
     assert found.rows["a"].tolist() == [[4, 4], [1, 1]]
-    found = held.joined(update, [4, 9], {"a": np.array([3, 5, 7])})
+    found = held.joined(update, np.arange(2), np.array([4, 9]), {"a": np.array([3, 5, 7])})
     assert found.index["a"].ids.tolist() == [3, 7, 5]
     assert found.index["a"].splits.tolist() == [0, 2, 3]
     again = HeldBack({"a": 2})
@@ -218,7 +220,7 @@ def test_a_client_without_any_example_left_weighs_nothing(data, monkeypatch):
     start = simulation.progress.params.tables["weight"].clone()
     finish(simulation)
     assert torch.equal(simulation.progress.params.tables["weight"], start)
-    assert simulation.private.told.left_out_share == 1
+    assert simulation.private.report.left_out_share == 1
 
 
 def test_hidden_rows_in_a_model_with_lists_and_local_rows(two_tables):
@@ -232,4 +234,4 @@ def test_hidden_rows_in_a_model_with_lists_and_local_rows(two_tables):
     assert all(bool(torch.isfinite(x).all()) for x in tables.values())
     assert all(not torch.equal(tables[name], start[name]) for name in tables)
     assert torch.equal(tables["word"][0], start["word"][0])  # padding is nobody's
-    assert 0 < simulation.private.told.left_out_share < 1
+    assert 0 < simulation.private.report.left_out_share < 1

@@ -113,7 +113,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(data, privacy, tmp_path):
     finish(second)
     assert furthest(whole, second) == 0
     assert second.private.line() == whole.private.line()
-    assert len(second.private._held) == len(whole.private._held)
+    assert len(second.private.held) == len(whole.private.held)
     other = run(data)
     with pytest.raises(RunFolderError, match="its privacy is another"):
         checkpoint.restore_(other, place)

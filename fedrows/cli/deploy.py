@@ -158,7 +158,7 @@ def _node(words: Sequence[str]) -> int:
     from fedrows.flower.launch.processes import ProcessGroup, environment
     from fedrows.flower.launch.supernode import POLL
     from fedrows.flower.launch.warm_executor import APPS, READY
-    from fedrows.flower.signing import read_peers
+    from fedrows.flower.wire.signing import read_peers
 
     superlink = _needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
     shard = Path(_needed(typed, "shard", "Name this node's data with --shard")).absolute()
@@ -217,7 +217,7 @@ def _peer(words: Sequence[str]) -> int:
     parser.add_argument("--name", metavar="NAME", help="The node's name (that of its folder).")
     if (typed := _parsed(parser, words)) is None:
         return 0
-    from fedrows.flower.signing import own_key
+    from fedrows.flower.wire.signing import own_key
 
     folder = Path(_needed(typed, "state", "Name the node's state folder with --state"))
     state = _writable(folder, "--state")

@@ -108,12 +108,12 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
     if privacy.central is not None:
         more |= {"central": privacy.central, "heat_noise": privacy.dp_heat_noise}
     if privacy.secret_sums:
-        from fedrows.privacy.keys import NodeKey
-        from fedrows.private.asking import Asking
+        from fedrows.privacy.row_space import RowSpace
+        from fedrows.privacy.server_side import plan_bytes, union_plan
 
-        nobody: dict[int, NodeKey] = {}
-        how = Asking(data, privacy, nobody, bytes).plan(plan.clients_per_round, "explained")
-        more["union_bytes"] = float(how.length * np.dtype(how.word).itemsize)
+        space = RowSpace({name: its.rows for name, its in shared.items()})
+        how = union_plan(privacy, space, plan.clients_per_round, int(sizes.max()), "explained")
+        more["union_bytes"] = float(plan_bytes(how))
     return ExplainedRun(
         privacy=privacy.privacy,
         clients=data.clients,

@@ -35,6 +35,11 @@ class LocalData:
     numbers: Mapping[str, Tensor] = field(default_factory=dict)  # field → (n,) or (n, D)
     weight: Tensor | None = None  # (n,)
 
+    def slice(self, start: int, stop: int) -> LocalData:
+        """The examples of the clients start … stop−1, left where they lie."""
+        clients, starts, sizes = (x[start:stop] for x in (self.clients, self.starts, self.sizes))
+        return replace(self, clients=clients, starts=starts, sizes=sizes)
+
 
 @dataclass(frozen=True, eq=False)
 class Batch:

@@ -144,7 +144,7 @@ def _complete(column: Column) -> Tensor:
     if isinstance(column, Ragged):
         of = torch.repeat_interleave(column.sizes)
         return torch.bincount(of[column.values == _MISSING], minlength=len(column)) == 0
-    return (column != _MISSING).reshape(len(column), -1).all(1)
+    return (column != _MISSING).unsqueeze(-1).flatten(1).all(1)
 
 
 def _picked(column: Column, kept: Tensor, device: torch.device) -> Column:

@@ -17,6 +17,16 @@ def write_whole(path: Path, data: bytes) -> None:
         write_through(part, data)
 
 
+def write_private(path: Path, data: bytes) -> None:
+    """Puts a file that only the user may read in its place in one step, on the disk at once."""
+    with placing(path) as part:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+
 def write_through(path: Path, data: bytes) -> None:
     """Writes a file, on the disk when it returns."""
     with path.open("wb") as file:

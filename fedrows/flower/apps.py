@@ -26,8 +26,8 @@ from fedrows.errors import FedrowsError, PlanError
 from fedrows.flower.deployment import Deployment, Journal, carry_out
 from fedrows.flower.launch.flwr_patches import pull_objects_sooner
 from fedrows.flower.node.node import ClientNode
+from fedrows.flower.node.private_node import PrivateNode
 from fedrows.flower.node.state import NodeState
-from fedrows.flower.private_node import PrivateNode
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.options import options
 

@@ -24,8 +24,8 @@ from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.flower.deployment import ROUNDS
 from fedrows.flower.launch.control import FINISHED, as_toml
 from fedrows.flower.launch.federation import LocalFederation, NodeSpec
-from fedrows.flower.signing import own_key, write_peers
 from fedrows.flower.wire.contract import DeployedTask
+from fedrows.flower.wire.signing import own_key, write_peers
 from fedrows.model import Model
 from fedrows.report.exchange import read_rounds
 from fedrows.runs.folder import CHECKPOINT, REPORT

@@ -27,9 +27,9 @@ from torch import Tensor
 from fedrows import report
 from fedrows.errors import FedrowsError, PlanError, RunFolderError
 from fedrows.files.whole import as_json, write_whole
-from fedrows.flower.private import PrivateFleet
 from fedrows.flower.server.exchange import Exchange
 from fedrows.flower.server.fleet import FlowerFleet
+from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.server.registry import EnrolmentLimits, Registry
 from fedrows.flower.wire.contract import Contract, digest
 from fedrows.flower.wire.transport import Transport
@@ -70,7 +70,7 @@ class Deployment:
         self.fingerprint = contract.fingerprint(self.model, data)
         parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", tell)
         self.fleet = _private(parts, config) if contract.secret else FlowerFleet(*parts)
-        self.private = self.fleet if isinstance(self.fleet, PrivateFleet) else None
+        self.private = self.fleet if isinstance(self.fleet, PrivateFlowerFleet) else None
         self.stopped = ""  # why the run ended before its last round, if it did
         self.progress = begin(self.model, self.algorithm, self.plan, frozenset(data.local))
         self.seconds = 0.0
@@ -174,7 +174,7 @@ class Journal:
     @classmethod
     def opened(cls, path: Path, deployment: Deployment) -> Journal:
         """A new run's folder, or that of one that goes on."""
-        if isinstance(deployment.fleet, PrivateFleet):
+        if isinstance(deployment.fleet, PrivateFlowerFleet):
             deployment.fleet.keep_in(path / HEAT)
         there = (path / CONFIG).exists()
         folder = RunFolder.open(path, "run") if there else _created(path, deployment)
@@ -269,14 +269,14 @@ def _created(path: Path, deployment: Deployment) -> RunFolder:
     return RunFolder.create(path, "run", config)
 
 
-def _private(parts: Any, config: Mapping[str, Any]) -> PrivateFleet:
+def _private(parts: Any, config: Mapping[str, Any]) -> PrivateFlowerFleet:
     """The fleet of a private run, which must know the nodes' keys beforehand."""
     if not config.get("peers"):
         raise PlanError(
             "A private run needs the nodes' public keys: name the file of them as `peers` in the "
             "run's configuration."
         )
-    return PrivateFleet(*parts, peers=Path(str(config["peers"])))
+    return PrivateFlowerFleet(*parts, peers=Path(str(config["peers"])))
 
 
 def _registry_version(path: Path) -> int:

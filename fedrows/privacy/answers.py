@@ -23,12 +23,11 @@ import zipfile
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from fedrows.errors import PlanError, RunFolderError
-from fedrows.files.whole import placing
+from fedrows.files.whole import write_private
 from fedrows.privacy.noise import Source
 from fedrows.privacy.response import Response, check_epsilon
 from fedrows.privacy.values import Values
@@ -138,15 +137,9 @@ class Answers:
 
     def save(self, path: Path) -> None:
         """Writes the answers into a file of their own that only the user may read."""
-        with placing(path) as part, os.fdopen(_private(part), "wb") as file:
-            self.write(file)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def write(self, file: BinaryIO) -> None:
-        """Writes the answers into an open file."""
-        stage = np.array([self.permanent.keep, self.permanent.lie])
+        stage, file = np.array([self.permanent.keep, self.permanent.lie]), BytesIO()
         np.savez(file, values=self.values, said=np.packbits(self.said), permanent=stage)
+        write_private(path, file.getvalue())
 
     @classmethod
     def open(cls, path: Path) -> Answers:
@@ -161,7 +154,3 @@ class Answers:
                 " answering anew spends anew."
             ) from error
         return cls(Response(*permanent), values, said)
-
-
-def _private(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

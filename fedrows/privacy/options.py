@@ -162,6 +162,11 @@ class Privacy:
         return TwoStage.of(self.index_epsilon, self.index_epsilon_for_ever)
 
     @property
+    def keep_probability(self) -> float:
+        """How likely a client asks for a row that it holds, by which its update is divided."""
+        return 1.0 if self.stages is None else self.stages.keep_probability
+
+    @property
     def central(self) -> CentralDP | None:
         """Noise on the model, if there is any."""
         if self.privacy != "full":

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from fedrows.files.whole import placing
+from fedrows.files.whole import write_private
 from fedrows.privacy.messages import pack, unpack
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.randomness import replaying
@@ -61,15 +60,5 @@ class SavedHalf:
                 return Done(stop.value)
         return reply
 
-    def end(self) -> None:
-        """Forgets the half; only that it was begun is remembered."""
-        with suppress(OSError):
-            self._write([])
-
     def _write(self, parts: list[bytes]) -> None:
-        with placing(self.path) as part:
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(pack(*parts))
-                file.flush()
-                os.fsync(file.fileno())
+        write_private(self.path, pack(*parts))

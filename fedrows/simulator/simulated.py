@@ -79,11 +79,20 @@ class SimulatedFleet:
         return SimulatedRound(self, round_, index)
 
     def trained(
-        self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
+        self,
+        cohort: Tensor,
+        start: Submodels,
+        sent: Submodels | None,
+        round_: Round,
+        cut: LocalData | None = None,
     ) -> Upload:
-        """What the clients upload and what they are to keep, of which nothing is stored yet."""
+        """What the clients upload and what they are to keep, of which nothing is stored yet.
+
+        cut: examples to train on in place of all that the clients have. They are others in every
+        round, so nothing of their training is recorded.
+        """
         kept = self._recall(cohort, start.index)
-        parts = self._parts(cohort, start, sent, kept, round_)
+        parts = self._parts(cohort, start, sent, kept, round_, cut)
         said = [getattr(self.model, "untraced", None), *lstm_layer.notes()]
         self.notes += [note for note in said if note is not None and note not in self.notes]
         return Upload(
@@ -104,6 +113,7 @@ class SimulatedFleet:
         sent: Submodels | None,
         kept: Submodels | None,
         round_: Round,
+        examples: LocalData | None,
     ) -> list[Upload]:
         """What the chunks of a cohort upload, in order."""
 
@@ -119,15 +129,18 @@ class SimulatedFleet:
                 x if x is None or whole else x.slice(low, high) for x in (start, sent, kept)
             )
             assert own is not None
-            local = local_data(self.data, cohort[low:high])
-            return self._train(local, own, its_sent, its_kept, round_)
+            if examples is None:
+                local = local_data(self.data, cohort[low:high])
+                return self._train(local, own, its_sent, its_kept, round_)
+            local, plan = examples.slice(low, high), self.plan
+            return train(self.model, self.algorithm, local, own, its_sent, its_kept, plan, round_)
 
         while True:
             try:
                 if self.chunks is None and self.device.type == "cpu" and self.plan.chunk is None:
                     self.chunks = fastest(cut, len(cohort), torch.get_num_threads())
                 elif self.chunks is None:
-                    self.chunks = Chunks(self.plan.chunk or len(cohort))
+                    self.chunks = Chunks(self.plan.chunk or len(round_.cohort))
                 return cut(self.chunks)
             except torch.OutOfMemoryError:
                 if self.chunks is not None and self.chunks.clients == 1:

@@ -137,9 +137,9 @@ class ClientNode:
             self.state.of(name).settle(its) or {}
             for name, its in zip(asked.names, accepted, strict=True)
         ]
-        start = _spread(download["model"], asked.index)
+        start = spread_rows(download["model"], asked.index)
         start = self._with_local(start, position, memories)
-        sent = _spread(download["sent"], asked.index) if "sent" in download else None
+        sent = spread_rows(download["sent"], asked.index) if "sent" in download else None
         kept = self._recall("kept", memories, asked.index) if contract.algorithm.keeps else None
         number = round_of(tag)
         facts = Round(number, contract.plan.lr_at(number), len(numbers), 0.0, numbers)
@@ -279,7 +279,7 @@ def _union(index: Index) -> Index:
     return Index(ids, torch.tensor([0, len(ids)]))
 
 
-def _spread(union: Submodels, index: Mapping[str, Index]) -> Submodels:
+def spread_rows(union: Submodels, index: Mapping[str, Index]) -> Submodels:
     """Every client's own copy of its rows, from those of the union."""
     rows = {}
     for table, its in index.items():

@@ -3,6 +3,8 @@
     node.json                         its name, and the secret that proves it is the same node
     RUN/enrolled/VERSION.safetensors  the clients that the server knows of
     RUN/cache/TAG.safetensors         the rows that it has of the model
+    RUN/held/TAG.safetensors          rows that it holds back, in a private run
+    RUN/sums/                         its part in a secure sum, while a private round is under way
     RUN/clients/KEY/TAG.safetensors   control variates, error feedback, rows that never leave
 
 A tag names one try of one round. What a round leaves is written under the round's own tag, beside
@@ -26,7 +28,7 @@ import safetensors.torch
 from torch import Tensor
 
 from fedrows.errors import FedrowsError
-from fedrows.files.whole import as_json, placing, reason, write_whole
+from fedrows.files.whole import as_json, reason, write_private, write_whole
 from fedrows.flower.wire.clients import ClientName
 
 NODE, REFUSED = "node.json", "refused.txt"
@@ -90,6 +92,11 @@ class NodeState:
         return TaggedTensors(self.folder / "cache")
 
     @property
+    def held(self) -> TaggedTensors:
+        """The rows that the node holds back until enough nodes hold them."""
+        return TaggedTensors(self.folder / "held")
+
+    @property
     def enrolled(self) -> TaggedTensors:
         """The clients that the server knows of, by the version of the list."""
         return TaggedTensors(self.folder / "enrolled")
@@ -118,11 +125,10 @@ class TaggedTensors:
 
     def put(self, tag: int, tensors: Mapping[str, Tensor], **facts: Any) -> None:
         """Stores tensors under a tag, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         plain = {name: x.detach().contiguous() for name, x in tensors.items()}
         said = {name: json.dumps(value) for name, value in facts.items()}
-        with placing(self._place(tag)) as part:
-            part.write_bytes(safetensors.torch.save(plain, said or None))
+        write_private(self._place(tag), safetensors.torch.save(plain, said or None))
 
     def facts(self, tag: int, name: str) -> Any:
         """A fact that was stored beside the tensors of a tag; None if there is none."""

@@ -1,0 +1,106 @@
+"""What a party does in a private round: one client of a simulation, or a node with its clients.
+
+    rows for the union      `RowSpace.places` of what its clients hold
+    rows it asks for        `Asking.wanted`, client by client
+    training                `train_on_asked`: on the examples whose rows were asked for
+    its part in the sum     `contribute` of a mechanism, such as `WeightedMean`
+    what it keeps           rows held back (`keep_`), and the rows of local tables
+
+A cohort of K parties is done at once, and one party just the same: nothing here knows which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrows.client import Upload
+from fedrows.data.batches import LocalData, local_data
+from fedrows.data.federation import FederatedData
+from fedrows.data.narrow import in_common, narrow, part_of
+from fedrows.privacy.row_space import RowSpace
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
+
+Train = Callable[[LocalData, Submodels, "Submodels | None"], Upload]
+
+
+@dataclass(frozen=True, eq=False)
+class AskedTraining:
+    """What came of training on the rows that clients asked for."""
+
+    clients: Tensor  # (A,), who trained, as places in the cohort
+    local: LocalData | None  # the examples they trained on; None if nobody did
+    start: Submodels  # where they started
+    update: Submodels  # what they made of it, before anything is divided or weighted
+    left_out_share: float  # of the cohort's examples, for want of a row
+
+
+def train_on_asked(
+    data: FederatedData,
+    cohort: Tensor,
+    asked: Mapping[str, Index],
+    there: Tensor,
+    start: Submodels,
+    sent: Submodels | None,
+    train: Train,
+) -> AskedTraining:
+    """Trains each client on the examples whose rows it both holds and has asked for.
+
+    asked: table → what each client of the cohort asks for, of shared tables. there: whether each
+    came through the union (K,). start, sent: over the rows asked for, and all rows of local tables.
+    A client without such an example sits the round out.
+    """
+    held = {table: index.select(cohort) for table, index in data.index.items()}
+    if bool(there.all()) and all(_same(held[t], its) for t, its in asked.items()):
+        local, start = local_data(data, cohort), replace(start, index=held)
+        update = train(local, start, sent).update
+        return AskedTraining(torch.arange(len(cohort)), local, start, update, 0.0)
+    who = torch.nonzero(there).flatten()
+    rows = {t: in_common(held[t].select(who), its.select(who)) for t, its in asked.items()}
+    left = narrow(data, cohort[who], rows)
+    clients, examples = who[left.clients], int(_sizes(data, cohort).sum())
+    share = (examples - int(left.local.sizes.sum())) / max(examples, 1)
+    own = part_of(start, clients, left.index)
+    if not len(clients):
+        return AskedTraining(clients, None, own, own, share)
+    more = None if sent is None else part_of(sent, clients, _of(left.index, sent.index))
+    return AskedTraining(clients, left.local, own, train(left.local, own, more).update, share)
+
+
+def shared_update(training: AskedTraining, tables: tuple[str, ...], keep: float) -> Submodels:
+    """The shared part of the updates in float64 on the CPU, rows divided by `keep`.
+
+    keep: the probability that a holder asks for a row. Only so is a row's mean right on average.
+    """
+    cpu, update = torch.device("cpu"), training.update
+    return Submodels(
+        {table: update.index[table].to(cpu) for table in tables},
+        {table: update.rows[table].to(cpu, torch.float64) / keep for table in tables},
+        {name: x.to(cpu, torch.float64) for name, x in update.dense.items()},
+    )
+
+
+def heat_vector(space: RowSpace, data: FederatedData, weights: Tensor) -> np.ndarray:
+    """Σ of the weights of the clients that hold each row, in whole numbers: (rows,)."""
+    sums = torch.zeros(space.rows, dtype=torch.float64)
+    for table, start in space.starts.items():
+        index = data.index[table]
+        sums.index_add_(0, index.ids + start, index.spread(weights))
+    return sums.round().to(torch.int64).numpy().astype(np.uint64)
+
+
+def _same(held: Index, asked: Index) -> bool:
+    return torch.equal(held.splits, asked.splits) and torch.equal(held.ids.cpu(), asked.ids.cpu())
+
+
+def _of(index: Mapping[str, Index], tables: Mapping[str, Index]) -> dict[str, Index]:
+    return {table: index[table] for table in tables}
+
+
+def _sizes(data: FederatedData, cohort: Tensor) -> Tensor:
+    return data.train.splits[cohort + 1] - data.train.splits[cohort]

@@ -1,0 +1,107 @@
+"""The differentially private mean out of a secure sum: clipped, with noise, on rows drawn by noise.
+
+    a client sends   ū_k, its corrected and clipped update, and 1 / √|S(k)| behind every row
+    the server has   ( Σ ū_k + noise ) / D on the rows that `central` selects
+
+What is not released is dropped: it would count in a round that its client was not drawn for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrows.algorithm import Algorithm
+from fedrows.privacy.central import CentralDP, Touched, corrected
+from fedrows.privacy.held_back import HeldBack
+from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
+from fedrows.privacy.noise import Source
+from fedrows.privacy.ring import Coding
+from fedrows.privacy.weighted_mean import PRECISION, ClientUpdates, Mean, dense_of
+from fedrows.rows.heat import Heat
+from fedrows.rows.params import Submodels
+
+SLACK = 1e-6  # share of a clipped norm that is left for rounding to fixed point
+
+
+@dataclass(frozen=True)
+class NoisyMean:
+    """The client's and the server's part in a noisy mean of parties that are one client each."""
+
+    central: CentralDP
+    widths: Mapping[str, int]  # of the shared tables
+    dense: Mapping[str, tuple[int, ...]]  # shapes
+    sizes: Mapping[str, int]  # table → rows
+    algorithm: Algorithm
+    heat: Mapping[str, Heat]
+    cohort: int  # as planned: who answers must not change the denominator
+    source: Source
+
+    def layout(self, union: Mapping[str, np.ndarray]) -> SumLayout:
+        """The vector of a round over a union: every row with a number more, for its count."""
+        wider = {table: width + 1 for table, width in self.widths.items()}
+        return SumLayout(union, wider, sum(math.prod(shape) for shape in self.dense.values()))
+
+    def coding(self, most_rows: Mapping[str, int]) -> Coding:
+        """How numbers are written, if no client holds more rows of a table than `most_rows`."""
+        numbers = 1 + sum(math.prod(shape) for shape in self.dense.values())
+        numbers += sum(width * most_rows[table] for table, width in self.widths.items())
+        # Rounding moves d numbers by √d steps at most, which the slack has room for.
+        clip = self.central.clip
+        precise = min(PRECISION, SLACK * min(clip, 1.0) / math.sqrt(numbers))
+        return Coding(max(clip, 1.0), self.cohort, precision=precise)
+
+    def contribute(
+        self, updates: ClientUpdates, union: Mapping[str, np.ndarray], held: HeldBack
+    ) -> Contribution:
+        """What the clients send, each a party of its own; one that did not train sends zeros."""
+        exact, count = updates.update, len(updates.names)
+        heat = {table: self.heat[table] for table in exact.index}
+        device = next(iter(heat.values())).ids.device if heat else torch.device("cpu")
+        index = {table: its.to(device) for table, its in exact.index.items()}
+        factors = self.algorithm.correction(index, heat, torch.float64)
+        if factors is not None:
+            exact = corrected(exact, {table: x.cpu() for table, x in factors.items()})
+        exact = self.central.clipped(exact, torch.from_numpy(updates.weights))
+        exact.scale_(torch.full((len(updates.weights),), 1 - SLACK, dtype=torch.float64))
+        counted = Submodels(exact.index, self._with_counts(exact), {})
+        none = HeldBack({table: width + 1 for table, width in self.widths.items()})
+        rows = none.joined(counted, updates.party, updates.names, union)
+        extra = np.zeros((count, sum(math.prod(shape) for shape in self.dense.values())))
+        flat = [exact.dense[name].unsqueeze(-1).flatten(1) for name in self.dense]
+        if flat:
+            extra[updates.party] = torch.cat(flat, dim=1).numpy()
+        return Contribution(rows, extra, {})
+
+    def keep_(self, *_: Any) -> None:
+        """Nothing is held back."""
+
+    def mean(self, opened: OpenedRows, layout: SumLayout) -> Mean:
+        """The private mean out of a sum."""
+        touched = {
+            table: Touched(
+                torch.from_numpy(layout.union[table]),
+                torch.from_numpy(sums[:, -1].copy()),
+                torch.from_numpy(sums[:, :-1].copy()),
+            )
+            for table, (_, sums) in opened.rows.items()
+        }
+        dense, sizes = dense_of(opened.extra, self.dense), self.sizes
+        noised = self.central.noised(touched, dense, sizes, self.cohort, self.source)
+        return Mean(1.0, *noised)
+
+    def _with_counts(self, exact: Submodels) -> dict[str, torch.Tensor]:
+        """The rows with 1 / √|S(i)| behind each, |S(i)| over all tables together."""
+        if not exact.index:
+            return {}
+        sizes = torch.stack([its.lengths for its in exact.index.values()]).sum(0)
+        part = (1 - SLACK) * sizes.to(torch.float64).clamp(min=1).rsqrt()  # (A,)
+        return {
+            table: torch.cat([x, part[exact.index[table].owner][:, None]], dim=1)
+            for table, x in exact.rows.items()
+        }

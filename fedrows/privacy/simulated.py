@@ -1,0 +1,392 @@
+"""A simulated fleet whose clients show the server as little as a mode of privacy allows.
+
+    heat         counted once, in the chosen way, and written to the ledger
+    open_round   finds the rows that each client asks for, over the private union of the cohort
+    train        every client trains on what it has at hand; the server is left with one upload,
+                 the mean over the union, as of a single client with everybody's weight
+
+What is not opened stays with its client and is added to its next upload. A round in which a
+protocol fails closed has no upload, and the model stays where it is.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrows.algorithm import Round
+from fedrows.client import Upload
+from fedrows.data.batches import LocalData
+from fedrows.errors import RunFolderError
+from fedrows.fleet import NO_TRAFFIC, OpenRound, Traffic, clear_traffic
+from fedrows.privacy.accounts import Accounts
+from fedrows.privacy.asking import Asking
+from fedrows.privacy.central import draw_cohort, private_heat
+from fedrows.privacy.client_side import AskedTraining, shared_update, train_on_asked
+from fedrows.privacy.counting import heats, values_of
+from fedrows.privacy.held_back import HeldBack
+from fedrows.privacy.in_memory import ClientKeys, InMemoryProtocols, SumOutcome, UnionOutcome
+from fedrows.privacy.layout import SumLayout
+from fedrows.privacy.ledger import Entry
+from fedrows.privacy.noisy_mean import NoisyMean
+from fedrows.privacy.options import Privacy
+from fedrows.privacy.randomness import fresh, replaying
+from fedrows.privacy.ring import Coding
+from fedrows.privacy.row_space import RowSpace
+from fedrows.privacy.server_side import SumMechanism, pseudo_upload, union_plan
+from fedrows.privacy.weighted_mean import ClientUpdates, WeightedMean
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
+from fedrows.simulator.simulated import SimulatedFleet, SimulatedRound
+
+Drop = Callable[[int, str], Mapping[int, int]]  # round, union or update → client → silent from
+Seed = Callable[[int], bytes]  # use → what its secrets follow from
+
+
+@dataclass
+class PrivateReport:
+    """What the last round came to, for metrics and reports."""
+
+    left_out_share: float | None = None  # of the cohort's examples, for want of a row
+    opened_share: float | None = None  # of the union's rows
+
+
+class PrivateSimulatedFleet:
+    """A simulated fleet behind a mode of privacy.
+
+    `drop` makes clients fall silent in the protocols, and `seed` makes a run repeat its secrets;
+    both are for tests: a seed that somebody knows protects nobody.
+    """
+
+    least = 0  # a round that fails is left out
+
+    def __init__(
+        self,
+        inner: SimulatedFleet,
+        privacy: Privacy,
+        drop: Drop | None = None,
+        seed: Seed | None = None,
+    ) -> None:
+        privacy.check(inner.algorithm, inner.plan.clients_per_round)
+        self.inner, self.privacy = inner, privacy
+        data, tables, plan = inner.data, inner.model.schema.tables, inner.plan
+        self.accounts = Accounts(privacy, plan.clients_per_round, inner.clients)
+        self.report, self.notes = PrivateReport(), inner.notes
+        self.widths = {t: its.width for t, its in tables.items() if t not in data.local}
+        self.space = RowSpace({table: tables[table].rows for table in self.widths})
+        self.held = HeldBack(self.widths)
+        self.keys = ClientKeys()
+        self._drop, self._seed = drop or (lambda _, __: {}), seed
+        self._run = os.urandom(8).hex()  # names of rounds must never serve twice
+        self._next = 1  # round
+        self._heat: dict[str, Heat] | None = None
+        self._mechanism: tuple[SumMechanism, Coding] | None = None
+        values = {table: values_of(data, table) for table in self.widths}
+        self.asking = Asking(self.space, privacy.stages, values, _answer_path(privacy), fresh)
+        if privacy.secret_sums:
+            for table in self.widths:
+                self.accounts.know_(table, data.index[table], values[table])
+            if privacy.secure_sum == "arithmetic":
+                self.notes.append("Sums are made by arithmetic, without masks: for research only.")
+
+    @property
+    def clients(self) -> int:
+        return self.inner.clients
+
+    @property
+    def weights(self) -> Tensor:
+        return self.inner.weights
+
+    @property
+    def kept(self) -> Submodels | None:
+        """What clients keep for the algorithm."""
+        return self.inner.kept
+
+    def gather(self) -> None:
+        """Nobody comes or goes, so heat never changes: a single joiner would show its set."""
+
+    def draw(self, counter: int, count: int) -> Tensor:
+        """The clients of a round; drawn in secret where the model's ε counts on that."""
+        central = self.privacy.central
+        if central is None:
+            return self.inner.draw(counter, count)
+        with self._secrets("cohort"):
+            return draw_cohort(central, self.clients, count, fresh)
+
+    def heat(self) -> Mapping[str, Heat]:
+        counted = self.prepare()
+        if self.privacy.central is None:
+            return counted
+        # Clients have corrected their updates already: nothing is left to correct.
+        none = torch.empty(0, dtype=torch.int64, device=self.inner.device)
+        return {table: Heat(none, none.to(torch.float64), 1.0) for table in self.widths}
+
+    def prepare(self) -> Mapping[str, Heat]:
+        """The heat behind all corrections, counted when it is first asked for.
+
+        Whether the numbers of a sum fit into its words is found out here, before any round.
+        """
+        if self._heat is None:
+            with self._secrets("heat"):
+                self._heat = self._count()
+        if self.privacy.secret_sums and self._mechanism is None:
+            self._mechanism = self._chosen(self._heat)
+        return self._heat
+
+    def open_round(self, round_: Round) -> OpenRound:
+        inner = self.inner.open_round(round_)
+        self._next = round_.number
+        if not self.privacy.secret_sums:
+            self._next += 1
+            return inner
+        self.prepare()
+        assert self._mechanism is not None
+        cohort = round_.cohort.tolist()
+        carrier = InMemoryProtocols(self.privacy, self.keys, cohort, self._name)
+        held = [_one(inner.index, self.widths, place) for place in range(len(cohort))]
+        sets = {one: self.space.places(held[place]) for place, one in enumerate(cohort)}
+        with self._secrets("union"):
+            plan = union_plan(self.privacy, self.space, len(cohort), self.largest_set, self._name)
+            united = carrier.unite(plan, sets, self._drop(self._next, "union"))
+            wanted = [
+                self.asking.wanted(one, united.places, sets[one]) if there else np.empty(0, int)
+                for one, there in zip(cohort, united.there, strict=True)
+            ]
+        if self.privacy.stages is None:
+            united.bytes_up += 4.0 * sum(map(len, wanted))
+        else:
+            united.bytes_up += united.there.sum() * -(-len(united.places) // 8)
+        through = [one for one, there in zip(cohort, united.there, strict=True) if there]
+        self.accounts.answered_(self._next, through)
+        asked = self.space.index(wanted)
+        own = {table: its.to(self.inner.device) for table, its in asked.items()}
+        index = {table: own.get(table, its) for table, its in inner.index.items()}
+        return PrivateSimulatedRound(self, inner, carrier, united, asked, index, *self._mechanism)
+
+    @property
+    def largest_set(self) -> int:
+        """The most rows that one client holds, all shared tables together."""
+        index = self.inner.data.index
+        sizes = torch.zeros(1, dtype=torch.int64)
+        return int(sum((index[table].lengths for table in self.widths), start=sizes).max())
+
+    def finish_(
+        self, open_: PrivateSimulatedRound, training: AskedTraining, sum_: SumOutcome
+    ) -> None:
+        """Takes note of what a round came to."""
+        union = len(open_.united.places)
+        shown = sum(int(marks.sum()) for marks, _ in sum_.opened.rows.values())
+        opened_share = shown / union if union else None
+        self.report = PrivateReport(training.left_out_share, opened_share)
+        number = open_.inner.round.number
+        if why := open_.united.failed or sum_.failed:
+            self.notes.append(f"Round {number} was left out: {why}")
+        for one, why in sum_.left_out.items():
+            self.notes.append(f"Round {number} went on without client {one}: {why}")
+        self._next = number + 1
+
+    def secrets_of_update(self) -> AbstractContextManager[None]:
+        """Where the secrets of a round's sum come from."""
+        return self._secrets("update")
+
+    def silent_in_update(self, round_: int) -> Mapping[int, int]:
+        """Who falls silent in a round's sum, and from which phase on."""
+        return self._drop(round_, "update")
+
+    def exceeds(self) -> str:
+        """Why the next round must not be run; nothing if it may."""
+        self.prepare()
+        return self.accounts.exceeds(self._next)
+
+    def line(self) -> dict[str, Any]:
+        """What a line of metrics.jsonl says of privacy."""
+        line: dict[str, Any] = {"epsilon": self.accounts.line()}
+        if self.privacy.secret_sums:
+            line |= {**asdict(self.report), "held_back_rows": len(self.held)}
+        return line
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that later rounds depend on, of whatever shape it has by now."""
+        tensors = self.held.tensors()
+        for table, heat in self.prepare().items():
+            tensors[f"heat/{table}/id"] = heat.ids.cpu()
+            tensors[f"heat/{table}/count"] = heat.counts.cpu()
+            tensors[f"heat/{table}/total"] = torch.tensor(heat.total, dtype=torch.float64)
+        return tensors
+
+    def state(self) -> dict[str, Any]:
+        """The rest of it, as JSON."""
+        return {**self.accounts.state(), "report": asdict(self.report)}
+
+    def restore_(
+        self, tensors: Mapping[str, Tensor], state: Mapping[str, Any], round_: int
+    ) -> None:  # fmt: skip
+        """Goes back to where `tensors` and `state` were taken; nothing is counted anew."""
+        if self.privacy.stages is not None and self.privacy.answers is None and round_:
+            raise RunFolderError(
+                "The clients' permanent answers were in memory only, and answering anew would "
+                "spend anew: give a folder for them with `answers`."
+            )
+        self._next = round_ + 1
+        self.accounts.restore_(state)
+        self.report = PrivateReport(**state["report"])
+        self.held.restore_(tensors)
+        self._heat = {}
+        device = self.inner.device
+        for table, index in self.inner.data.index.items():
+            if f"heat/{table}/id" not in tensors:
+                continue
+            ids, counts = (tensors[f"heat/{table}/{x}"].to(device) for x in ("id", "count"))
+            if index.held is not None and torch.equal(index.held, ids):
+                ids = index.held  # which makes looking up quick
+            self._heat[table] = Heat(ids, counts, float(tensors[f"heat/{table}/total"]))
+
+    def _chosen(self, heat: Mapping[str, Heat]) -> tuple[SumMechanism, Coding]:
+        """The mechanism of the mode, and how its numbers are written."""
+        inner, cohort = self.inner, self.inner.plan.clients_per_round
+        shared = {table: heat[table] for table in self.widths}
+        dense = {name: tuple(shape) for name, shape in inner.model.schema.dense.items()}
+        if self.privacy.central is None:
+            mean = WeightedMean(self.widths, dense, self.privacy.update_range)
+            largest, least = inner.algorithm.largest_correction(shared), self.privacy.least(cohort)
+            return mean, mean.coding(self.weights.numpy(), cohort, least, largest)
+        noisy = NoisyMean(
+            self.privacy.central,
+            self.widths,
+            dense,
+            self.space.sizes,
+            inner.algorithm,
+            shared,
+            cohort,
+            fresh,
+        )
+        most = {table: int(inner.data.index[table].lengths.max()) for table in self.widths}
+        return noisy, noisy.coding(most)
+
+    def _count(self) -> dict[str, Heat]:
+        data, central = self.inner.data, self.privacy.central
+        if central is None:
+            counted = heats(data, self.inner.plan.weighting, self.privacy.counting, fresh)
+            for table, its in counted.items():
+                self.accounts.ledger.add_(*its.entries(table))
+            local = {t: x for t, x in self.inner.heat().items() if t in data.local}
+            return {**{table: its.heat for table, its in counted.items()}, **local}
+        heat, privacy = {}, self.privacy
+        for table in self.widths:
+            dials = privacy.dp_heat_noise, privacy.dp_heat_rows, privacy.heat_z
+            noisy = private_heat(data.index[table], self.weights, central, *dials, fresh)
+            heat[table], entry = noisy
+            name = f"heat of {table}"  # the server sees its exact total before the noise
+            self.accounts.ledger.add_(
+                replace(entry, mechanism=name), Entry("totals/value", name, 0, math.inf)
+            )
+        return heat
+
+    @property
+    def _name(self) -> str:
+        return f"run {self._run}, round {self._next}"
+
+    def _secrets(self, use: str) -> AbstractContextManager[None]:
+        if self._seed is None:
+            return nullcontext()
+        uses = ("heat", "cohort", "union", "update")
+        return replaying(self._seed(len(uses) * self._next * (use != "heat") + uses.index(use)))
+
+
+@dataclass
+class PrivateSimulatedRound:
+    """A round whose cohort has asked for rows over its private union."""
+
+    fleet: PrivateSimulatedFleet
+    inner: SimulatedRound
+    carrier: InMemoryProtocols
+    united: UnionOutcome
+    asked: Mapping[str, Index]  # of the shared tables, on the CPU
+    index: Mapping[str, Index]
+    mechanism: SumMechanism
+    coding: Coding
+    traffic: Traffic = NO_TRAFFIC
+
+    def train(self, start: Submodels, sent: Submodels | None) -> Upload:
+        fleet, round_ = self.fleet, self.inner.round
+        training = self._trained(start, sent)
+        with fleet.secrets_of_update():
+            layout, sum_ = self._summed(training)
+            in_it = torch.from_numpy(sum_.inside)
+            mean = self.mechanism.mean(sum_.opened, layout) if bool(in_it.any()) else None
+        fleet.finish_(self, training, sum_)
+        dtype, device = fleet.inner.plan.torch_dtype, fleet.inner.device
+        local = _local_rows(training, fleet.inner.data.local, in_it)
+        upload = pseudo_upload(round_.cohort[in_it], mean, dtype, device, local)
+        schema = fleet.inner.model.schema
+        rows = clear_traffic(schema, fleet.inner.data.local, start, sent, upload).down
+        self.traffic = Traffic(
+            rows + self.united.bytes_down + sum_.bytes_down, self.united.bytes_up + sum_.bytes_up
+        )
+        return upload
+
+    def _trained(self, start: Submodels, sent: Submodels | None) -> AskedTraining:
+        """Trains the cohort on the rows that it has asked for."""
+        fleet, round_ = self.fleet.inner, self.inner.round
+
+        def train(local: LocalData, own: Submodels, more: Submodels | None) -> Upload:
+            cut = None if local.slots is fleet.data.slots else local
+            return fleet.trained(local.clients, own, more, round_, cut)
+
+        there = torch.from_numpy(self.united.there)
+        return train_on_asked(fleet.data, round_.cohort, self.asked, there, start, sent, train)
+
+    def _summed(self, training: AskedTraining) -> tuple[SumLayout, SumOutcome]:
+        """The secure sum of what the cohort has made."""
+        fleet, round_ = self.fleet, self.inner.round
+        names = round_.cohort.numpy()
+        updates = ClientUpdates(
+            shared_update(training, fleet.space.tables, fleet.privacy.keep_probability),
+            fleet.weights[round_.cohort[training.clients]].numpy(),
+            training.clients.numpy(),
+            names,
+        )
+        union = fleet.space.by_table(self.united.places)
+        layout = self.mechanism.layout(union)
+        sent = self.mechanism.contribute(updates, union, fleet.held)
+        drop = fleet.silent_in_update(round_.number)
+        sum_ = self.carrier.add_up(layout, sent, self.coding, self.united.there, drop)
+        opened = {table: marks for table, (marks, _) in sum_.opened.rows.items()}
+        self.mechanism.keep_(fleet.held, sent, names, layout, opened, sum_.inside, sum_.heard)
+        return layout, sum_
+
+
+def _answer_path(privacy: Privacy) -> Callable[[int | str, str], Path] | None:
+    """Where permanent answers are kept, if a folder was given."""
+    if privacy.answers is None:
+        return None
+    folder = Path(privacy.answers)
+    return lambda client, table: folder / table / f"{client}.npz"
+
+
+def _one(
+    index: Mapping[str, Index], tables: Mapping[str, int], client: int
+) -> dict[str, Index]:  # fmt: skip
+    """The index sets of one client of a cohort."""
+    return {table: index[table].slice(client, client + 1) for table in tables}
+
+
+def _local_rows(training: AskedTraining, tables: frozenset[str], in_it: Tensor) -> Submodels:
+    """The updates of local tables of the clients in a sum: every client keeps its own rows."""
+    index, rows = {}, {}
+    for table in tables:
+        its = training.update.index[table]
+        inside = in_it[training.clients][its.owner.cpu()].to(its.ids.device)
+        index[table] = Index(its.ids[inside], torch.tensor([0, int(inside.sum())]))
+        rows[table] = training.update.rows[table][inside]
+    return Submodels(index, rows, {})

@@ -1,0 +1,154 @@
+"""The weighted mean of a cohort's updates out of a secure sum, of rows that enough parties hold.
+
+    a party sends    S = Σ w_k Δ_k / keep over its clients k + what it has held back,
+                     cut to ± range · Σ w_k
+    the server has   Σ S / Σ w on the rows with enough holders
+
+`keep` is the probability that a holder asks for its row, by which its update was divided. What is
+cut off or not opened stays with the party, which adds it to its next upload.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrows.privacy.held_back import NOBODY, HeldBack
+from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
+from fedrows.privacy.ring import Coding
+from fedrows.rows.params import Submodels
+
+PRECISION = 1e-6  # of a mean, after the correction
+
+
+@dataclass(frozen=True, eq=False)
+class ClientUpdates:
+    """What the clients of a cohort that have trained made of their rows."""
+
+    update: Submodels  # of A clients, shared tables only, float64 on the CPU
+    weights: np.ndarray  # (A,)
+    party: np.ndarray  # (A,), the place of each client's party, rising
+    names: np.ndarray  # (P,), of the parties, by which they hold rows back
+    losses: np.ndarray | None = None  # (A,), before they trained, if they are told
+
+
+@dataclass(frozen=True, eq=False)
+class Mean:
+    """What the server makes of a sum."""
+
+    weight: float
+    rows: Mapping[str, tuple[Tensor, Tensor]]  # table → ids, rows
+    dense: Mapping[str, Tensor]
+    loss: float | None = None  # before training, if it was told
+
+
+@dataclass(frozen=True)
+class WeightedMean:
+    """The client's and the server's part in a weighted mean."""
+
+    widths: Mapping[str, int]  # of the shared tables
+    dense: Mapping[str, tuple[int, ...]]  # shapes
+    range: float  # the largest number of a party's mean update
+    losses: bool = False  # whether clients tell their loss
+
+    def layout(self, union: Mapping[str, np.ndarray]) -> SumLayout:
+        """The vector of a round over a union."""
+        dense = sum(math.prod(shape) for shape in self.dense.values())
+        return SumLayout(union, self.widths, 1 + self.losses + dense)
+
+    def coding(self, weights: np.ndarray, parties: int, least: int, correction: float) -> Coding:
+        """How numbers are written: precise after the largest correction.
+
+        weights: of the parties there may be. least: how many of them are in a sum at least.
+        """
+        lightest = float(np.sort(weights)[:least].sum())
+        largest = float(weights.max()) * max(1.0, self.range)
+        return Coding(largest, parties, correction, PRECISION, max(lightest, 1e-9))
+
+    def contribute(
+        self, updates: ClientUpdates, union: Mapping[str, np.ndarray], held: HeldBack
+    ) -> Contribution:
+        """What the parties send; one without a client that trained sends zeros."""
+        party, count = updates.party, len(updates.names)
+        weights = torch.from_numpy(updates.weights)
+        weighted = updates.update.map(torch.clone)
+        weighted.scale_(weights)
+        totals = np.bincount(party, updates.weights, minlength=count)
+        names = np.where(totals > 0, updates.names, NOBODY)
+        whole = held.joined(weighted, party, names, union)
+        rows, rest = {}, {}
+        for table, x in whole.rows.items():
+            most = self.range * torch.from_numpy(totals)[whole.index[table].owner][:, None]
+            rows[table] = x.clamp(-most, most)
+            rest[table] = (x - rows[table]).numpy()
+        figures = [totals[:, None]]
+        if self.losses:
+            most_loss = max(1.0, self.range)
+            told = np.zeros(0) if updates.losses is None else updates.losses.clip(max=most_loss)
+            figures.append(np.bincount(party, updates.weights * told, minlength=count)[:, None])
+        dense = [_by_party(weighted.dense[name], party, count) for name in self.dense]
+        return Contribution(
+            Submodels(whole.index, rows, {}), np.concatenate([*figures, *dense], axis=1), rest
+        )
+
+    def keep_(
+        self,
+        held: HeldBack,
+        sent: Contribution,
+        names: np.ndarray,
+        layout: SumLayout,
+        opened: Mapping[str, np.ndarray],
+        inside: np.ndarray,
+        heard: np.ndarray,
+    ) -> None:
+        """What was not opened, or was too large, stays with its party.
+
+        opened: table → (U,). inside: whether each party's part is in the sum: (P,). heard: whether
+        it was told what was opened; one that was not sends nothing twice.
+        """
+        for table, index in sent.rows.index.items():
+            owner, ids = index.owner.numpy(), index.ids.numpy()
+            own = np.flatnonzero(inside[owner])
+            owner, ids, rest = owner[own], ids[own], sent.rest[table][own]
+            shown = opened[table][np.searchsorted(layout.union[table], ids)]
+            left = np.where(shown[:, None], rest, sent.rows.rows[table].numpy()[own] + rest)
+            held.put_(table, names[owner], ids, left * heard[owner][:, None])
+
+    def mean(self, opened: OpenedRows, layout: SumLayout) -> Mean | None:
+        """The mean out of a sum; None if nobody in it has trained."""
+        weight = float(opened.extra[0])
+        if not weight > 0:
+            return None
+        rows = {
+            table: (
+                torch.from_numpy(layout.union[table][marks]),
+                torch.from_numpy(sums[marks]) / weight,
+            )
+            for table, (marks, sums) in opened.rows.items()
+        }
+        dense = dense_of(opened.extra[1 + self.losses :] / weight, self.dense)
+        return Mean(weight, rows, dense, opened.extra[1] / weight if self.losses else None)
+
+
+def dense_of(
+    numbers: np.ndarray, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Tensor]:  # fmt: skip
+    """Dense tensors out of one line of numbers."""
+    tensors, at = {}, 0
+    for name, shape in shapes.items():
+        size = math.prod(shape)
+        tensors[name] = torch.from_numpy(numbers[at : at + size].copy()).view(shape)
+        at += size
+    return tensors
+
+
+def _by_party(x: Tensor, party: np.ndarray, count: int) -> np.ndarray:
+    """Clients' numbers added up by party, in one line each: (P, D)."""
+    flat = x.unsqueeze(-1).flatten(1)
+    sums = torch.zeros(count, flat.shape[1], dtype=torch.float64)
+    return sums.index_add_(0, torch.from_numpy(party), flat).numpy()

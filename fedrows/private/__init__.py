@@ -1,1 +1,0 @@
-"""Private runs: the protocols and mechanisms of `privacy`, put around a simulated fleet."""
