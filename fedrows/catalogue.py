@@ -1,14 +1,29 @@
-"""Algorithms, models and tasks by name: each is a file in a folder, found without registration."""
+"""Algorithms, models, tasks and writers by name: ours, and those that others bring.
+
+    fedavg              a file in one of our folders
+    fedavgm             an entry point of an installed package, in the group `fedrows.algorithms`
+    package.module:Name, path/to/file.py:Name      any object that can be imported
+
+Listing names imports nothing, so that a plug-in that is broken does no harm until it is asked for.
+What was loaded by reference is known by its own name from then on, in this process.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import inspect
 import pkgutil
+import sys
 from collections.abc import Callable
-from types import ModuleType
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fedrows.errors import UnknownNameError
+from fedrows.errors import PluginError, UnknownNameError
+from fedrows.files.plugins import attribute, file_of, import_file, import_module
 
 if TYPE_CHECKING:  # nothing is imported until it is asked for
     from fedrows.algorithm import Algorithm
@@ -19,58 +34,260 @@ if TYPE_CHECKING:  # nothing is imported until it is asked for
 DEFAULT = "fedsubavg"  # the algorithm that runs unless another is named, and reports are about
 BASELINE = "fedavg"  # the algorithm whose rounds a speed-up is counted in
 REFERENCE = "centralsgd"  # the algorithm on pooled data whose best is the target of the others
-FOLDERS = {"algorithm": "algorithms", "model": "models", "task": "datasets"}
+
+FOLDERS = {
+    "algorithm": "algorithms",
+    "model": "models",
+    "task": "datasets",
+    "writer": "watch.writers",
+}
+GROUPS = {kind: f"fedrows.{kind}s" for kind in FOLDERS}  # of entry points
+
+_REFERRED: dict[tuple[str, str], tuple[str, Any]] = {}  # (kind, name) → the reference, the object
 
 
 def names(kind: str) -> list[str]:
-    """The names of everything of a kind (algorithm, model or task), sorted; imports none of it."""
+    """The names of everything of a kind (algorithm, model, task or writer); imports none of it."""
+    referred = (name for its, name in _REFERRED if its == kind)
+    return sorted({*built_in(kind), *_installed(kind), *referred})
+
+
+def built_in(kind: str) -> list[str]:
+    """The names of what comes with this package, sorted."""
     if kind not in FOLDERS:
         raise UnknownNameError("kind of thing", kind, FOLDERS)
     folder = importlib.import_module(f"fedrows.{FOLDERS[kind]}")
-    found = (module.name for module in pkgutil.iter_modules(folder.__path__))
-    return sorted(name for name in found if not name.startswith("_"))
+    modules = (module.name for module in pkgutil.iter_modules(folder.__path__))
+    return sorted(name for name in modules if not name.startswith("_"))
+
+
+def reference(kind: str, name: str) -> str | None:
+    """The reference that a name was loaded by, its path absolute; None if it was not by any."""
+    given, _ = _REFERRED.get((kind, name), (None, None))
+    return given
+
+
+def short(name: str) -> str:
+    """An algorithm's name without the module or the file of a reference."""
+    return name.rpartition(":")[2].lower()
 
 
 def algorithm(name: str) -> type[Algorithm]:
-    """The algorithm's class: the one in its file that is called like it, but for capitals."""
-    module = _module("algorithm", name)
-    for word, value in vars(module).items():
-        if word.lower() == name and isinstance(value, type):
-            return value
-    raise TypeError(f"{module.__name__} defines no class whose name in lower case is {name!r}.")
-
-
-def title(name: str) -> str:
-    """The algorithm's name as people write it; a name that is not known here stays as it is."""
-    return algorithm(name).shown() if name in names("algorithm") else name
-
-
-def colours() -> dict[str, int]:
-    """Name → the colour in reports, of all algorithms that have one of their own."""
-    known = {name: algorithm(name).colour for name in names("algorithm")}
-    return {name: colour for name, colour in known.items() if colour is not None}
-
-
-def summable() -> list[str]:
-    """The algorithms that need no more than the sum of the updates."""
-    return [name for name in names("algorithm") if algorithm(name).summable]
-
-
-def model(name: str) -> Callable[[FederatedData, int], Model]:
-    """The function that builds the model for some data, its start values drawn with a seed."""
-    build: Callable[[FederatedData, int], Model] = _module("model", name).build
-    return build
+    """The algorithm's class."""
+    found: type[Algorithm] = _find("algorithm", name)
+    return found
 
 
 def task(name: str) -> Task:
     """The task of a data set."""
-    found: Task = _module("task", name).TASK
+    found: Task = _find("task", name)
     return found
 
 
-def _module(kind: str, name: str) -> ModuleType:
-    """The file behind a name."""
-    known = names(kind)
-    if name not in known:
-        raise UnknownNameError(kind, name, known)
-    return importlib.import_module(f"fedrows.{FOLDERS[kind]}.{name}")
+def model(name: str) -> Callable[[FederatedData, int], Model]:
+    """The function that builds the model for some data, its start values drawn with a seed.
+
+    A plug-in's function may return a plain module, which is lifted over cohorts.
+    """
+    build = builder(name)
+
+    def built(data: FederatedData, seed: int = 0) -> Model:
+        from torch import nn
+
+        from fedrows.lifting.lifted import Lifted
+        from fedrows.model import Model
+
+        made = build(data, seed)
+        if isinstance(made, Model):
+            return made
+        if isinstance(made, nn.Module):
+            return Lifted(made, data)
+        raise PluginError(
+            f"The model {name!r} ({_source(build)}) returned {_a(made)}: let it return a torch "
+            "module or a fedrows.model.Model."
+        )
+
+    return built
+
+
+def builder(name: str) -> Callable[[FederatedData, int], Any]:
+    """A model's own function, which returns a model or a plain module."""
+    found: Callable[[FederatedData, int], Any] = _find("model", name)
+    return found
+
+
+def writer(name: str) -> Callable[[Any], Any]:
+    """The function that opens a writer of what a run measures."""
+    found: Callable[[Any], Any] = _find("writer", name)
+    return found
+
+
+def title(name: str) -> str:
+    """The algorithm's name as people write it; a name that is not known here stays as it is."""
+    found = _known_algorithm(name)
+    return name if found is None else found.shown()
+
+
+def colours() -> dict[str, int]:
+    """Name → the colour in reports, of all algorithms that have one of their own."""
+    known = {name: _known_algorithm(name) for name in names("algorithm")}
+    return {name: x.colour for name, x in known.items() if x is not None and x.colour is not None}
+
+
+def summable() -> list[str]:
+    """The built-in algorithms that need no more than the sum of the updates."""
+    return [name for name in built_in("algorithm") if algorithm(name).summable]
+
+
+def code_of(thing: object) -> str | None:
+    """A hash of the file that defines a plug-in's class or function; None for our own."""
+    module = sys.modules.get(getattr(thing, "__module__", ""))
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or module.__name__.partition(".")[0] == "fedrows":
+        return None
+    return _hash(module.__name__, file)
+
+
+@cache
+def _hash(module: str, file: str) -> str:
+    """The SHA-256 of a module's file, worked out once: what was imported does not change."""
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+
+
+def _known_algorithm(name: str) -> type[Algorithm] | None:
+    """The class behind a name; None if it is not here, or does not load.
+
+    A reference is not followed: a name that was read from a file must not import anything new.
+    """
+    if ":" in name or name not in names("algorithm"):
+        return None
+    try:
+        return algorithm(name)
+    except PluginError:
+        return None
+
+
+def _find(kind: str, name: str) -> Any:
+    """The object behind a name or a reference."""
+    if ":" in name or name.endswith(".py"):
+        return _refer(kind, name)
+    if (kind, name) in _REFERRED:
+        return _REFERRED[kind, name][1]
+    plugged = _installed(kind).get(name, [])
+    if name in built_in(kind):
+        if plugged:
+            raise PluginError(
+                f"The {kind} plug-in {_about(plugged[0])} has the name of a built-in {kind}: "
+                "uninstall it, or have its entry point renamed."
+            )
+        return own(kind, name)
+    if not plugged:
+        raise UnknownNameError(kind, name, names(kind))
+    if len(plugged) > 1:
+        raise PluginError(
+            f"Two {kind} plug-ins have the same name, {_about(plugged[0])} and "
+            f"{_about(plugged[1])}: uninstall one of them."
+        )
+    what = f"The {kind} plug-in {_about(plugged[0])}"
+    entry = plugged[0]
+    found = attribute(import_module(entry.module, what), entry.attr, what)
+    _check(kind, found, what)
+    its_name = _own_name(kind, found)
+    if its_name not in (None, name):
+        raise PluginError(f"{what} is called {its_name!r}: name its entry point so too.")
+    return found
+
+
+def own(kind: str, name: str) -> Any:
+    """What one of our own files brings, whatever plug-ins there are."""
+    module = importlib.import_module(f"fedrows.{FOLDERS[kind]}.{name}")
+    if kind == "algorithm":
+        for word, value in vars(module).items():
+            if word.lower() == name and isinstance(value, type):
+                return value
+        raise TypeError(f"{module.__name__} defines no class whose name in lower case is {name!r}.")
+    return getattr(module, {"model": "build", "task": "TASK", "writer": "opened"}[kind])
+
+
+def _refer(kind: str, text: str) -> Any:
+    """The object behind `module:Name` or `file.py:Name`, from then on known by its own name."""
+    where, _, word = text.partition(":") if text.endswith(".py") else text.rpartition(":")
+    what = f"The {kind} {text!r}"
+    if not where or not word.isidentifier():
+        raise PluginError(f"{what} names no object: write module:Name or path/to/file.py:Name.")
+    file = Path(where).expanduser().absolute() if where.endswith(".py") else None
+    given = text if file is None else f"{file}:{word}"
+    module = import_module(where, what) if file is None else import_file(file, what)
+    found = attribute(module, word, what)
+    _check(kind, found, what)
+    if kind == "task" and file is not None and found.model.partition(":")[0].endswith(".py"):
+        # A relative file is one beside the task's own.
+        found = replace(found, model=str(file.parent / found.model))
+    name = _own_name(kind, found)
+    if name is not None:
+        if name in built_in(kind) or name in _installed(kind):
+            whose = "a built-in" if name in built_in(kind) else "an installed"
+            raise PluginError(
+                f"{what} ({_source(found, file)}) has the name of {whose} {kind}, {name}: give it "
+                "another."
+            )
+        before = reference(kind, name)
+        if before not in (None, given):
+            raise PluginError(
+                f"{what} has the name {name}, and so has {before}: give one of them another."
+            )
+        _REFERRED[kind, name] = given, found
+    return found
+
+
+def _check(kind: str, found: Any, what: str) -> None:
+    """Raises a PluginError if an object is not of its kind."""
+    from fedrows.algorithm import Algorithm
+    from fedrows.task import Task
+
+    if kind == "algorithm":
+        wanted = "a class derived from fedrows.algorithm.Algorithm"
+        right = isinstance(found, type) and issubclass(found, Algorithm)
+        if right and inspect.isabstract(found):
+            raise PluginError(f"{what} ({_source(found)}) has no step_: define the method.")
+    elif kind == "task":
+        wanted, right = "a fedrows.task.Task", isinstance(found, Task)
+    else:
+        wanted, right = "a function", callable(found)
+    if not right:
+        raise PluginError(f"{what} is {_a(found)}, but a {kind} must be {wanted}.")
+
+
+def _own_name(kind: str, found: Any) -> str | None:
+    """The name that an algorithm or a task has of itself."""
+    if kind == "algorithm":
+        return str(found.__name__).lower()
+    return str(found.name) if kind == "task" else None
+
+
+@cache
+def _installed(kind: str) -> dict[str, list[EntryPoint]]:
+    """The entry points of a kind by name, read once."""
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=GROUPS[kind]):
+        if entry not in found.setdefault(entry.name, []):
+            found[entry.name].append(entry)
+    return found
+
+
+def _about(entry: EntryPoint) -> str:
+    """An entry point in an error: its name, its object, and the distribution it came with."""
+    whose = "" if entry.dist is None else f" of {entry.dist.name} {entry.dist.version}"
+    return f"{entry.name!r}{whose} ({entry.value})"
+
+
+def _source(thing: Any, file: Path | None = None) -> str:
+    """The file that something is defined in, or else its module."""
+    module = sys.modules.get(getattr(thing, "__module__", ""))
+    return str(file or (file_of(module) if module else "of an unknown file"))
+
+
+def _a(thing: Any) -> str:
+    """What kind of thing something is, with its article."""
+    word = f"class {thing.__name__}" if isinstance(thing, type) else type(thing).__name__
+    return f"the {word}" if isinstance(thing, type) else f"of type {word}"

@@ -26,6 +26,10 @@ class RunFolderError(FedrowsError, OSError):
     """A run folder that cannot be written, read or resumed."""
 
 
+class PluginError(FedrowsError, ImportError):
+    """An algorithm, a model, a task or a writer of somebody else's that cannot be used."""
+
+
 class UnknownNameError(FedrowsError, LookupError):
     """A name that nothing is called by."""
 

@@ -37,7 +37,7 @@ from fedrows.simulator.fixed_order import fixed_order
 from fedrows.simulator.recorded import rounds
 from fedrows.simulator.simulated import SimulatedFleet
 from fedrows.tables import whole
-from fedrows.watch.observer import Facts
+from fedrows.watch.observer import RoundReport
 
 if TYPE_CHECKING:
     from fedrows.privacy.simulated import PrivateSimulatedFleet
@@ -171,11 +171,11 @@ class Simulation:
             **({} if self.private is None else self.private.line()),
         }
 
-    def facts(self, seconds: Mapping[str, float]) -> Facts:
+    def facts(self, seconds: Mapping[str, float]) -> RoundReport:
         """Returns what happened in the last round, in which everyone who is asked answers."""
         pooled, progress = self.algorithm.pooled, self.progress
         asked = self._running.clients_per_round
-        return Facts(
+        return RoundReport(
             round=progress.round,
             asked=asked,
             answered=asked,

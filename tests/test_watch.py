@@ -2,41 +2,32 @@
 
 import json
 import math
-import re
 import shutil
 import socket
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from test_prometheus import facts, parsed
 
+from fedrows import catalogue
 from fedrows.cli import main
 from fedrows.errors import FedrowsError
 from fedrows.runs.folder import RunFolder
-from fedrows.watch import Facts, Observers, Run, Watching, opened
+from fedrows.watch import Observers, RoundReport, RunInfo, Watching, opened
 from fedrows.watch.observer import WatchError, metrics_of, numbers_of, settings_of
-from fedrows.watch.opened import FAILURES, names
-from fedrows.watch.writers.prometheus import BUCKETS, TYPE, Meters, Prometheus
+from fedrows.watch.opened import FAILURES
 
 SMALL = ["--clients=30", "--items=20", "--examples-per-client=8", "--clients-per-round=5"]
 RUN = ["run", "synthetic", *SMALL, "--evaluate-every", "2"]
 CONFIG = {"task": {"name": "x", "size": 3}, "algorithm": {"name": "fedavg"}, "plan": {"lr": 0.1}}
-SAMPLE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\\n]|\\.)*",?)*)\} (\S+)')
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def facts(round_: int, **more: Any) -> Facts:
-    return Facts(round_, asked=5, answered=4, dropped=1, bytes_down=100.0, bytes_up=50.0, **more)
 
 
 def line(round_: int) -> dict[str, Any]:
@@ -47,22 +38,11 @@ def line(round_: int) -> dict[str, Any]:
 def watch(watching: Watching, at: int, until: int, done: bool = True) -> None:
     """A run that does the rounds after `at`."""
     with opened(watching) as observer:
-        observer.begin(Run("cmp/a", CONFIG, 20, at, Path("cmp/a")))
+        observer.begin(RunInfo("cmp/a", CONFIG, 20, at, Path("cmp/a")))
         for number in range(at + 1, until + 1):
             observer.measured(line(number))
             observer.round(facts(number, seconds={"round": 0.25}))
         observer.end(done)
-
-
-def parsed(text: str) -> dict[str, float]:
-    """The samples of an exposition by name and labels; every line must be one, or a comment."""
-    found = {}
-    for row in text.splitlines():
-        if not re.match(r"# (HELP|TYPE) fedrows_\w+ \S", row):
-            match = SAMPLE.fullmatch(row)
-            assert match, row
-            found[f"{match[1]}{{{match[2]}}}"] = float(match[3])
-    return found
 
 
 class Recorder:
@@ -77,10 +57,10 @@ class Recorder:
         if self.fails:
             raise RuntimeError("no room at http://me:hunter2@host")
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunInfo) -> None:
         self._see(run.name)
 
-    def round(self, facts: Facts) -> None:
+    def round(self, facts: RoundReport) -> None:
         self._see(facts.round)
 
     def measured(self, line: Mapping[str, Any]) -> None:
@@ -110,12 +90,12 @@ def test_a_round_is_numbers_and_a_config_settings() -> None:
 
 
 def test_the_writers_are_found_by_name() -> None:
-    assert names() == ["log", "mlflow", "prometheus", "tensorboard"]
+    assert catalogue.built_in("writer") == ["log", "mlflow", "prometheus", "tensorboard"]
 
 
 def test_nothing_is_opened_unasked() -> None:
     with opened(Watching()) as observer:
-        observer.begin(Run("a"))
+        observer.begin(RunInfo("a"))
         observer.round(facts(1))
         observer.end(True)
     assert list(Path().iterdir()) == []
@@ -126,7 +106,7 @@ def test_an_observer_that_fails_is_left_out_and_the_run_goes_on(
 ) -> None:
     bad, good = Recorder(), Recorder()
     observers = Observers([bad, good])
-    observers.begin(Run("one"))
+    observers.begin(RunInfo("one"))
     bad.fails = True
     for number in range(1, 10):
         observers.round(facts(number))
@@ -135,11 +115,11 @@ def test_an_observer_that_fails_is_left_out_and_the_run_goes_on(
     assert len(caplog.records) == 2
     assert "hunter2" not in caplog.text
     bad.fails = False
-    observers.begin(Run("two"))  # a new run, a new chance
+    observers.begin(RunInfo("two"))  # a new run, a new chance
     observers.round(facts(1))
     assert bad.seen[-2:] == ["two", 1]
     bad.fails = True
-    observers.begin(Run("three"))
+    observers.begin(RunInfo("three"))
     observers.round(facts(1))
     assert bad.seen[-1] == "three"
     observers.close()
@@ -152,83 +132,7 @@ def test_a_run_is_not_begun_unseen() -> None:
     with pytest.raises(
         WatchError, match=r"^Recorder cannot be written \(no room at http://\*\*\*@"
     ):
-        Observers([bad]).begin(Run("one"))
-
-
-@given(st.text(), st.floats())
-def test_any_label_and_number_is_a_sample(reason: str, value: float) -> None:
-    meters = Meters()
-    meters.set("train_loss", value, (("run", reason),))
-    rows = meters.text().removesuffix("\n").split("\n")
-    assert rows[1] == "# TYPE fedrows_train_loss gauge"
-    match = re.fullmatch(r'fedrows_train_loss\{run="((?:[^"\\\n]|\\.)*)"\} (\S+)', rows[2], re.S)
-    assert match
-    assert re.sub(r"\\(.)", lambda x: "\n" if x[1] == "n" else x[1], match[1]) == reason
-    number = float(match[2])
-    assert number == value or (math.isnan(number) and math.isnan(value))
-
-
-def test_prometheus_counts_what_happened() -> None:
-    prometheus = Prometheus()
-    prometheus.begin(Run("a", CONFIG, 9, 2))
-    prometheus.round(facts(3, rejected={'bad "ids"\n': 2}, seconds={"wait": 0.5}))
-    prometheus.round(facts(4, seconds={"wait": 7.0}))
-    prometheus.measured({"round": 4, "train_loss": 0.25})
-    prometheus.event("saved", {})
-    found = parsed(prometheus.text())
-    assert found['fedrows_round{run="a"}'] == 4
-    assert found['fedrows_rounds_total{run="a"}'] == 2
-    assert found['fedrows_answers_total{run="a"}'] == 8
-    assert found['fedrows_dropouts_total{run="a"}'] == 2
-    assert found['fedrows_bytes_total{run="a",direction="down"}'] == 200
-    assert found['fedrows_rejected_uploads_total{run="a",reason="bad \\"ids\\"\\n"}'] == 2
-    assert found['fedrows_train_loss{run="a"}'] == 0.25
-    assert found['fedrows_events_total{run="a",event="saved"}'] == 1
-    wait = 'fedrows_phase_seconds_{}{{run="a",phase="wait"{}}}'
-    buckets = [found[wait.format("bucket", f',le="{x:g}"')] for x in BUCKETS]
-    assert buckets == [2 if x >= 7 else 1 if x >= 0.5 else 0 for x in BUCKETS]
-    assert found[wait.format("bucket", ',le="+Inf"')] == 2
-    assert found[wait.format("sum", "")] == 7.5
-    assert found[wait.format("count", "")] == 2
-    prometheus.end(done=True)
-    assert parsed(prometheus.text())['fedrows_running{run="a"}'] == 0
-
-
-def test_prometheus_own_parser_reads_the_text() -> None:
-    parser = pytest.importorskip("prometheus_client.parser")
-    prometheus = Prometheus()
-    prometheus.begin(Run('a\\"b', CONFIG, 9))
-    prometheus.round(facts(1, rejected={"late\n": 1}, seconds={"wait": 0.5}))
-    found = {x.name: x for x in parser.text_string_to_metric_families(prometheus.text())}
-    assert found["fedrows_phase_seconds"].type == "histogram"
-    [sample] = found["fedrows_rejected_uploads"].samples
-    assert sample.labels == {"run": 'a\\"b', "reason": "late\n"}
-
-
-def test_the_metrics_file_is_whole_and_there_from_the_start() -> None:
-    path = Path("a.prom")
-    with opened(Watching(metrics_file=str(path))) as observer:
-        assert path.read_text() == ""
-        observer.begin(Run("a", CONFIG, 9))
-        assert parsed(path.read_text())['fedrows_running{run="a"}'] == 1
-        observer.round(facts(1))
-    assert parsed(path.read_text())['fedrows_rounds_total{run="a"}'] == 1
-    assert parsed(path.read_text())['fedrows_running{run="a"}'] == 0
-    assert [x.name for x in Path().iterdir()] == ["a.prom"]
-
-
-def test_the_endpoint_answers_and_goes_away() -> None:
-    with opened(Watching(metrics_port=0)) as observer:
-        [address] = observer.addresses
-        observer.begin(Run("a", CONFIG, 9))
-        with urllib.request.urlopen(address) as answer:
-            assert answer.headers["Content-Type"] == TYPE
-            assert parsed(answer.read().decode())['fedrows_running{run="a"}'] == 1
-        with pytest.raises(urllib.error.HTTPError, match="404") as error:
-            urllib.request.urlopen(address.replace("/metrics", "/"))
-        error.value.close()
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(address)
+        Observers([bad]).begin(RunInfo("one"))
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -257,7 +161,7 @@ def test_mlflow_goes_on_with_the_same_run_and_no_step_twice() -> None:
     watch(watching, 0, 7, done=False)
     Path("report.html").write_text("seen")
     with opened(watching) as observer:
-        observer.begin(Run("cmp/a", CONFIG, 20, 4, Path("cmp/a")))
+        observer.begin(RunInfo("cmp/a", CONFIG, 20, 4, Path("cmp/a")))
         for number in range(5, 10):
             observer.measured(line(number))
         observer.event("report", {"path": "report.html"})
@@ -284,7 +188,11 @@ def test_mlflow_sends_no_telemetry() -> None:
 
 @pytest.mark.parametrize(
     ("flag", "package", "extra"),
-    [("tensorboard", "torch.utils.tensorboard", "tensorboard"), ("mlflow", "mlflow", "mlflow")],
+    [
+        ("tensorboard", "torch.utils.tensorboard", "tensorboard"),
+        ("mlflow", "mlflow", "mlflow"),
+        ("metrics_file", "prometheus_client", "prometheus"),
+    ],
 )
 def test_a_missing_package_is_one_sentence(
     flag: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch

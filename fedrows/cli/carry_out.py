@@ -20,7 +20,7 @@ from fedrows.runs.settings import Settings, check_clients
 from fedrows.simulation import Simulation
 from fedrows.simulator.group import GoneError
 from fedrows.task import Task
-from fedrows.watch import Observer, Run
+from fedrows.watch import Observer, RunInfo
 
 SHOWN = 5  # notes of a run
 
@@ -72,10 +72,10 @@ def go_back(folder: RunFolder, settings: Settings, data: FederatedData) -> Simul
     return simulation
 
 
-def run_of(name: str, folder: RunFolder, simulation: Simulation) -> Run:
+def run_of(name: str, folder: RunFolder, simulation: Simulation) -> RunInfo:
     """The run as observers hear of it."""
     at, rounds = simulation.progress.round, simulation.plan.rounds
-    return Run(name, folder.config, rounds, at, folder.path)
+    return RunInfo(name, folder.config, rounds, at, folder.path)
 
 
 def conclude(observer: Observer, folder: RunFolder, done: bool) -> None:

@@ -36,7 +36,7 @@ from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder, check
 from fedrows.runs.settings import Settings, from_config, resolve
 from fedrows.simulation import threads
 from fedrows.simulator import group
-from fedrows.watch import Observers, Run
+from fedrows.watch import Observers, RunInfo
 
 SEEDS = "0,1,2"
 
@@ -97,7 +97,7 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     if task is None:
         raise UsageError(f"Name a task to compare on: {', '.join(catalogue.names('task'))}.")
     path = Path(out) if out else _default(task)
-    algorithms = algorithms or catalogue.names("algorithm")
+    algorithms = algorithms or catalogue.built_in("algorithm")
     seeds = sorted(set(seeds)) or [int(seed) for seed in SEEDS.split(",")]
     found = catalogue.task(task)
     settings = {k: v.resolved() for k, v in choose(found, algorithms, typed).items()}
@@ -182,7 +182,7 @@ def _go(comparison: Comparison, data: FederatedData, seconds: float, observer: O
     code = close(folder, done, f"in {stopped}", again, comparison.target)
     if done:
         name, rounds = folder.path.resolve().name, plan.rounds
-        observer.begin(Run(name, folder.config, rounds, rounds, folder.path))
+        observer.begin(RunInfo(name, folder.config, rounds, rounds, folder.path))
         conclude(observer, folder, done)
     return code
 
@@ -302,7 +302,7 @@ def _parser() -> Parser:
     )
     known = ", ".join(catalogue.names("algorithm"))
     add = parser.add_argument
-    add("--algorithms", metavar="A,B", help=f"Which algorithms, of {known} (default: all).")
+    add("--algorithms", metavar="A,B", help=f"Which algorithms, of {known} (default: all of ours).")
     add("--seeds", metavar="N,N", help=f"A run for each of these seeds (default: {SEEDS}).")
     add(
         "--target-rounds",

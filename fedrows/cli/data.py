@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
-from fedrows.errors import DataError, UnknownNameError
+from fedrows.errors import DataError, PluginError, UnknownNameError
 from fedrows.files import fetch
 from fedrows.measure.summary import show_bytes
 
@@ -53,7 +53,11 @@ def main(words: Sequence[str]) -> int:
 def _list() -> None:
     rows = []
     for name in catalogue.names("task"):
-        task = catalogue.task(name)
+        try:
+            task = catalogue.task(name)
+        except PluginError as error:
+            rows.append((name, "A plug-in that cannot be used.", str(error)))
+            continue
         where = "made on the spot"
         if task.source is not None:
             place = fetch.path(task.source)

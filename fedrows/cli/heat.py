@@ -11,6 +11,7 @@ import torch
 
 from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError, add_options
+from fedrows.cli.parse import task_in
 from fedrows.cli.settings import choose, names_of_prefixed
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
@@ -24,7 +25,10 @@ STEPS = (1, 2, 5)  # where bars begin, times powers of ten
 def main(words: Sequence[str]) -> int:
     """Shows the heat of a task's features."""
     parser = _parser()
-    add_tasks(parser, catalogue.names("task"))
+    add_tasks(parser, catalogue.built_in("task"))
+    plugged = task_in([word for word in words if word not in ("-h", "--help")], parser)
+    if plugged is not None and plugged not in catalogue.built_in("task"):
+        add_tasks(parser, [plugged])
     if any(word in ("-h", "--help") for word in words):
         _parser_for(words, parser).print_help()
         return 0

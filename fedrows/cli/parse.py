@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError, add_options, value
 from fedrows.cli.settings import add_settings, seconds
 from fedrows.cli.show import say
-from fedrows.errors import FedrowsError
+from fedrows.errors import FedrowsError, UnknownNameError
 from fedrows.options import options
 from fedrows.watch import Observers, Watching, opened
 from fedrows.watch.logs import without_secrets
@@ -63,18 +65,15 @@ def parse(
     words: Sequence[str], build: Callable[[], Parser], without: Collection[str] = ()
 ) -> dict[str, Any] | None:
     """What was typed, as text where it is an option of a dataclass; None if help was wanted."""
-    parser = build()
-    add_settings(parser, without=without)
-    wants_help = any(word in ("-h", "--help") for word in words)
-    if not wants_help:
-        typed = parser.parse(words)
-        _known(typed)
+    asked = [word for word in words if word not in ("-h", "--help")]
+    if asked == list(words):
+        parser = with_settings(words, build, without)
+        typed = named(parser.parse(words))
         typed["command"] = without_secrets([*parser.prog.split(), *words])
         return typed
     task, algorithms = None, []
     try:
-        typed = parser.parse([word for word in words if word not in ("-h", "--help")])
-        _known(typed)
+        typed = named(with_settings(asked, build, without).parse(asked))
         task, algorithms = typed["task"], algorithms_of(typed)
     except FedrowsError:
         pass  # help for everything, then
@@ -82,6 +81,40 @@ def parse(
     add_settings(parser, task, algorithms, only=True, without=without)
     parser.print_help()
     return None
+
+
+def with_settings(
+    words: Sequence[str], build: Callable[[], Parser], without: Collection[str] = ()
+) -> Parser:
+    """A parser with the flags of all tasks and algorithms of ours, and of the plug-ins named."""
+    algorithms = _algorithms_in(words)
+    parser = build()
+    add_settings(parser, None, algorithms, without=without)
+    task = task_in(words, parser)
+    if task is None or task in catalogue.built_in("task"):
+        return parser
+    parser = build()
+    add_settings(parser, task, algorithms, without=without)
+    return parser
+
+
+def _algorithms_in(words: Sequence[str]) -> list[str]:
+    """The algorithms that are named on a command line, before it is known which flags there are."""
+    found = []
+    for word, after in pairwise([*words, ""]):
+        flag, equals, text = word.partition("=")
+        if flag in ("--algorithm", "--algorithms"):
+            found += algorithms_of({"algorithm": text if equals else after})
+    return [catalogue.algorithm(name)().name for name in found]
+
+
+def task_in(words: Sequence[str], parser: Parser) -> str | None:
+    """The task that is named on a command line, if there is one."""
+    try:
+        found = parser.parse_known_args(words)[0].task
+        return None if found is None else catalogue.task(found).name
+    except (argparse.ArgumentError, UsageError, UnknownNameError):
+        return None  # an error when the command line is parsed, if it is one
 
 
 def out_of(resume: str, out: str | None, usual: Callable[[], Path]) -> Path:
@@ -92,15 +125,20 @@ def out_of(resume: str, out: str | None, usual: Callable[[], Path]) -> Path:
     return Path(named) if named else usual()
 
 
-def _known(typed: dict[str, Any]) -> None:
-    """Raises if a task or an algorithm does not exist."""
+def named(typed: dict[str, Any]) -> dict[str, Any]:
+    """The same with the names of the task and the algorithms for references; they must exist."""
     if typed["task"] is not None:
-        catalogue.task(typed["task"])
-    for name in algorithms_of(typed):
-        catalogue.algorithm(name)
+        typed["task"] = catalogue.task(typed["task"]).name
+    for flag in ("algorithm", "algorithms"):
+        if typed.get(flag):
+            given = algorithms_of({flag: typed[flag]})
+            names = [catalogue.algorithm(name)().name for name in given]
+            typed[flag] = ",".join(names)
+    return typed
 
 
 def algorithms_of(typed: Mapping[str, Any]) -> list[str]:
-    """The names after --algorithm or --algorithms."""
+    """The names and references after --algorithm or --algorithms."""
     given = typed.get("algorithm") or typed.get("algorithms") or ""
-    return list(dict.fromkeys(name.strip().lower() for name in given.split(",") if name.strip()))
+    words = [word.strip() for word in given.split(",") if word.strip()]
+    return list(dict.fromkeys(word if ":" in word else word.lower() for word in words))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
 from fedrows.cli.flags import Parser, UsageError, add_options, value
+from fedrows.cli.parse import algorithms_of, named, with_settings
 from fedrows.cli.settings import add_privacy, add_settings, choose
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
@@ -39,29 +40,25 @@ def main(words: Sequence[str]) -> int:
 
 
 def _explain(words: Sequence[str]) -> int:
-    parser = _parser("explain", "Says who learns what in a run, without running it.")
-    parser.add_argument("--algorithm", metavar="NAME", help=f"Which (default: {DEFAULT}).")
-    add_privacy(parser)
-    typed = _parsed(parser, words)
+    typed = _parsed(_explain_parser, words)
     if typed is None:
         return 0
-    name = (typed.pop("algorithm") or DEFAULT).lower()
+    name = (algorithms_of(typed) or [DEFAULT])[0]
+    typed.pop("algorithm")
     settings = choose(_task(typed), [name], typed)[name]
     say(text(setting_of(settings, settings.task.load(settings.options))))
     return 0
 
 
 def _heat(words: Sequence[str]) -> int:
-    parser = _parser("heat", "Compares the four ways to count heat on a task's own data.")
-    add_options(parser, "counting", [Counting], {}, without=["heat", "heat_cap", "heat_z"])
-    typed = _parsed(parser, words)
+    typed = _parsed(_heat_parser, words)
     if typed is None:
         return 0
-    named = {item.name: item for item in options(Counting)}
+    known = {item.name: item for item in options(Counting)}
     dials = {
-        key: value(Counting, named[key], typed.pop(key), key.replace("_", "-"))
+        key: value(Counting, known[key], typed.pop(key), key.replace("_", "-"))
         for key in list(typed)
-        if key in named
+        if key in known
     }
     task = _task(typed)
     settings = choose(task, [DEFAULT], typed)[DEFAULT]
@@ -146,13 +143,27 @@ def _parser(command: str, description: str) -> Parser:
     return parser
 
 
-def _parsed(parser: Parser, words: Sequence[str]) -> dict[str, Any] | None:
+def _explain_parser() -> Parser:
+    parser = _parser("explain", "Says who learns what in a run, without running it.")
+    parser.add_argument("--algorithm", metavar="NAME", help=f"Which (default: {DEFAULT}).")
+    add_privacy(parser)
+    return parser
+
+
+def _heat_parser() -> Parser:
+    parser = _parser("heat", "Compares the four ways to count heat on a task's own data.")
+    add_options(parser, "counting", [Counting], {}, without=["heat", "heat_cap", "heat_z"])
+    return parser
+
+
+def _parsed(build: Callable[[], Parser], words: Sequence[str]) -> dict[str, Any] | None:
     """What was typed; None if help was wanted."""
-    add_settings(parser)
     if any(word in ("-h", "--help") for word in words):
+        parser = build()
+        add_settings(parser)
         parser.print_help()
         return None
-    return parser.parse(words)
+    return named(with_settings(words, build).parse(words))
 
 
 def _epsilon(epsilon: float) -> str:

@@ -20,9 +20,9 @@ from fedrows.runs.settings import Settings, presets, taken_names
 from fedrows.task import Task
 
 
-def names_of_prefixed(task: Task) -> set[str]:
+def names_of_prefixed(task: Task, algorithms: Sequence[str] = ()) -> set[str]:
     """The options of a task that are called like another's, and get `data-` in front."""
-    return {item.name for item in options(task.options)} & taken_names()
+    return {item.name for item in options(task.options)} & taken_names(*algorithms)
 
 
 def add_settings(
@@ -33,8 +33,12 @@ def add_settings(
     only: bool = False,
     without: Collection[str] = (),
 ) -> None:
-    """The flags of every task and algorithm, or (`only`) of one task and some algorithms."""
-    tasks = [task] if only and task else catalogue.names("task")
+    """The flags of our tasks and algorithms, or (`only`) of one task and some algorithms.
+
+    Plug-ins have flags when they are named, so that a broken one does no harm.
+    """
+    tasks = [task] if only and task else catalogue.built_in("task")
+    tasks += [task] if task and task not in tasks else []
     own = catalogue.algorithm
     plan: Mapping[str, Any] = {}
     if only and task:
@@ -42,7 +46,8 @@ def add_settings(
         if len(algorithms) == 1:
             plan = presets(catalogue.task(task), algorithms[0])[0]
     add_options(parser, "plan", [Plan], plan, without=without)
-    chosen = list(algorithms) if only and algorithms else catalogue.names("algorithm")
+    chosen = list(algorithms) if only and algorithms else catalogue.built_in("algorithm")
+    chosen += [name for name in algorithms if name not in chosen]
     parts: dict[str, list[str]] = {}
     for name in chosen:
         for item in options(own(name)):
@@ -52,12 +57,14 @@ def add_settings(
         add_options(parser, "algorithm " + ", ".join(names), [own(n) for n in names], mine)
     for name in tasks:
         found = catalogue.task(name)
-        add_options(parser, f"task {name}", [found.options], {}, names_of_prefixed(found))
+        add_options(
+            parser, f"task {name}", [found.options], {}, names_of_prefixed(found, algorithms)
+        )
 
 
 def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> dict[str, Settings]:
     """The settings of a run of each algorithm; an option of none of them is an error."""
-    prefixed = names_of_prefixed(task)
+    prefixed = names_of_prefixed(task, algorithms)
     theirs, left = _mine(task.options, typed, prefixed)
     plan, left = _mine(Plan, left)
     dials, left = _mine(Privacy, left)
@@ -118,7 +125,7 @@ def extended(
     for name, old in stored.items():
         new = wanted[name]
         parts: list[tuple[Any, Any, set[str]]] = [
-            (old.options, new.options, names_of_prefixed(task)),
+            (old.options, new.options, names_of_prefixed(task, list(stored))),
             (old.algorithm, new.algorithm, set()),
             (old.plan, new.plan, set()),
         ]

@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedrows import watch
+from fedrows import catalogue, watch
 from fedrows.errors import FedrowsError, PlanError
 from fedrows.flower.deployment import Deployment, Journal, carry_out
 from fedrows.flower.launch.flwr_patches import pull_objects_sooner
@@ -60,12 +60,23 @@ def node_of(
     task: DeployedTask, run: Mapping[str, Any], config: Mapping[str, Any], state: NodeState
 ) -> ClientNode:
     """The node that answers a run's messages; one of a private run knows its peers' keys."""
+    use_plugins(config)
     agreed = make_contract(task, run)
     parts = (agreed, task.shard(config), state, _text(config.get("name")))
     if not agreed.secret:
         return ClientNode(*parts)
     least = int(config.get("min-nodes-in-sum", 2))
     return PrivateNode(*parts, peers=_file(config, "peers"), least=least)
+
+
+def use_plugins(config: Mapping[str, Any]) -> None:
+    """Loads the algorithms in the node's own `plugins`, so that a run may name them.
+
+    They are the choice of the node's operator: no message makes a node import a file.
+    """
+    for reference in (_text(config.get("plugins")) or "").split(","):
+        if reference.strip():
+            catalogue.algorithm(reference.strip())
 
 
 def server_app(task: DeployedTask) -> ServerApp:

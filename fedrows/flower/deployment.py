@@ -39,7 +39,7 @@ from fedrows.runs import checkpoint
 from fedrows.runs.driver import drive, drop_later_lines, go_back_
 from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RunFolder
 from fedrows.server import begin, rounds
-from fedrows.watch import Facts, Observer, Run
+from fedrows.watch import Observer, RoundReport, RunInfo
 
 ROUNDS, HEAT = "rounds.jsonl", "heat.safetensors"
 LOCK_SECONDS = 60.0  # for a predecessor that is being killed
@@ -115,7 +115,7 @@ class Deployment:
             **({} if self.private is None else {"epsilon": self.private.accounts.line()}),
         }
 
-    def facts(self, seconds: Mapping[str, float]) -> Facts:
+    def facts(self, seconds: Mapping[str, float]) -> RoundReport:
         """Returns what happened in the last round; its own phases are the fleet's to measure."""
         last = self.fleet.last
         assert last is not None
@@ -123,7 +123,7 @@ class Deployment:
         last.resident = _resident()
         before, self._rejected = self._rejected, dict(self.fleet.rejected)
         new = {why: count - before.get(why, 0) for why, count in self._rejected.items()}
-        return Facts(
+        return RoundReport(
             last.round,
             last.asked,
             last.answered,
@@ -235,7 +235,7 @@ class Journal:
                 with suppress(OSError):
                     other.unlink()
 
-    def note(self, facts: Facts) -> None:
+    def note(self, facts: RoundReport) -> None:
         """Adds the round to rounds.jsonl, which has more of it than observers are told."""
         assert self.deployment.fleet.last is not None
         with (self.folder.path / ROUNDS).open("ab") as file:
@@ -246,7 +246,7 @@ def carry_out(deployment: Deployment, journal: Journal, observer: Observer) -> N
     """Runs the rounds that are left, each in the folder before the next one begins."""
     path, config = journal.folder.path, journal.folder.config
     at, rounds = deployment.progress.round, deployment.plan.rounds
-    observer.begin(Run(path.name, config, rounds, at, path))
+    observer.begin(RunInfo(path.name, config, rounds, at, path))
     drive(deployment, journal, [observer])
     report.write_summary(path)
     with suppress(ImportError):

@@ -17,7 +17,7 @@ from fedrows.files.whole import reason
 from fedrows.runs import checkpoint
 from fedrows.runs.folder import CHECKPOINT, DATA, RunFolder
 from fedrows.runs.run import TrainingRun
-from fedrows.watch.observer import Facts
+from fedrows.watch.observer import RoundReport
 
 Json = dict[str, Any]
 
@@ -38,14 +38,14 @@ class Keeper(Protocol):
     def save(self) -> Path | None:
         """Saves where the run stands; returns the file if observers are to hear of it."""
 
-    def note(self, facts: Facts) -> None:
+    def note(self, facts: RoundReport) -> None:
         """Keeps what happened in a round."""
 
 
 class Watcher(Protocol):
     """Someone who is told of every round; an `Observer` is one."""
 
-    def round(self, facts: Facts) -> None:
+    def round(self, facts: RoundReport) -> None:
         """A round is done."""
 
     def measured(self, line: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ class InMemory:
     def save(self) -> None:
         pass
 
-    def note(self, facts: Facts) -> None:
+    def note(self, facts: RoundReport) -> None:
         pass
 
 
@@ -161,7 +161,7 @@ class InFolder:
         self.saved, self._next = self._run.progress.round, time.monotonic() + self._seconds
         return path
 
-    def note(self, facts: Facts) -> None:
+    def note(self, facts: RoundReport) -> None:
         pass
 
 

@@ -27,6 +27,7 @@ from fedrows.runs.folder import TABLES
 from fedrows.simulation import Simulation
 from fedrows.task import Task
 
+FROM = "from"  # in config.json: the reference of a task or an algorithm that is no installed one
 ANSWERS = "answers"  # in the folder of a run: what its clients have permanently answered
 
 
@@ -60,8 +61,8 @@ class Settings:
     def config(self) -> dict[str, Any]:
         """The run as config.json has it."""
         return {
-            "task": {"name": self.task.name, **asdict(self.options)},
-            "algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)},
+            "task": {**_named("task", self.task.name), **asdict(self.options)},
+            "algorithm": {**_named("algorithm", self.algorithm.name), **asdict(self.algorithm)},
             "plan": asdict(self.plan),
             **({"privacy": self.privacy.config()} if self.privacy.private else {}),
             "torch": torch.__version__,
@@ -98,12 +99,13 @@ def resolve(plan: Plan) -> Plan:
 
 
 @cache
-def taken_names() -> frozenset[str]:
-    """The names of the plan's, the privacy's and all algorithms' options.
+def taken_names(*algorithms: str) -> frozenset[str]:
+    """The names of the plan's, the privacy's and our algorithms' options, and of some more.
 
     A task's option of such a name gets `data-` in front on the command line.
     """
-    owners: list[type] = [Plan, Privacy, *map(catalogue.algorithm, catalogue.names("algorithm"))]
+    known = {*catalogue.built_in("algorithm"), *algorithms}
+    owners: list[type] = [Plan, Privacy, *map(catalogue.algorithm, known)]
     return frozenset(item.name for owner in owners for item in options(owner))
 
 
@@ -114,13 +116,14 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
     """
     try:
         task = dict(config["task"])
-        found = catalogue.task(task.pop("name"))
+        name = task.pop("name")
+        found = catalogue.task(task.pop(FROM, name))
         made, privacy = {}, privacy_from(config.get("privacy"))
         for entry in config.get("algorithms") or [config["algorithm"]]:
             name = entry["name"]
-            of = catalogue.algorithm(name)
+            of = catalogue.algorithm(entry.get(FROM, name))
             own = {item.name: entry[item.name] for item in options(of)}
-            rest = {key: entry[key] for key in entry.keys() - own.keys() - {"name"}}
+            rest = {key: entry[key] for key in entry.keys() - own.keys() - {"name", FROM}}
             plan = Plan(**{**config["plan"], **rest})
             made[name] = Settings(found, found.options(**task), of(**own), plan, privacy)
         return made
@@ -138,6 +141,12 @@ def check_clients(plan: Plan, data: FederatedData) -> None:
             f"clients-per-round is {plan.clients_per_round}, but only {data.clients} clients of "
             f"{data.name} have training data: ask for at most {data.clients}."
         )
+
+
+def _named(kind: str, name: str) -> dict[str, str]:
+    """A task or an algorithm as config.json names it, so that it is found when a run goes on."""
+    reference = catalogue.reference(kind, name)
+    return {"name": name} if reference is None else {"name": name, FROM: reference}
 
 
 def _plain(error: Exception) -> str:

@@ -46,13 +46,19 @@ class Setting:
     data: Mapping[str, Any] = field(default_factory=dict)  # the task's own
     label: str = ""  # tells settings of one algorithm apart; no part of the id
 
+    def __post_init__(self) -> None:
+        # What this process has loaded by reference, another one must be able to load as well.
+        for kind in ("task", "algorithm"):
+            given = getattr(self, kind)
+            object.__setattr__(self, kind, catalogue.reference(kind, given) or given)
+
     def __hash__(self) -> int:
         return hash((self.task, self.algorithm, self.label))
 
     @property
     def name(self) -> str:
         """What it is called in a table."""
-        return f"{self.algorithm} {self.label}".rstrip()
+        return f"{catalogue.short(self.algorithm)} {self.label}".rstrip()
 
     def settled(self, seed: int) -> Settled:
         """The setting with its presets and a seed; an error if it makes no sense."""
@@ -106,6 +112,9 @@ class Settled:
         The device is not in it: runs made on a GPU are carried elsewhere, and say where they ran.
         """
         decides = {"format": FORMAT, "files": files_of(self.task.name), **self.config()}
+        plugins = (type(self.algorithm), self.task.load, catalogue.builder(self.task.model))
+        if code := [found for plugin in plugins if (found := catalogue.code_of(plugin))]:
+            decides["code"] = code  # a plug-in that was changed comes to other numbers
         text = json.dumps(decides, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -127,7 +136,7 @@ class Settled:
 
     def command(self, device: str, chunk: int | None) -> str:
         """The `fedrows run` that repeats it."""
-        setting, taken = self.setting, taken_names()
+        setting, taken = self.setting, taken_names(self.algorithm.name)
         given = {**setting.plan, **setting.options}
         given |= {f"data_{k}" if k in taken else k: v for k, v in setting.data.items()}
         given |= {"seed": self.plan.seed, "device": device}

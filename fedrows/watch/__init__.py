@@ -1,15 +1,16 @@
-"""Who watches a run: logs, Prometheus, TensorBoard, MLflow, or an observer of your own.
+"""Watches runs: logs, Prometheus, TensorBoard, MLflow, or an observer of your own.
 
     with watch.opened(Watching(log="json", metrics_port=9109)) as observer:
-        observer.begin(Run("ratings", config, rounds=100))
-        …                                       # observer.round(facts), observer.measured(line)
+        observer.begin(RunInfo("ratings", config, rounds=100))
+        …                                       # observer.round(report), observer.measured(line)
         observer.end(done=True)
 
-Simulated and deployed runs tell the same observers the same things. A writer is one file in
-`writers/`, found by name, and its package is imported only when it is asked for.
+Simulated and deployed runs report the same things to the same observers. A writer is one file in
+`writers/`, or a plug-in. Its package is imported only when it is asked for.
 """
 
-from fedrows.watch.observer import Facts, Observer, Run
-from fedrows.watch.opened import Observers, Watching, opened
+from fedrows.watch.observer import Observer, RoundReport, RunInfo
+from fedrows.watch.opened import Observers, opened
+from fedrows.watch.watching import Watching
 
-__all__ = ["Facts", "Observer", "Run", "Observers", "Watching", "opened"]
+__all__ = ["Observer", "Observers", "RoundReport", "RunInfo", "Watching", "opened"]

@@ -1,4 +1,4 @@
-"""What there is to see of a run, and the one interface of those who look."""
+"""What there is to see of a run, and the interface of observers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fedrows.errors import FedrowsError
 from fedrows.measure.summary import METRICS
 
 
 class WatchError(FedrowsError, OSError):
-    """A place that a run's measurements cannot be written to."""
+    """Measurements that cannot be written where they should be."""
 
 
 @dataclass(frozen=True)
-class Run:
+class RunInfo:
     """A run that begins, or goes on after round `at`."""
 
     name: str  # a/b is run b of comparison a
@@ -29,7 +29,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RoundReport:
     """What happened in one round. Bytes are those of all its clients together."""
 
     round: int
@@ -42,13 +42,14 @@ class Facts:
     seconds: Mapping[str, float] = field(default_factory=dict)  # phase → seconds
 
 
+@runtime_checkable
 class Observer(Protocol):
-    """Someone who is told how runs go, one run after another."""
+    """Sees how runs go, one run after another."""
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunInfo) -> None:
         """A run begins, or goes on."""
 
-    def round(self, facts: Facts) -> None:
+    def round(self, report: RoundReport) -> None:
         """A round is done."""
 
     def measured(self, line: Mapping[str, Any]) -> None:
@@ -64,26 +65,33 @@ class Observer(Protocol):
         """There will be no more runs."""
 
 
+@runtime_checkable
+class Served(Protocol):
+    """An observer that can be asked at an address."""
+
+    address: str | None
+
+
 def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of an evaluated round by name; those that have no value are left out."""
     found = {name: line.get(name) for name in (*METRICS, "bytes_down", "bytes_up", "seconds")}
     for bucket in line.get("buckets") or ():
-        place = f"heat/{bucket['low']}-{bucket['high']}"
-        found |= {f"{place}/{name}": bucket.get(name) for name in ("loss", "auc")}
+        prefix = f"heat/{bucket['low']}-{bucket['high']}"
+        found |= {f"{prefix}/{name}": bucket.get(name) for name in ("loss", "auc")}
     return {name: float(x) for name, x in found.items() if x is not None and math.isfinite(x)}
 
 
-def numbers_of(facts: Facts) -> dict[str, float]:
+def numbers_of(report: RoundReport) -> dict[str, float]:
     """The numbers of a round by name."""
     found = {
-        "round/asked": facts.asked,
-        "round/answered": facts.answered,
-        "round/dropped": facts.dropped,
-        "round/rejected": sum(facts.rejected.values()),
-        "round/bytes_down": facts.bytes_down,
-        "round/bytes_up": facts.bytes_up,
-        **{f"round/rejected_by/{plain(why)}": count for why, count in facts.rejected.items()},
-        **{f"round/seconds/{plain(phase)}": x for phase, x in facts.seconds.items()},
+        "round/asked": report.asked,
+        "round/answered": report.answered,
+        "round/dropped": report.dropped,
+        "round/rejected": sum(report.rejected.values()),
+        "round/bytes_down": report.bytes_down,
+        "round/bytes_up": report.bytes_up,
+        **{f"round/rejected_by/{plain(why)}": count for why, count in report.rejected.items()},
+        **{f"round/seconds/{plain(phase)}": x for phase, x in report.seconds.items()},
     }
     return {name: float(x) for name, x in found.items() if x is not None}
 

@@ -153,6 +153,11 @@ def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
     left = {name.replace("-", "_"): value for name, value in config.items()}
     known = {"out", "peers", *(item.name for item in options(Watching))}
     name = str(left.pop("algorithm", catalogue.DEFAULT))
+    if ":" in name:
+        raise PlanError(
+            f"algorithm is {name!r}, but over a network an algorithm goes by its name: install it "
+            "as a plug-in everywhere, or name its file as `plugins` in each node's configuration."
+        )
     of = catalogue.algorithm(name)
     if of.pooled:
         raise PlanError(f"algorithm is {name}, but that one needs all data in one place.")

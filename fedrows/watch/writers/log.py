@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.watch import logs
-from fedrows.watch.observer import Facts, Run, metrics_of
-from fedrows.watch.opened import Watching
+from fedrows.watch.observer import RoundReport, RunInfo, metrics_of
+from fedrows.watch.watching import Watching
 
 WARNINGS = {"rejected", "failed", "repeated"}  # events that someone should look at
 CONFIG = ("task", "algorithm", "plan")  # what a log says of a run's settings
 
 
-def opened(watching: Watching) -> Log | None:
+def opened(watching: Watching) -> LogWriter | None:
     """The log that was asked for; a file without a form is one of text."""
     form = watching.log or ("text" if watching.log_file else "off")
     if form == "off":
         return None
     path = Path(watching.log_file) if watching.log_file else None
-    return Log(logs.start(form, path, watching.log_level))
+    return LogWriter(logs.start(form, path, watching.log_level))
 
 
-class Log:
+class LogWriter:
     """Says everything to the logger `fedrows.run`."""
 
     def __init__(self, handler: logging.Handler | None = None) -> None:
@@ -32,15 +32,15 @@ class Log:
         self._logger = logging.getLogger("fedrows.run")
         self._name, self._at, self._going = "", 0, False
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunInfo) -> None:
         self._name, self._at, self._going = run.name, run.at, True
         config = {name: run.config[name] for name in CONFIG if name in run.config}
         self._say("begin", {"rounds": run.rounds, **config})
 
-    def round(self, facts: Facts) -> None:
-        self._at = facts.round
-        level = logging.WARNING if any(facts.rejected.values()) else logging.INFO
-        self._say("round", vars(facts), level)
+    def round(self, report: RoundReport) -> None:
+        self._at = report.round
+        level = logging.WARNING if any(report.rejected.values()) else logging.INFO
+        self._say("round", vars(report), level)
 
     def measured(self, line: Mapping[str, Any]) -> None:
         self._at = line["round"]
@@ -64,5 +64,5 @@ class Log:
 
     def _say(self, what: str, fields: Mapping[str, Any], level: int = logging.INFO) -> None:
         known = {name: x for name, x in fields.items() if x is not None and x != {}}
-        place = {"run": self._name, "round": self._at}
-        self._logger.log(level, "%s", what, extra={"fields": place | known})
+        where = {"run": self._name, "round": self._at}
+        self._logger.log(level, "%s", what, extra={"fields": where | known})

@@ -15,8 +15,15 @@ from typing import Any
 
 from fedrows.version import __version__
 from fedrows.watch.logs import without_secrets
-from fedrows.watch.observer import Facts, Run, WatchError, metrics_of, numbers_of, settings_of
-from fedrows.watch.opened import Watching, missing, why
+from fedrows.watch.observer import (
+    RoundReport,
+    RunInfo,
+    WatchError,
+    metrics_of,
+    numbers_of,
+    settings_of,
+)
+from fedrows.watch.watching import Watching, missing, why
 
 EXPERIMENT = "fedrows"  # or what MLFLOW_EXPERIMENT_NAME says
 QUIET = {
@@ -67,7 +74,7 @@ class MLflow:
                 "start the server, or name a folder."
             ) from error
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunInfo) -> None:
         place = str((run.folder or Path(run.name)).absolute())
         found = self._found(run, place) if run.at else None
         if found is None:
@@ -80,8 +87,8 @@ class MLflow:
         self._client.update_run(self._run, status="RUNNING")
         self._done = {name: self._last_step(name) for name in found.data.metrics}
 
-    def round(self, facts: Facts) -> None:
-        self._add(numbers_of(facts), facts.round)
+    def round(self, report: RoundReport) -> None:
+        self._add(numbers_of(report), report.round)
 
     def measured(self, line: Mapping[str, Any]) -> None:
         self._add(metrics_of(line), line["round"])
@@ -103,7 +110,7 @@ class MLflow:
     def close(self) -> None:
         self.end(done=False)
 
-    def _found(self, run: Run, place: str) -> Any:
+    def _found(self, run: RunInfo, place: str) -> Any:
         """The newest run of this name and folder; None if there is none."""
         quoted = place.replace("\\", "\\\\").replace("'", "\\'")
         runs = self._client.search_runs(
@@ -117,7 +124,7 @@ class MLflow:
     def _last_step(self, name: str) -> int:
         return max((x.step for x in self._client.get_metric_history(self._run, name)), default=0)
 
-    def _log_settings(self, run: Run) -> None:
+    def _log_settings(self, run: RunInfo) -> None:
         settings = settings_of(without_secrets(run.config))
         param = self._mlflow.entities.Param
         params = [param(name, str(value)[:LONGEST]) for name, value in settings.items()]

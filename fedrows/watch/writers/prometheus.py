@@ -1,85 +1,105 @@
 """Prometheus: counters and gauges as text, in a file or behind a port of this process.
 
-The text is exposition format 0.0.4. The file is for node_exporter's textfile collector: it is
-always whole, and written at most once a second. Counters begin at 0 with the process, as
-Prometheus expects of them; `fedrows_round` goes on where the run does.
+The file is for node_exporter's textfile collector: it is always whole, and written at most once a
+second. Counters begin at 0 with the process, as Prometheus expects of them; `fedrows_round` goes on
+where the run does.
 """
 
 from __future__ import annotations
 
-import math
+import importlib
 import os
 import threading
 import time
-from bisect import bisect_left
-from collections.abc import Mapping
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from fedrows.files.whole import placing, reason
 from fedrows.measure.summary import METRICS
 from fedrows.version import __version__
-from fedrows.watch.observer import Facts, Run, WatchError
-from fedrows.watch.opened import Watching
+from fedrows.watch.observer import RoundReport, RunInfo, WatchError
+from fedrows.watch.watching import Watching, missing
 
-TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVERY = 1.0  # seconds between two writings of the file
 BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)  # seconds
 
-# name → (type, help)
-METERS = {
-    "run_info": ("gauge", "What the run is, in its labels; always 1."),
-    "running": ("gauge", "1 while the run goes, 0 when it is done or was stopped."),
-    "round": ("gauge", "The last finished round."),
-    "planned_rounds": ("gauge", "The round that the run ends with."),
-    "last_round_timestamp_seconds": (
-        "gauge",
-        "When the last round was finished, or the run was begun.",
+# name → (type, help, labels beside the run's name)
+METERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "run_info": (
+        "Gauge",
+        "What the run is, in its labels; always 1.",
+        ("version", "task", "algorithm"),
     ),
-    "rounds_total": ("counter", "Rounds finished by this process."),
-    "asked_total": ("counter", "Clients that were asked to train."),
-    "answers_total": ("counter", "Clients whose update was used."),
-    "dropouts_total": ("counter", "Clients that were asked and did not answer in time."),
-    "rejected_uploads_total": ("counter", "Uploads that were refused, by reason."),
-    "bytes_total": ("counter", "Bytes of models and updates, down to clients and up from them."),
-    "phase_seconds": ("histogram", "How long each phase of a round took."),
-    "events_total": ("counter", "Other things that happened, by name."),
-    **{name: ("gauge", f"The {title}, last evaluated.") for name, (title, *_) in METRICS.items()},
+    "running": ("Gauge", "1 while the run goes, 0 when it is done or was stopped.", ()),
+    "round": ("Gauge", "The last finished round.", ()),
+    "planned_rounds": ("Gauge", "The round that the run ends with.", ()),
+    "last_round_timestamp_seconds": (
+        "Gauge",
+        "When the last round was finished, or the run was begun.",
+        (),
+    ),
+    "rounds_total": ("Counter", "Rounds finished by this process.", ()),
+    "asked_total": ("Counter", "Clients that were asked to train.", ()),
+    "answers_total": ("Counter", "Clients whose update was used.", ()),
+    "dropouts_total": ("Counter", "Clients that were asked and did not answer in time.", ()),
+    "rejected_uploads_total": ("Counter", "Uploads that were refused, by reason.", ("reason",)),
+    "bytes_total": (
+        "Counter",
+        "Bytes of models and updates, down to clients and up from them.",
+        ("direction",),
+    ),
+    "phase_seconds": ("Histogram", "How long each phase of a round took.", ("phase",)),
+    "events_total": ("Counter", "Other things that happened, by name.", ("event",)),
+    **{
+        name: ("Gauge", f"The {title}, last evaluated.", ())
+        for name, (title, *_) in METRICS.items()
+    },
 }
-
-Labels = tuple[tuple[str, str], ...]
 
 
 def opened(watching: Watching) -> Prometheus | None:
     """The file and the endpoint that were asked for."""
     if watching.metrics_file is None and watching.metrics_port is None:
         return None
+    flag = "--metrics-port" if watching.metrics_file is None else "--metrics-file"
+    try:
+        client = importlib.import_module("prometheus_client")
+    except ImportError:
+        raise missing(flag, "prometheus-client", "prometheus") from None
     path = Path(watching.metrics_file) if watching.metrics_file else None
-    return Prometheus(path, watching.metrics_port, watching.metrics_host)
+    return Prometheus(client, path, watching.metrics_port, watching.metrics_host)
 
 
 class Prometheus:
     """Counts what a run does, for whoever scrapes it; `port` is where, if anywhere."""
 
     def __init__(
-        self, path: Path | None = None, port: int | None = None, host: str = "127.0.0.1"
+        self,
+        client: Any,
+        path: Path | None = None,
+        port: int | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
-        self._path, self._meters, self._run = path, Meters(), ""
-        self._next_write = 0.0
+        client.disable_created_metrics()  # a time beside every counter tells nobody anything
+        self._client, self._registry = client, client.CollectorRegistry()
+        self._meters = {name: self._meter(name, *about) for name, about in METERS.items()}
+        self._path, self._run, self._next_write = path, "", 0.0
         if path is not None:
             self._write_first(path)
-        self._server = None if port is None else _serve(self._meters, host, port)
+        metrics = client.make_wsgi_app(self._registry)
+        self._server = None if port is None else _serve(metrics, host, port)
         self.port: int | None = None if self._server is None else self._server.server_port
         self.address = None if self.port is None else f"http://{host}:{self.port}/metrics"
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunInfo) -> None:
         self._run = run.name
         about = {"version": __version__}
         for kind in ("task", "algorithm"):
-            if isinstance(found := run.config.get(kind), Mapping):
-                about[kind] = str(found.get("name", ""))
+            settings = run.config.get(kind)
+            about[kind] = str(settings.get("name", "")) if isinstance(settings, Mapping) else ""
         self._set("run_info", 1, **about)
         self._set("running", 1)
         self._set("round", run.at)
@@ -89,20 +109,20 @@ class Prometheus:
             self._count(f"{name}_total", 0)  # there from the start, so that rates begin with it
         self._write(at_once=True)
 
-    def round(self, facts: Facts) -> None:
-        self._set("round", facts.round)
+    def round(self, report: RoundReport) -> None:
+        self._set("round", report.round)
         self._set("last_round_timestamp_seconds", time.time())
         self._count("rounds_total", 1)
-        self._count("asked_total", facts.asked)
-        self._count("answers_total", facts.answered)
-        self._count("dropouts_total", facts.dropped)
-        for why, uploads in facts.rejected.items():
+        self._count("asked_total", report.asked)
+        self._count("answers_total", report.answered)
+        self._count("dropouts_total", report.dropped)
+        for why, uploads in report.rejected.items():
             self._count("rejected_uploads_total", uploads, reason=why)
-        for direction, size in (("down", facts.bytes_down), ("up", facts.bytes_up)):
+        for direction, size in (("down", report.bytes_down), ("up", report.bytes_up)):
             if size is not None:
                 self._count("bytes_total", size, direction=direction)
-        for phase, seconds in facts.seconds.items():
-            self._meters.observe("phase_seconds", seconds, self._labels(phase=phase))
+        for phase, seconds in report.seconds.items():
+            self._labelled("phase_seconds", phase=phase).observe(seconds)
         self._write()
 
     def measured(self, line: Mapping[str, Any]) -> None:
@@ -130,16 +150,21 @@ class Prometheus:
 
     def text(self) -> str:
         """Everything, as Prometheus reads it."""
-        return self._meters.text()
+        return str(self._client.generate_latest(self._registry), "utf-8")
 
-    def _labels(self, **labels: str) -> Labels:
-        return (("run", self._run), *labels.items())
+    def _meter(self, name: str, kind: str, about: str, labels: tuple[str, ...]) -> Any:
+        more = {"buckets": BUCKETS} if kind == "Histogram" else {}
+        of = getattr(self._client, kind)
+        return of(f"fedrows_{name}", about, ("run", *labels), registry=self._registry, **more)
+
+    def _labelled(self, name: str, **labels: str) -> Any:
+        return self._meters[name].labels(run=self._run, **labels)
 
     def _set(self, name: str, value: float, **labels: str) -> None:
-        self._meters.set(name, value, self._labels(**labels))
+        self._labelled(name, **labels).set(value)
 
     def _count(self, name: str, more: float, **labels: str) -> None:
-        self._meters.count(name, more, self._labels(**labels))
+        self._labelled(name, **labels).inc(more)
 
     def _write(self, at_once: bool = False) -> None:
         if self._path is None or (time.monotonic() < self._next_write and not at_once):
@@ -160,104 +185,30 @@ class Prometheus:
             ) from error
 
 
-class Meters:
-    """Numbers by name and labels; one thread writes while others read."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values: dict[str, dict[Labels, float]] = {}
-        self._spread: dict[str, dict[Labels, list[float]]] = {}  # count by bucket, then the sum
-
-    def set(self, name: str, value: float, labels: Labels = ()) -> None:
-        with self._lock:
-            self._values.setdefault(name, {})[labels] = value
-
-    def count(self, name: str, more: float, labels: Labels = ()) -> None:
-        with self._lock:
-            its = self._values.setdefault(name, {})
-            its[labels] = its.get(labels, 0) + more
-
-    def observe(self, name: str, value: float, labels: Labels = ()) -> None:
-        with self._lock:
-            its = self._spread.setdefault(name, {})
-            counts = its.setdefault(labels, [0.0] * (len(BUCKETS) + 2))
-            counts[bisect_left(BUCKETS, value)] += 1  # a bucket has what is at most its bound
-            counts[-1] += value
-
-    def text(self) -> str:
-        """All of them in the exposition format."""
-        lines = []
-        with self._lock:
-            for name, (kind, help_) in METERS.items():
-                if name not in self._values and name not in self._spread:
-                    continue
-                full = f"fedrows_{name}"
-                lines += [f"# HELP {full} {_escaped(help_)}", f"# TYPE {full} {kind}"]
-                for labels, value in self._values.get(name, {}).items():
-                    lines.append(_sample(full, labels, value))
-                for labels, counts in self._spread.get(name, {}).items():
-                    lines += _histogram(full, labels, counts)
-        return "".join(f"{line}\n" for line in lines)
-
-
-def _histogram(name: str, labels: Labels, counts: list[float]) -> list[str]:
-    below, lines = 0.0, []
-    for bound, count in zip((*BUCKETS, math.inf), counts[:-1], strict=True):
-        below += count
-        lines.append(_sample(f"{name}_bucket", (*labels, ("le", _number(bound))), below))
-    lines.append(_sample(f"{name}_sum", labels, counts[-1]))
-    return [*lines, _sample(f"{name}_count", labels, below)]
-
-
-def _sample(name: str, labels: Labels, value: float) -> str:
-    pairs = ",".join(f'{key}="{_escaped(text, quoted=True)}"' for key, text in labels)
-    return f"{name}{{{pairs}}} {_number(value)}"
-
-
-def _escaped(text: str, quoted: bool = False) -> str:
-    text = text.replace("\\", "\\\\").replace("\n", "\\n")
-    return text.replace('"', '\\"') if quoted else text
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return str(int(value)) if value == int(value) and abs(value) < 2**53 else repr(float(value))
-
-
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False  # a reader that hangs must not hold a run up
     allow_reuse_address = os.name == "posix"  # a port that was just left is free
 
 
-def _serve(meters: Meters, host: str, port: int) -> _Server:
+class _Handler(WSGIRequestHandler):
+    timeout = 10
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: a scrape every few seconds is no news."""
+
+
+def _serve(metrics: Callable[..., Iterable[bytes]], host: str, port: int) -> WSGIServer:
     """A thread that answers GET /metrics."""
 
-    class Answer(BaseHTTPRequestHandler):
-        timeout = 10
-        server_version, sys_version = "fedrows", ""
-
-        def do_GET(self) -> None:
-            here = self.path.split("?")[0] == "/metrics"
-            body = meters.text().encode() if here else b"See /metrics.\n"
-            self.send_response(200 if here else 404)
-            self.send_header("Content-Type", TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                with suppress(OSError):  # the reader has left
-                    self.wfile.write(body)
-
-        do_HEAD = do_GET
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing: a scrape every few seconds is no news."""
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/metrics":
+            return metrics(environ, start)
+        start("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"See /metrics.\n"]
 
     try:
-        server = _Server((host, port), Answer)
+        server = make_server(host, port, answer, _Server, _Handler)
     except OSError as error:
         raise WatchError(
             f"--metrics-port {port} on {host} cannot be opened ({reason(error)}): "

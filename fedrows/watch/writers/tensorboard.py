@@ -14,8 +14,8 @@ from typing import Any
 
 from fedrows.files.whole import reason
 from fedrows.watch.logs import without_secrets
-from fedrows.watch.observer import Facts, Run, WatchError, metrics_of, numbers_of
-from fedrows.watch.opened import Watching, missing
+from fedrows.watch.observer import RoundReport, RunInfo, WatchError, metrics_of, numbers_of
+from fedrows.watch.watching import Watching, missing
 
 
 def opened(watching: Watching) -> TensorBoard | None:
@@ -43,15 +43,15 @@ class TensorBoard:
         self._folder, self._make = folder, writer
         self._writer: Any = None
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunInfo) -> None:
         self.close()
         self._writer = self._make(str(self._folder / run.name), purge_step=run.at + 1)
         settings = json.dumps(without_secrets(run.config), indent=1, default=str)
         if run.at == 0:
             self._writer.add_text("config", "\n".join(f"    {x}" for x in settings.splitlines()), 0)
 
-    def round(self, facts: Facts) -> None:
-        self._add(numbers_of(facts), facts.round)
+    def round(self, report: RoundReport) -> None:
+        self._add(numbers_of(report), report.round)
 
     def measured(self, line: Mapping[str, Any]) -> None:
         self._add(metrics_of(line), line["round"])

@@ -52,10 +52,10 @@ class Size:
 
 
 @dataclass(frozen=True)
-class EvaluatedTask:
+class Evaluated:
     """One task as the paper evaluates it."""
 
-    key: str
+    task: str
     name: str  # as the paper writes it, or what stands in for it
     model: str
     target: Target
@@ -88,7 +88,7 @@ class EvaluatedTask:
         own = {item.name for item in options(catalogue.algorithm(algorithm))}
         given = dict(rates or {})
         return Setting(
-            self.key,
+            self.task,
             algorithm,
             plan={
                 "rounds": size.rounds,

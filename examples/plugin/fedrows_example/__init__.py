@@ -1,0 +1,1 @@
+"""An algorithm, a model, a task and a writer for fedrows."""

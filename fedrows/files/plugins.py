@@ -1,0 +1,75 @@
+"""Imports what others wrote, by module or by file; what goes wrong there is one sentence.
+
+`what` is how an error names the plug-in, such as: The algorithm 'mine.py:FedAvgM'.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedrows.errors import PluginError
+
+
+def attribute(module: ModuleType, word: str, what: str) -> Any:
+    """What a module calls by a name, which may have dots."""
+    value: Any = module
+    for part in word.split("."):
+        if not hasattr(value, part):
+            raise PluginError(f"{what} is not there: {file_of(module)} defines no {word}.")
+        value = getattr(value, part)
+    return value
+
+
+def import_module(name: str, what: str) -> ModuleType:
+    """A module by its name; whatever goes wrong in it is a PluginError."""
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, AttributeError, ValueError):
+            spec = None
+        file = name if spec is None or spec.origin is None else spec.origin
+        raise PluginError(f"{what} does not import: {file} fails ({why(error)}).") from error
+
+
+def import_file(path: Path, what: str) -> ModuleType:
+    """A file as a module; its neighbours can be imported as in `python file.py`."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise PluginError(
+            f"{what} cannot be read: {path} ({error.strerror or error}); name a file that exists."
+        ) from error
+    name = f"fedrows_file_{hashlib.sha256(str(path).encode() + content).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # the last place, so that nothing installed is hidden
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise PluginError(f"{what} does not import: {path} fails ({why(error)}).") from error
+    return module
+
+
+def file_of(module: ModuleType) -> str:
+    """The file of a module, or its name if it has none."""
+    return str(getattr(module, "__file__", None) or module.__name__)
+
+
+def why(error: BaseException) -> str:
+    """An error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")

@@ -1,1 +1,0 @@
-"""The mathematics of the theorems, apart from the experiments: objectives, spectra, iterates."""
