@@ -27,6 +27,13 @@ def write_private(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
 
 
+def make_private(folder: Path) -> None:
+    """Makes a folder, and those above it that are missing, which only the user may read."""
+    for part in (*reversed(folder.parents), folder):
+        if not part.exists():
+            part.mkdir(mode=0o700, exist_ok=True)
+
+
 def write_through(path: Path, data: bytes) -> None:
     """Writes a file, on the disk when it returns."""
     with path.open("wb") as file:

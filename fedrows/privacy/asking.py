@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrows.errors import RunFolderError
-from fedrows.files.whole import reason
+from fedrows.files.whole import make_private, reason
 from fedrows.privacy.answers import Answers, TwoStage
 from fedrows.privacy.noise import Source
 from fedrows.privacy.row_space import RowSpace
@@ -63,7 +63,7 @@ class Asking:
             return
         path = self._path(client, table)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(path.parent)
             answers.save(path)
         except OSError as error:
             raise RunFolderError(

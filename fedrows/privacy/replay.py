@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from fedrows.files.whole import write_private
+from fedrows.files.whole import make_private, write_private
 from fedrows.privacy.messages import pack, unpack
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.randomness import replaying
@@ -39,7 +39,7 @@ class SavedHalf:
         """A new half; one that was begun before is not begun again, for its masks would repeat."""
         if self.path.exists():
             raise ProtocolError(f"{self.path.name} was begun before: a sum is never begun twice.")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(self.path.parent)
         self._write([os.urandom(SEED)])
 
     def advance(self, make: Callable[[], ClientHalf[C]], request: bytes) -> bytes | Done[C]:

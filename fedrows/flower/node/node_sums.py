@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedrows.errors import FedrowsError
-from fedrows.files.whole import write_private
+from fedrows.files.whole import make_private, write_private
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.replay import Done, SavedHalf
 
@@ -42,7 +42,7 @@ class NodeSums:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(folder)
 
     @property
     def newest(self) -> str:

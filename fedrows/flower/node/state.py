@@ -28,7 +28,7 @@ import safetensors.torch
 from torch import Tensor
 
 from fedrows.errors import FedrowsError
-from fedrows.files.whole import as_json, reason, write_private, write_whole
+from fedrows.files.whole import as_json, make_private, reason, write_private, write_whole
 from fedrows.flower.wire.clients import ClientName
 
 NODE, REFUSED = "node.json", "refused.txt"
@@ -40,7 +40,7 @@ class NodeState:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(folder)
         except OSError as error:
             raise FedrowsError(
                 f"The state folder {folder} cannot be made ({reason(error)}): choose another."
@@ -125,7 +125,7 @@ class TaggedTensors:
 
     def put(self, tag: int, tensors: Mapping[str, Tensor], **facts: Any) -> None:
         """Stores tensors under a tag, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self.folder)
         plain = {name: x.detach().contiguous() for name, x in tensors.items()}
         said = {name: json.dumps(value) for name, value in facts.items()}
         write_private(self._place(tag), safetensors.torch.save(plain, said or None))

@@ -1,0 +1,128 @@
+"""What a private node has on its disk: nothing unmasked after a round, and no more every round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography")
+
+from deployed import CONFIG, examples, shards_of, task_of
+from loopback import federation
+
+from fedrows.flower.node.node_sums import NodeSums
+from fedrows.flower.server.sum_exchange import SumNames
+from fedrows.flower.wire.message import unpack
+from fedrows.privacy.protocol import ProtocolError
+from fedrows.privacy.replay import Done
+from fedrows.server import begin, rounds
+
+PRIVATE: dict[str, Any] = CONFIG | {
+    "privacy": "index", "index-epsilon": 2.0, "index-epsilon-for-ever": 6.0,
+    "min-contributors": 2, "timeout": 5.0, "clients-per-round": 4, "rounds": 5,
+}  # fmt: skip
+
+
+def files(folder: Path) -> dict[str, int]:
+    """The files below a folder and the folders themselves, with their modes."""
+    return {
+        str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in folder.rglob("*")
+    }
+
+
+def test_nothing_of_a_round_stays_on_a_node(tmp_path: Path) -> None:
+    data = examples(clients=4)
+    fleet, loopback = federation(task_of(data), PRIVATE, shards_of(data, 4), tmp_path)
+    under_way = set()
+
+    def look(node: int, answer: bytes) -> bytes:
+        under_way.update(path.name for path in tmp_path.glob("n*/*/sums/**/*"))
+        return answer
+
+    loopback.meddle = look
+    agreed = fleet.contract
+    progress = begin(agreed.model(data), agreed.algorithm, agreed.plan)
+    counts = []
+    for _ in rounds(fleet, agreed.plan, progress):
+        assert {path.name for path in tmp_path.glob("n*/*/sums/*")} == {"newest"}
+        counts.append(len(files(tmp_path)))
+    assert {"half", "facts.json", "inputs.npz", "asked.npz"} <= under_way  # while it lasted
+    assert len(set(counts[1:])) == 1
+    for node in tmp_path.glob("n*"):
+        modes = files(node)
+        assert modes.pop("node.json") == 0o600
+        assert {mode for mode in modes.values() if mode & 0o077} == set(), modes
+
+
+def test_a_sum_that_never_ended_goes_with_the_next_message(tmp_path: Path) -> None:
+    data = examples(clients=4)
+    config = PRIVATE | {"rounds": 2, "min-answers": 1}
+    fleet, loopback = federation(task_of(data), config, shards_of(data, 4), tmp_path)
+    seen: list[str] = []
+
+    def silent_once(node: int, answer: bytes) -> bytes | str:
+        facts = unpack(loopback.sent[-1][1]).facts
+        if node == 2 and facts.get("use") == "update" and not seen:
+            seen.append(facts["sum"])
+            return "it was killed"  # the server goes on without it, and never says that it is over
+        return answer
+
+    loopback.meddle = silent_once
+    agreed = fleet.contract
+    progress = begin(agreed.model(data), agreed.algorithm, agreed.plan)
+    left = [
+        list(tmp_path.glob(f"n*/*/sums/{seen[0]}")) for _ in rounds(fleet, agreed.plan, progress)
+    ]
+    assert [len(folders) for folders in left] == [1, 0]
+
+
+def half(length: int) -> Generator[bytes, bytes, str]:
+    """A protocol of three messages."""
+    for _ in range(3):
+        yield bytes(length)
+    return "over"
+
+
+def test_the_folder_does_not_grow_over_a_thousand_rounds(tmp_path: Path) -> None:
+    names, sizes = SumNames(), []
+    for number in range(1_000):
+        sums, name = NodeSums(tmp_path), names.make()
+        sums.begin({"sum": name, "use": "union"})
+        sums.put_inputs(name, {"rows": np.ones(8)})
+        if number % 7 == 0:
+            continue  # it never ends
+        phases = range(2 if number % 5 == 0 else 4)
+        for _ in phases:
+            facts, reply = NodeSums(tmp_path).advance(
+                name, lambda facts, inputs: half(len(inputs["rows"])), b""
+            )
+        if isinstance(reply, Done):
+            sums.put_asked(name, {"union": np.arange(3)})
+            sums.end(facts["sum"])
+        sizes.append(len(files(tmp_path)))
+    assert max(sizes) <= 5  # newest, and one sum or what was asked for
+    assert sizes[-1] <= sizes[2]
+
+
+def test_a_sum_is_begun_once_and_none_before_the_newest(tmp_path: Path) -> None:
+    sums, names = NodeSums(tmp_path), SumNames()
+    old, new = names.make(), names.make()
+    sums.begin({"sum": new, "use": "union"})
+    sums.end(new)
+    for name in (new, new[:16] + "f" * 16, old):
+        with pytest.raises(ProtocolError, match="never begun twice"):
+            NodeSums(tmp_path).begin({"sum": name, "use": "union"})
+
+
+def test_a_server_whose_clock_was_set_back_learns_the_newest_name() -> None:
+    ahead, names = time.time_ns() + 10**9 * 3600, SumNames()
+    names.learn_(f"{ahead:016x}")
+    assert int(names.make()[:16], 16) == ahead + 1
+    for lie in ("f" * 16, "", "not a number", 7, None):
+        names.learn_(lie)
+    assert int(names.make()[:16], 16) == ahead + 2
