@@ -69,6 +69,8 @@ def hostile(message: Message, kind: str, draw: np.random.Generator) -> bytes:
         parts["model/item"] = bytes(8)
     elif kind == "kind":
         return pack(Message("enrolled", facts, parts))
+    elif kind == "losses":
+        parts["losses"] = b"abc"  # no whole number of floats
     elif kind == "steps":
         parts["steps"] = ids_to_bytes(torch.tensor([10**6]))
     whole = bytearray(pack(Message(message.kind, facts, parts)))
@@ -83,8 +85,8 @@ def hostile(message: Message, kind: str, draw: np.random.Generator) -> bytes:
     return bytes(whole)
 
 
-KINDS = ["tag", "nan", "huge", "shape", "ids", "missing", "strange", "kind", "steps", "truncated",
-         "version", "noise", "large", "replay"]  # fmt: skip
+KINDS = ["tag", "nan", "huge", "shape", "ids", "missing", "strange", "kind", "steps", "losses",
+         "truncated", "version", "noise", "large", "replay"]  # fmt: skip
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(130, marks=pytest.mark.slow)])

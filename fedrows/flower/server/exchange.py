@@ -1,16 +1,11 @@
-"""What one round exchanges: the record that is kept of it, and submodels as they are packed."""
+"""The record of one round's messages: what rounds.jsonl keeps of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
-from fedrows.rows.schema import Schema
 
 
 @dataclass
@@ -32,37 +27,6 @@ class Exchange:
     resident: int | None = None  # bytes of memory that the server has after it
 
 
-def joined(
-    index: Mapping[str, Index],
-    taken: list[tuple[dict[str, Submodels], int]],
-    name: str,
-    schema: Schema,
-    dtype: torch.dtype,
-) -> Submodels:
-    """Single clients' submodels, one after another."""
-    own = [found[name].slice(i, i + 1) for found, i in taken]
-    rows = {
-        table: torch.cat(
-            [torch.zeros(0, schema.tables[table].width, dtype=dtype)] + [x.rows[table] for x in own]
-        )
-        for table in index
-    }
-    dense = {
-        tensor: torch.cat([torch.zeros(0, *shape, dtype=dtype)] + [x.dense[tensor] for x in own])
-        for tensor, shape in schema.dense.items()
-    }
-    return Submodels(index, rows, dense)
-
-
-def distinct_rows(found: Submodels, positions: list[int]) -> Submodels:
-    """The rows of some clients, each once, and what they all get of the dense tensors."""
-    which = torch.tensor(positions, dtype=torch.int64)
-    index, rows = {}, {}
-    for table, its in found.index.items():
-        some = replace(its, source=None).select(which)
-        assert some.source is not None
-        ids, inverse = torch.unique(some.ids, return_inverse=True)
-        first = torch.empty_like(ids).scatter_(0, inverse, some.source)
-        index[table] = Index(ids, torch.tensor([0, len(ids)]))
-        rows[table] = found.rows[table].index_select(0, first)
-    return Submodels(index, rows, {name: x[positions[:1]] for name, x in found.dense.items()})
+def distinct_rows(submodels: Submodels, positions: list[int]) -> Submodels:
+    """A node's part of a download: its rows stand, each once, at the first of its clients."""
+    return submodels.slice(positions[0], positions[0] + 1)

@@ -90,6 +90,15 @@ class Registry:
         chosen = [self.clients[number] for number in clients]
         return {table: _index([one.index[table] for one in chosen]) for table in self.tables}
 
+    def unions(self, groups: Sequence[Sequence[int]]) -> dict[str, Index]:
+        """The rows that any client of a group holds, group by group."""
+        sets: dict[str, list[Tensor]] = {table: [] for table in self.tables}
+        for group in groups:
+            for table, ids in sets.items():
+                held = [self.clients[number].index[table] for number in group]
+                ids.append(torch.unique(torch.cat([no_ids(), *held])))
+        return {table: _index(ids) for table, ids in sets.items()}
+
     def register(self, address: int, version: int, message: Message) -> str:
         """Takes in a node with its clients, new or back again; gives its name."""
         name, secret = _word(message.facts, "node"), _word(message.facts, "secret")

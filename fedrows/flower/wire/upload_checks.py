@@ -7,7 +7,9 @@ client's update is refused or taken by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,12 +33,22 @@ class UploadRefused(Exception):
         self.reason = reason
 
 
+@dataclass(frozen=True)
+class ReceivedUpload:
+    """What a node's clients made of a round."""
+
+    message: Message
+    submodels: dict[str, Submodels]
+    steps: Tensor  # (K,)
+    losses: Tensor  # (K,), or none
+
+
 def read_upload(
-    data: bytes, forms: Mapping[str, SubmodelLayout], tag: int, most_steps: int
-) -> tuple[Message, dict[str, Submodels], Tensor]:
-    """What a node's clients made of a round: submodels by name, and the steps of each (K,)."""
-    clients = next(iter(forms.values())).clients
-    most = sum(form.most for form in forms.values()) + 64 * clients + 2**20
+    data: bytes, layouts: Mapping[str, SubmodelLayout], tag: int, most_steps: int
+) -> ReceivedUpload:
+    """Reads a node's answer, or raises UploadRefused; submodels have these names and layouts."""
+    clients = next(iter(layouts.values())).clients
+    most = sum(layout.most for layout in layouts.values()) + 64 * clients + 2**20
     if len(data) > most:
         raise UploadRefused("too large", f"{len(data)} bytes, where at most {most} can be right")
     try:
@@ -48,33 +60,31 @@ def read_upload(
     if message.facts.get("tag") != tag:
         raise UploadRefused("stale", "an answer to another round, or to an earlier try of this one")
     known = {"steps", "losses"}
-    for name, form in forms.items():
-        known |= part_names(name, form)
+    for name, layout in layouts.items():
+        known |= part_names(name, layout)
     if odd := sorted(x for x in message.parts.keys() - known if not x.startswith("changed/")):
         raise UploadRefused("unreadable", f"a part that nobody asked for ({odd[0][:40]!r})")
+    steps, losses = message.parts.get("steps", b""), message.parts.get("losses", b"")
     try:
-        found = {name: decode_submodels(name, message.parts, form) for name, form in forms.items()}
-        sums = ids_from_bytes(
-            message.parts.get("steps", b""), clients * (most_steps + 1) + 1, clients
-        )
+        submodels = {
+            name: decode_submodels(name, message.parts, layout) for name, layout in layouts.items()
+        }
+        sums = ids_from_bytes(steps, clients * (most_steps + 1) + 1, clients)
     except WireError as error:
         raise UploadRefused("wrong shape", str(error)) from None
-    if len(sums) != clients:
-        raise UploadRefused("wrong shape", "steps of fewer clients than were asked")
-    steps = torch.diff(sums, prepend=torch.zeros(1, dtype=torch.int64)) - 1
-    if (steps > most_steps).any():
+    if len(sums) != clients or len(losses) not in (0, 4 * clients):
+        raise UploadRefused("wrong shape", "steps or losses of fewer clients than were asked")
+    done = torch.diff(sums, prepend=torch.zeros(1, dtype=torch.int64)) - 1
+    if (done > most_steps).any():
         raise UploadRefused("wrong shape", f"more local steps than {most_steps}")
-    return message, found, steps.to(torch.float64)
+    reported = torch.from_numpy(np.frombuffer(losses, dtype="<f4").copy())
+    return ReceivedUpload(message, submodels, done.to(torch.float64), reported)
 
 
-def finite_clients(found: Mapping[str, Submodels]) -> Tensor:
+def finite_clients(submodels: Mapping[str, Submodels]) -> Tensor:
     """Which clients sent nothing but finite numbers: (K,)."""
-    good: Tensor | None = None
-    for part in found.values():
-        mine = part.norms().isfinite()  # a NaN or an infinity anywhere shows in the norm
-        good = mine if good is None else good & mine
-    assert good is not None
-    return good
+    # A NaN or an infinity anywhere shows in the norm.
+    return torch.stack([part.norms().isfinite() for part in submodels.values()]).all(0)
 
 
 def too_long(
@@ -87,15 +97,13 @@ def too_long(
     correction: what the algorithm multiplies each row by (R,), if it does; the update is then
     measured before and after.
     """
-    forms = [update]
+    measured = [update]
     if correction is not None:
         rows = {table: x * correction[table][:, None] for table, x in update.rows.items()}
-        forms.append(Submodels(update.index, rows, update.dense))
-    bad: Tensor | None = None
-    for form in forms:
-        norms = form.map(Tensor.double).norms()
+        measured.append(Submodels(update.index, rows, update.dense))
+    long = []
+    for part in measured:
+        norms = part.map(Tensor.double).norms()
         limit = bound if bound is not None else FACTOR * float(norms.median())
-        long = norms > limit if limit > 0 else torch.zeros_like(norms, dtype=torch.bool)
-        bad = long if bad is None else bad | long
-    assert bad is not None
-    return bad
+        long.append(norms > limit if limit > 0 else torch.zeros_like(norms, dtype=torch.bool))
+    return torch.stack(long).any(0)
