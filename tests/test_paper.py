@@ -29,7 +29,7 @@ from fedrows.report.artefact import (
     as_dict,
     from_dict,
 )
-from fedrows.study.kept import place_of
+from fedrows.study.finished import path_of
 
 TOY = """
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
@@ -234,7 +234,7 @@ def test_an_artefact_is_made_anew_when_something_changed(room: Path) -> None:
     (room / "toy.py").write_text((room / "toy.py").read_text() + "# another\n")
     assert outcome() == MADE
     run = next(iter(stamps("paper")))
-    place_of(Path("paper"), run.partition(".")[0]).write_bytes(b"damaged")
+    path_of(Path("paper"), run.partition(".")[0]).write_bytes(b"damaged")
     assert outcome() == MADE
     Path("paper", "artefacts", "toy.json").write_text('{"key": ')
     assert outcome() == MADE

@@ -18,8 +18,8 @@ from fedrows.paper.comparing import compare
 from fedrows.paper.evaluated import ALL
 from fedrows.paper.tasks import AMAZON, MOVIELENS, SENT140, TASKS
 from fedrows.report.artefact import as_dict, from_dict
-from fedrows.study import Results, Run, Study
-from fedrows.study.kept import keep
+from fedrows.study import FinishedRun, Results, Study
+from fedrows.study.finished import keep
 
 # How fast each one learns in the made-up runs: after r rounds the loss is 0.7 − 0.1·min(1, pace·r).
 PACE = {"fedsubavg": 0.02, "centralsgd": 0.006, "fedavg": 0.005, "fedadam": 0.004}
@@ -60,7 +60,7 @@ class Work:
         self.studies.append(study)
         return Results(
             [
-                Run(
+                FinishedRun(
                     f"{setting.name}-{setting.plan}-{seed}",
                     setting,
                     seed,
@@ -277,7 +277,7 @@ def test_a_search_goes_on_without_the_data_of_one_task():
 def test_the_best_rates_are_those_of_the_best_value():
     runs = {0.1: [0.5, 0.4], 1.0: [0.3, None], 3.0: [None, None]}
     tried = [
-        ({"lr": rate}, Run("", None, 0, [{"test_auc": x} for x in values], {}, "", 0.0, {}))
+        ({"lr": rate}, FinishedRun("", None, 0, [{"test_auc": x} for x in values], {}, "", 0.0, {}))
         for rate, values in runs.items()
     ]
     assert searched.best(tried, "test_auc") == {"lr": 0.1}
@@ -290,7 +290,7 @@ def test_the_best_rates_are_those_of_the_best_value():
 def test_what_a_search_found_is_written_for_the_tasks_it_searched(tmp_path, monkeypatch):
     work = Work(search=True)
     searched.search(work, MOVIELENS)
-    for id_, one in work.studies[0].wanted().items():
+    for id_, one in work.studies[0].planned().items():
         setting = one.setting
         loss = 0.5 if setting.plan.get("lr") == 10 or setting.options.get("tau") == 0.01 else 0.6
         about = dict.fromkeys(("config", "device", "torch", "fedrows", "finished", "command"), "")
@@ -313,9 +313,9 @@ def test_all_settings_are_settings_of_their_tasks(its):
     assert set(found["rates"]) <= set(ALL)
     for size in (its.full, its.quick):
         for name in size.algorithms:
-            assert its.setting(size, name).settled(0).plan.rounds == size.rounds
+            assert its.setting(size, name).planned(0).settings.plan.rounds == size.rounds
         for name in size.searched:
-            assert its.setting(size, name, found["rates"][name]).settled(0)
+            assert its.setting(size, name, found["rates"][name]).planned(0)
         assert set(size.searched) <= set(size.algorithms)
     assert its.full.whole
     assert set(its.rounds) <= set(its.full.algorithms)

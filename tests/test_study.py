@@ -3,21 +3,25 @@
 import gzip
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedrows import cli
+from fedrows.algorithms.fedadam import FedAdam
 from fedrows.errors import PlanError, RunFolderError, UnknownNameError
 from fedrows.runs.folder import RunFolder
-from fedrows.study import Results, Setting, Study, StudyError, crew, crew_for
-from fedrows.study.crew import Alone, Workers
-from fedrows.study.kept import place_of
+from fedrows.study import Results, Setting, Study, StudyError, processes
+from fedrows.study.finished import path_of
+from fedrows.study.processes import WorkerProcesses
+from fedrows.study.scheduling import executor_for
 
 DATA = {"clients": 30, "items": 20, "examples_per_client": 8}
 PLAN = {"rounds": 6, "evaluate_every": 3, "clients_per_round": 5}
@@ -42,9 +46,9 @@ def stamps(folder: Path) -> dict[str, int]:
 
 
 def test_what_a_setting_leaves_open_is_the_tasks() -> None:
-    settled = Setting("synthetic", "fedadam", {"rounds": 7}, {"tau": 0.5}).settled(3)
-    assert (settled.plan.rounds, settled.plan.clients_per_round, settled.plan.seed) == (7, 50, 3)
-    assert (settled.algorithm.tau, settled.algorithm.server_lr) == (0.5, 0.1)
+    made = Setting("synthetic", "fedadam", {"rounds": 7}, {"tau": 0.5}).planned(3).settings
+    assert (made.plan.rounds, made.plan.clients_per_round, made.plan.seed) == (7, 50, 3)
+    assert made.algorithm == FedAdam(tau=0.5, server_lr=0.1)
 
 
 @pytest.mark.parametrize(
@@ -62,19 +66,19 @@ def test_a_setting_that_makes_no_sense_is_refused(
     setting: Setting, kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
-        setting.settled(0)
+        setting.planned(0)
 
 
 def test_an_id_is_made_of_what_decides_the_numbers() -> None:
     plain = Setting("synthetic", "fedavg", PLAN, data=DATA)
-    id_ = plain.settled(0).id
-    assert Setting("synthetic", "fedavg", PLAN, data=DATA, label="again").settled(0).id == id_
-    assert Setting("synthetic", "fedavg", {**PLAN, "lr": 0.1}, data=DATA).settled(0).id == id_
+    id_ = plain.planned(0).id
+    assert Setting("synthetic", "fedavg", PLAN, data=DATA, label="again").planned(0).id == id_
+    assert Setting("synthetic", "fedavg", {**PLAN, "lr": 0.1}, data=DATA).planned(0).id == id_
     others = [
-        plain.settled(1),
-        Setting("synthetic", "fedprox", PLAN, data=DATA).settled(0),
-        Setting("synthetic", "fedavg", {**PLAN, "dtype": "float64"}, data=DATA).settled(0),
-        Setting("synthetic", "fedavg", PLAN, data={**DATA, "seed": 1}).settled(0),
+        plain.planned(1),
+        Setting("synthetic", "fedprox", PLAN, data=DATA).planned(0),
+        Setting("synthetic", "fedavg", {**PLAN, "dtype": "float64"}, data=DATA).planned(0),
+        Setting("synthetic", "fedavg", PLAN, data={**DATA, "seed": 1}).planned(0),
     ]
     assert len({id_, *(other.id for other in others)}) == 5
 
@@ -86,11 +90,11 @@ def test_an_id_is_made_of_the_data_files_too(
     (tmp_path / "movielens-1m").mkdir()
     file = tmp_path / "movielens-1m" / "ml-1m.zip"
     file.write_bytes(b"one")
-    first = Setting("movielens", "fedavg").settled(0).id
+    first = Setting("movielens", "fedavg").planned(0).id
     os.utime(file, (1, 1))
-    assert Setting("movielens", "fedavg").settled(0).id == first
+    assert Setting("movielens", "fedavg").planned(0).id == first
     file.write_bytes(b"two")
-    assert Setting("movielens", "fedavg").settled(0).id != first
+    assert Setting("movielens", "fedavg").planned(0).id != first
 
 
 def test_a_grid_varies_what_an_algorithm_has() -> None:
@@ -107,7 +111,7 @@ def test_a_grid_varies_what_an_algorithm_has() -> None:
     assert study.settings[3].options == {"tau": 0.2}
     assert study.settings[3].data == {"skew": 1.0}
     with pytest.raises(UnknownNameError, match="'cohort'"):
-        Study.grid("synthetic", ["fedavg"], [0], vary={"cohort": [1]}).settings[0].settled(0)
+        Study.grid("synthetic", ["fedavg"], [0], vary={"cohort": [1]}).settings[0].planned(0)
 
 
 def test_a_study_needs_settings_and_seeds() -> None:
@@ -160,7 +164,7 @@ def unreadable(data: bytes) -> bytes:
 def test_a_damaged_run_is_made_again(tmp_path: Path, damage: Any) -> None:
     study, said = small(("fedavg",)), list[str]()
     first = study.run(tmp_path, 1)
-    place = place_of(tmp_path, first.runs[0].id)
+    place = path_of(tmp_path, first.runs[0].id)
     place.write_bytes(damage(place.read_bytes()))
     again = study.run(tmp_path, 1, said.append)
     assert numbers(again) == numbers(first)
@@ -190,16 +194,90 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> N
 
 
 def test_a_worker_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew.sys, "executable", "/bin/false")
+    monkeypatch.setattr(processes.sys, "executable", "/bin/false")
     with pytest.raises(StudyError, match=r"seed 0, and 3 more like it, .* ended with code 1"):
         small().run(tmp_path, 2)
 
 
-def test_one_job_needs_no_workers() -> None:
-    assert isinstance(crew_for(4, "cpu", 1), Alone)
-    assert isinstance(crew_for(4, "cpu", 2), Workers)
+def test_one_run_needs_no_workers() -> None:
+    assert executor_for(4, "cpu", 1) is None
+    assert isinstance(executor_for(4, "cpu", 2), WorkerProcesses)
     with pytest.raises(PlanError, match="workers is 0"):
-        crew_for(0, "cpu")
+        executor_for(0, "cpu")
+
+
+class Travelling(Executor):
+    """An executor whose calls and answers are pickled, as those of another machine are."""
+
+    def __init__(self, fails_on: int | None = None) -> None:
+        self._fails_on, self._calls = fails_on, 0
+
+    def submit(self, call: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        if self._calls == self._fails_on:
+            future.set_exception(BrokenExecutor("a machine is gone"))
+        else:
+            call, arguments = pickle.loads(pickle.dumps((call, arguments)))
+            future.set_result(pickle.loads(pickle.dumps(call(*arguments))))
+        self._calls += 1
+        return future
+
+
+def test_any_executor_makes_the_runs(tmp_path: Path) -> None:
+    study = small()
+    here = study.run(tmp_path / "here", 1)
+    there = Study(study.settings, study.seeds, Travelling()).run(tmp_path / "there")
+    assert numbers(there) == numbers(here)
+
+
+def test_what_an_executor_loses_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
+    study = small()
+    with pytest.raises(StudyError, match=r"seed \d could not be run \(.*a machine is gone\): 3 ot"):
+        Study(study.settings, study.seeds, Travelling(fails_on=1)).run(tmp_path)
+    assert len(stamps(tmp_path)) == 3
+
+
+def test_errors_elsewhere_arrive_as_they_are_here(tmp_path: Path) -> None:
+    wrong = Setting("synthetic", "fedavg", {**PLAN, "clients_per_round": 31}, data=DATA)
+    with pytest.raises(StudyError, match="31, but only 30 clients of synthetic"):
+        Study([wrong], [0], Travelling()).run(tmp_path)
+
+
+def test_other_data_elsewhere_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(small().settings, [0], Travelling())
+    planned = study.planned
+    monkeypatch.setattr(study, "planned", lambda: {"0" * 16: next(iter(planned().values()))})
+    with pytest.raises(StudyError, match="the data files of synthetic, or the version of fedrows"):
+        study.run(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_takes_only_its_run_with_it(tmp_path: Path) -> None:
+    long = Setting("synthetic", "fedavg", {**PLAN, "rounds": 10**6}, data=DATA)
+    short = [Setting("synthetic", "fedavg", {**PLAN, "lr": rate}, data=DATA) for rate in (1, 2, 3)]
+    executor = WorkerProcesses(2)
+
+    def kill(done: int, of: int, label: str, round_: int) -> None:
+        if done == 3:  # the short ones are made: what still goes on is the long one
+            for process in executor._all:
+                process.kill()
+
+    with pytest.raises(StudyError, match=r"^fedavg on synthetic, seed 0 could .* code -9\): 3 o"):
+        Study([long, *short], [0], executor).run(tmp_path, progress=kill)
+    executor.shutdown()
+    assert len(stamps(tmp_path)) == 3
+
+
+@pytest.mark.slow
+def test_dask_makes_the_runs(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    study = small()
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as two,
+        distributed.Client(two) as client,
+    ):
+        there = Study(study.settings, study.seeds, client.get_executor()).run(tmp_path / "there")
+    assert numbers(there) == numbers(study.run(tmp_path / "here", 1))
 
 
 @pytest.mark.slow
@@ -224,8 +302,9 @@ def test_a_study_that_was_killed_goes_on_to_the_same_numbers(
 ) -> None:
     script = SCRIPT.replace("WORKERS", str(workers))
     monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text(script.replace("FOLDER", "killed"))  # without a main guard
     process = subprocess.Popen(
-        [sys.executable, "-c", script.replace("FOLDER", "killed")],
+        [sys.executable, "script.py"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     runs = tmp_path / "killed" / "runs"

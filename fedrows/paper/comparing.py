@@ -13,7 +13,7 @@ from fedrows.paper import searched
 from fedrows.paper.evaluated import Evaluated, Rates
 from fedrows.paper.experiment import Work
 from fedrows.runs.settings import presets
-from fedrows.study import Run, Setting, Study
+from fedrows.study import FinishedRun, Setting, Study
 
 Line = dict[str, Any]
 
@@ -22,7 +22,7 @@ Line = dict[str, Any]
 class Block:
     """Runs side by side: by algorithm, or by K; and what each of them came to."""
 
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[FinishedRun]]
     found: dict[str, dict[str, Any]]  # as in `fedrows.measure.summary`
     target: dict[str, Any]
     rates: dict[str, Rates]
@@ -84,12 +84,14 @@ def trivial(work: Work, its: Evaluated) -> dict[str, dict[str, float]]:
     return baselines(work.load(its.task), its.size(work).plan.get("train_sample", 10_000))
 
 
-def _made(work: Work, settings: dict[str, Setting], seeds: Sequence[int]) -> dict[str, list[Run]]:
+def _made(
+    work: Work, settings: dict[str, Setting], seeds: Sequence[int]
+) -> dict[str, list[FinishedRun]]:
     results = work.results(Study(list(settings.values()), seeds))
     return {name: results.of(setting) for name, setting in settings.items()}
 
 
-def _block(its: Evaluated, runs: dict[str, list[Run]], rates: dict[str, Rates]) -> Block:
+def _block(its: Evaluated, runs: dict[str, list[FinishedRun]], rates: dict[str, Rates]) -> Block:
     lines = [
         {**line, "algorithm": name, "seed": run.seed}
         for name, some in runs.items()
@@ -111,7 +113,7 @@ def _preset(its: Evaluated, name: str) -> Rates:
     return {key: getattr(algorithm, key) for key in ("server_lr", "tau")}
 
 
-def _means(runs: Sequence[Run], metric: str) -> dict[int, float | None]:
+def _means(runs: Sequence[FinishedRun], metric: str) -> dict[int, float | None]:
     """The mean over seeds of a metric at each evaluated round; None if a seed has no value."""
     at: dict[int, list[float | None]] = {}
     for run in runs:

@@ -9,12 +9,12 @@ from typing import Any
 from fedrows.measure.summary import METRICS, number, show
 from fedrows.measure.trivial_baselines import NAMES
 from fedrows.report.artefact import Cell, Curve
-from fedrows.study import Run
+from fedrows.study import FinishedRun
 
 Levels = Mapping[str, Mapping[str, float]]  # baseline → metric → value
 
 
-def curve(name: str, runs: Sequence[Run], metric: str) -> Curve:
+def curve(name: str, runs: Sequence[FinishedRun], metric: str) -> Curve:
     """A metric by round: the mean over seeds, with ± one sample standard deviation.
 
     A round in which a seed has no finite value is left out.
@@ -50,13 +50,13 @@ def guides(levels: Levels, metric: str, rounds: int) -> tuple[Curve, ...]:
     )
 
 
-def ids(runs: Sequence[Run]) -> tuple[str, ...]:
+def ids(runs: Sequence[FinishedRun]) -> tuple[str, ...]:
     """The runs' ids."""
     return tuple(run.id for run in runs)
 
 
 def stat_cell(
-    stat: Mapping[str, object], metric: str, runs: Sequence[Run], paper: float | None = None
+    stat: Mapping[str, object], metric: str, runs: Sequence[FinishedRun], paper: float | None = None
 ) -> Cell:
     """A mean over seeds with its spread, from a summary, beside the paper's value."""
     text = show(dict(stat), METRICS[metric][2])

@@ -16,7 +16,7 @@ from fedrows.errors import DataError
 from fedrows.files.whole import write_whole
 from fedrows.paper import searched
 from fedrows.paper.tasks import TASKS
-from fedrows.study import Results, Study, kept
+from fedrows.study import Results, Study, finished
 
 
 class Finished:
@@ -33,8 +33,8 @@ class Finished:
 
     def results(self, study: Study) -> Results:
         """The runs of a study; a DataError if one of them is not there."""
-        wanted = study.wanted()
-        there = kept(self._folder, wanted)
+        wanted = study.planned()
+        there = finished(self._folder, wanted)
         if len(there) < len(wanted):
             raise DataError(
                 f"{self._folder} has {len(there)} of the {len(wanted)} runs of a search: "

@@ -21,7 +21,7 @@ from typing import Any
 from fedrows.measure.summary import METRICS, number
 from fedrows.paper.evaluated import Evaluated, Rates, Size
 from fedrows.paper.experiment import Work
-from fedrows.study import Run, Setting, Study
+from fedrows.study import FinishedRun, Setting, Study
 
 SEED = 1000
 SERVER_RATES = (0.001, 0.01, 0.1, 1.0)
@@ -53,7 +53,7 @@ def searches(work: Work, its: Evaluated) -> bool:
     return work.search and its.size(work).whole
 
 
-def search(work: Work, its: Evaluated) -> dict[str, list[tuple[Rates, Run]]]:
+def search(work: Work, its: Evaluated) -> dict[str, list[tuple[Rates, FinishedRun]]]:
     """The candidates of every algorithm, each with its run."""
     size = its.size(work)
     wanted: dict[str, list[tuple[Rates, Setting]]] = {}
@@ -75,7 +75,7 @@ def candidates(its: Evaluated, algorithm: str) -> list[Rates]:
     return [{"lr": rate} for rate in its.grid]
 
 
-def best(tried: list[tuple[Rates, Run]], metric: str) -> Rates:
+def best(tried: list[tuple[Rates, FinishedRun]], metric: str) -> Rates:
     """The rates whose run had the best value at any evaluation; of equals, the first."""
     higher = METRICS[metric][1]
     values = [value_of(run, metric) for _, run in tried]
@@ -91,7 +91,7 @@ def at_edge(its: Evaluated, given: Rates) -> bool:
     return any(value in (min(tried[name]), max(tried[name])) for name, value in given.items())
 
 
-def value_of(run: Run, metric: str) -> float | None:
+def value_of(run: FinishedRun, metric: str) -> float | None:
     """A run's best value; None if it never had one."""
     known = [x for x in (number(line.get(metric)) for line in run.lines) if x is not None]
     return (max if METRICS[metric][1] else min)(known, default=None)

@@ -19,7 +19,7 @@ from fedrows.paper.curves import Levels, curve, goal, guides, ids, level_cell, p
 from fedrows.paper.evaluated import Evaluated
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
-from fedrows.study import Run
+from fedrows.study import FinishedRun
 
 WHICH = {"paper": "the paper's rates", "searched": "searched rates"}
 _FIGURES = {0: ("figure3", "Figure 3"), 1: ("figure6", "Figure 6")}  # by place in `metrics`
@@ -183,7 +183,7 @@ def _heat_curve(block: Block, name: str, metric: str) -> Curve:
     )
 
 
-def _final(runs: list[Run], at: int, metric: str) -> float | None:
+def _final(runs: list[FinishedRun], at: int, metric: str) -> float | None:
     """A bucket's value after the last round, mean over seeds; None if a seed has none."""
     values = [number(run.lines[-1]["buckets"][at][metric]) for run in runs]
     known = [value for value in values if value is not None]

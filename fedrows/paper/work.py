@@ -14,8 +14,9 @@ import hashlib
 import json
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ from fedrows.files.whole import write_whole
 from fedrows.paper.catalogue import asks_for_runs, code_of
 from fedrows.paper.experiment import Experiment
 from fedrows.report.artefact import Artefact, as_dict, from_dict
-from fedrows.study import Progress, Results, Say, Study, crew_for, kept, make
-from fedrows.study.bench import Bench, sentence
-from fedrows.study.crew import Crew
-from fedrows.study.kept import DamagedError, content_of, digest_of, place_of
-from fedrows.study.setting import Settled, files_of
+from fedrows.study import Results, Say, Study, finished
+from fedrows.study.finished import DamagedError, content_of, digest_of, path_of
+from fedrows.study.making import load, sentence
+from fedrows.study.scheduling import Progress, executor_for, make
+from fedrows.study.setting import PlannedRun, files_of
 from fedrows.version import __version__
 
 ARTEFACTS = "artefacts"
@@ -55,32 +56,32 @@ class Workplace:
     workers: int | None = None
     tell: Say = print
     progress: Progress | None = None
-    _bench: Bench = field(default_factory=Bench, init=False, repr=False)
-    _crew: Crew | None = field(default=None, init=False, repr=False)
-    _later: dict[str, Settled] | None = field(default=None, init=False, repr=False)
+    _executor: Executor | None = field(default=None, init=False, repr=False)
+    _later: dict[str, PlannedRun] | None = field(default=None, init=False, repr=False)
     _done: dict[str, tuple[Artefact, str]] = field(default_factory=dict, init=False, repr=False)
     _used: set[str] = field(default_factory=set, init=False, repr=False)  # by the present one
 
     def load(self, task: str) -> FederatedData:
         """A task's data, loaded once."""
-        return self._bench.load(task)
+        return load(task)
 
     def results(self, study: Study) -> Results:
         """The runs of a study; only those that are missing are made."""
         if self.seeds:
-            study = Study(study.settings, self.seeds)
+            study = replace(study, seeds=self.seeds)
         if self._later is not None:
-            wanted = study.wanted()
-            there = kept(self.folder, wanted, self.tell)
+            wanted = study.planned()
+            there = finished(self.folder, wanted, self.tell)
             if missing := {run: one for run, one in wanted.items() if run not in there}:
                 self._later |= missing
                 raise _Later
+        study = replace(study, executor=self._shared_executor())
         results = study.run(
             self.folder,
+            workers=1,  # without an executor, in this process
             say=self.say,
             device=self.device,
             progress=self.progress,
-            crew=self._hired(),
         )
         self._used |= {run.id for run in results.runs}
         return results
@@ -111,7 +112,7 @@ class Workplace:
             if not missing:
                 return
             tried |= missing.keys()
-            make(missing, self.folder, self._hired(), self.device, self.progress)
+            make(missing, self.folder, self._shared_executor(), self.device, self.progress)
 
     def make(self, experiment: Experiment) -> tuple[Artefact, str]:
         """What an experiment came to, and whether it was made, kept, lacks data or failed."""
@@ -131,7 +132,7 @@ class Workplace:
             return Artefact(experiment.name, experiment.title, why), FAILED
         content = {
             "key": self._key(experiment),
-            "runs": {run: digest_of(place_of(self.folder, run)) for run in sorted(self._used)},
+            "runs": {run: digest_of(path_of(self.folder, run)) for run in sorted(self._used)},
             "artefact": as_dict(artefact),
         }
         self._place(experiment).parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +146,7 @@ class Workplace:
             if content["key"] != self._key(experiment):
                 return None
             for run, digest in content["runs"].items():
-                if digest_of(place_of(self.folder, run)) != digest:
+                if digest_of(path_of(self.folder, run)) != digest:
                     return None
             return from_dict(content["artefact"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -153,16 +154,16 @@ class Workplace:
 
     def close(self) -> None:
         """Stops the workers."""
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
+        if self._executor is not None:
+            self._executor.shutdown()
+            self._executor = None
 
     def runs_of(self, artefacts: Sequence[Artefact]) -> dict[str, dict[str, Any]]:
         """What is told of the runs behind some artefacts, by id."""
         found = {}
         for run in sorted({run for artefact in artefacts for run in _ids(artefact)}):
             try:
-                content = content_of(place_of(self.folder, run))
+                content = content_of(path_of(self.folder, run))
             except DamagedError:
                 continue
             setting = content["setting"]
@@ -170,10 +171,10 @@ class Workplace:
             found[run] = own | {key: content[key] for key in TOLD}
         return found
 
-    def _hired(self) -> Crew:
-        """The crew, which keeps its data from one study to the next."""
-        self._crew = self._crew or crew_for(self.workers, self.device, bench=self._bench)
-        return self._crew
+    def _shared_executor(self) -> Executor | None:
+        """The workers, which keep their data from one study to the next; None: this process."""
+        self._executor = self._executor or executor_for(self.workers, self.device)
+        return self._executor
 
     def _lacking(self, experiment: Experiment) -> str:
         """How to get the data that an experiment lacks; nothing if it lacks none."""

@@ -11,8 +11,8 @@ call makes only what is missing or changed, and a call may be stopped anywhere.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,25 +22,27 @@ from fedrows.errors import PlanError
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
 from fedrows.runs.folder import RUNS, unwritable
-from fedrows.study.bench import Bench
-from fedrows.study.crew import Alone, Crew, Job, Workers
-from fedrows.study.kept import AbsentError, DamagedError, Run, StudyError, place_of, read
-from fedrows.study.setting import Setting, Settled
+from fedrows.study.finished import AbsentError, DamagedError, FinishedRun, StudyError, path_of, read
+from fedrows.study.scheduling import Progress, executor_for, make
+from fedrows.study.setting import PlannedRun, Setting
 
-__all__ = ["Results", "Run", "Setting", "Study", "StudyError", "crew_for", "kept", "make"]
+__all__ = ["FinishedRun", "Results", "Setting", "Study", "StudyError", "finished"]
 
 LIGHT = 5e6  # a study of less work is over before a worker has started
 
 Say = Callable[[str], None]
-Progress = Callable[[int, int, str, int], None]  # (runs done, runs in all, label, round)
 
 
 @dataclass
 class Study:
-    """Settings, each to be run with every seed."""
+    """Settings, each to be run with every seed.
+
+    executor: who makes the runs; processes on this machine if none is given.
+    """
 
     settings: Sequence[Setting]
     seeds: Sequence[int]
+    executor: Executor | None = None
     results: Results | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -59,33 +61,34 @@ class Study:
         options: Mapping[str, Mapping[str, Any]] | None = None,
         data: Mapping[str, Any] | None = None,
         vary: Mapping[str, Sequence[Any]] | None = None,
+        executor: Executor | None = None,
     ) -> Study:
         """Every algorithm with every combination of what varies.
 
         options: an algorithm's own, by its name. vary: values of the plan's, the algorithms' or
         the task's options; an algorithm that does not have one is not varied by it.
         """
-        found = []
+        settings = []
         for name in algorithms:
             own = dict((options or {}).get(name, {}))
             kinds = {key: _kind(key, task, name, algorithms) for key in vary or {}}
-            mine = {key: values for key, values in (vary or {}).items() if kinds[key]}
-            for combination in itertools.product(*mine.values()):
+            varied = {key: values for key, values in (vary or {}).items() if kinds[key]}
+            for combination in itertools.product(*varied.values()):
                 parts = {"plan": dict(plan or {}), "options": dict(own), "data": dict(data or {})}
-                for key, value in zip(mine, combination, strict=True):
+                for key, value in zip(varied, combination, strict=True):
                     parts[kinds[key]][key] = value
-                words = [f"{key}={value}" for key, value in zip(mine, combination, strict=True)]
-                found.append(Setting(task, name, **parts, label=" ".join(words)))
-        return cls(found, seeds)
+                words = [f"{key}={value}" for key, value in zip(varied, combination, strict=True)]
+                settings.append(Setting(task, name, **parts, label=" ".join(words)))
+        return cls(settings, seeds, executor)
 
-    def wanted(self) -> dict[str, Settled]:
+    def planned(self) -> dict[str, PlannedRun]:
         """Every run by its id; settings that differ in their label alone share runs."""
-        every = [its.settled(seed) for its in self.settings for seed in self.seeds]
-        return {one.id: one for one in every}
+        every = [one.planned(seed) for one in self.settings for seed in self.seeds]
+        return {run.id: run for run in every}
 
     def ids(self) -> dict[str, tuple[Setting, int]]:
         """The setting and the seed of every run, by its id."""
-        return {run: (one.setting, one.plan.seed) for run, one in self.wanted().items()}
+        return {id_: (run.setting, run.settings.plan.seed) for id_, run in self.planned().items()}
 
     def run(
         self,
@@ -95,48 +98,42 @@ class Study:
         *,
         device: str = "auto",
         progress: Progress | None = None,
-        crew: Crew | None = None,
     ) -> Results:
         """The results, once every run that is missing was made.
 
-        workers: processes of one thread each, as many as there are cores if not given; on a GPU
-        runs go one after another. crew: whoever makes the runs, if they are to be kept for another
-        study. A run that fails is named at the end; the others are made and kept all the same.
+        workers: processes of one thread each, as many as there are cores if not given, unless the
+        study has an executor of its own; on a GPU runs go one after another. A run that fails is
+        named at the end; the others are made and kept all the same.
         """
-        folder, wanted = Path(folder), self.wanted()
-        found = kept(folder, wanted, say)
-        missing = {run: one for run, one in wanted.items() if run not in found}
+        folder, planned = Path(folder), self.planned()
+        there = finished(folder, planned, say)
+        missing = {id_: run for id_, run in planned.items() if id_ not in there}
         if missing:
             _open(folder)
-            if workers is None and sum(one.work for one in missing.values()) < LIGHT:
+            if workers is None and sum(run.work for run in missing.values()) < LIGHT:
                 workers = 1
-            hired = crew or crew_for(workers, device, len(missing))
+            executor = self.executor or executor_for(workers, device, len(missing))
             try:
-                failures = make(missing, folder, hired, device, progress, len(found))
+                failures = make(missing, folder, executor, device, progress, len(there))
             finally:
-                if crew is None:
-                    hired.close()
+                if executor is not None and executor is not self.executor:
+                    executor.shutdown()
             if failures:
                 raise _failure(failures, len(missing), folder)
-            found |= kept(folder, missing, say)
-        self.results = Results(
-            [
-                replace(found[its.settled(seed).id], setting=its)
-                for its in self.settings
-                for seed in self.seeds
-            ]
-        )
+            there |= finished(folder, missing, say)
+        runs = [(one, one.planned(seed).id) for one in self.settings for seed in self.seeds]
+        self.results = Results([replace(there[id_], setting=setting) for setting, id_ in runs])
         return self.results
 
     def frame(self, package: str = "polars") -> Any:
         """The tidy frame of the last run: see `Results.frame`."""
-        return self._had().frame(package)
+        return self._made().frame(package)
 
     def page(self, path: str | Path, title: str = "A study") -> Path:
         """Writes the page of the last run into a folder: see `Results.page`."""
-        return self._had().page(path, title)
+        return self._made().page(path, title)
 
-    def _had(self) -> Results:
+    def _made(self) -> Results:
         if self.results is None:
             raise StudyError("The study has no results yet: call its run(folder) first.")
         return self.results
@@ -146,13 +143,13 @@ class Study:
 class Results:
     """The finished runs of a study, setting by setting, seed by seed."""
 
-    runs: list[Run]
+    runs: list[FinishedRun]
 
-    def of(self, setting: Setting) -> list[Run]:
+    def of(self, setting: Setting) -> list[FinishedRun]:
         """The runs of a setting, by seed."""
         return list({run.id: run for run in self.runs if run.setting == setting}.values())
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[FinishedRun]:
         return iter(self.runs)
 
     def frame(self, package: str = "polars") -> Any:
@@ -168,55 +165,20 @@ class Results:
         return write(self.runs, Path(path), title)
 
 
-def kept(folder: Path, wanted: Mapping[str, Settled], say: Say | None = None) -> dict[str, Run]:
+def finished(
+    folder: Path, planned: Mapping[str, PlannedRun], say: Say | None = None
+) -> dict[str, FinishedRun]:
     """Those of the runs that are in the folder, and whole."""
-    found = {}
-    for run, one in wanted.items():
+    there = {}
+    for id_, run in planned.items():
         try:
-            found[run] = read(place_of(folder, run), one.setting)
+            there[id_] = read(path_of(folder, id_), run.setting)
         except AbsentError:
             continue
         except DamagedError as error:
             if say is not None:
-                say(f"{str(error)[:-1]}: {one.label} is run again.")
-    return found
-
-
-def make(
-    missing: Mapping[str, Settled],
-    folder: Path,
-    crew: Crew,
-    device: str,
-    progress: Progress | None = None,
-    before: int = 0,
-) -> list[tuple[Job, str]]:
-    """Makes runs, the longest first; gives those that failed, and why. before: runs done before."""
-    jobs = [Job(run, one, folder, device) for run, one in missing.items()]
-    ear = _Ear(before, before + len(jobs), progress)
-    crew.make(sorted(jobs, key=lambda job: -job.settled.work), ear)
-    place = {job.id: number for number, job in enumerate(jobs)}
-    return sorted(ear.failures, key=lambda failure: place[failure[0].id])  # not as workers ended
-
-
-def crew_for(
-    workers: int | None, device: str, jobs: int | None = None, bench: Bench | None = None
-) -> Crew:
-    """Whoever makes runs best: processes for several on a CPU, this process otherwise."""
-    if workers is not None and workers < 1:
-        raise PlanError(f"workers is {workers}, but must be at least 1.")
-    if Plan(device=device).torch_device.type == "cuda":
-        return Alone(bench)
-    count = workers or _cores()
-    count = count if jobs is None else min(count, jobs)
-    return Workers(count) if count > 1 else Alone(bench)
-
-
-def _cores() -> int:
-    """How many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
-        return os.cpu_count() or 1
+                say(f"{str(error)[:-1]}: {run.label} is run again.")
+    return there
 
 
 def _kind(key: str, task: str, algorithm: str, algorithms: Sequence[str]) -> str:
@@ -241,29 +203,10 @@ def _open(folder: Path) -> None:
         raise unwritable(folder, error) from error
 
 
-class _Ear:
-    """Counts the runs of a study."""
-
-    def __init__(self, done: int, of: int, progress: Progress | None) -> None:
-        self._done, self._of, self._progress = done, of, progress
-        self.failures: list[tuple[Job, str]] = []
-
-    def round(self, job: Job, at: int) -> None:
-        if self._progress is not None:
-            self._progress(self._done, self._of, job.settled.label, at)
-
-    def done(self, job: Job) -> None:
-        self._done += 1
-        self.round(job, job.settled.plan.rounds)
-
-    def failed(self, job: Job, why: str) -> None:
-        self.failures.append((job, why))
-
-
-def _failure(failures: list[tuple[Job, str]], of: int, folder: Path) -> StudyError:
-    job, why = failures[0]
+def _failure(failures: list[tuple[PlannedRun, str]], of: int, folder: Path) -> StudyError:
+    run, why = failures[0]
     others = f", and {len(failures) - 1} more like it," if len(failures) > 1 else ""
     return StudyError(
-        f"{job.settled.label}{others} could not be run ({why.rstrip('.')}): {of - len(failures)} "
+        f"{run.label}{others} could not be run ({why.rstrip('.')}): {of - len(failures)} "
         f"other runs were made and are kept in {folder}."
     )

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrows.errors import UnknownNameError
-from fedrows.study.kept import Run, StudyError
+from fedrows.study.finished import FinishedRun, StudyError
 
 PACKAGES = ("polars", "pandas")
 
 
-def frame(runs: Sequence[Run], package: str) -> Any:
+def frame(runs: Sequence[FinishedRun], package: str) -> Any:
     """The frame; what a setting gives beside its presets is a column too."""
     if package not in PACKAGES:
         raise UnknownNameError("package for frames", package, PACKAGES)
@@ -25,7 +25,7 @@ def frame(runs: Sequence[Run], package: str) -> Any:
     return made.DataFrame(columns(runs))
 
 
-def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
+def columns(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
     """The same as plain lists; None where a run has no such number."""
     given = dict.fromkeys(key for run in runs for key in _given(run))
     rows = [
@@ -45,7 +45,7 @@ def columns(runs: Sequence[Run]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _given(run: Run) -> dict[str, Any]:
+def _given(run: FinishedRun) -> dict[str, Any]:
     setting = run.setting
     data = {f"data_{key}": value for key, value in setting.data.items()}
     return {**data, **setting.options, **setting.plan}

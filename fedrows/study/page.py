@@ -12,7 +12,7 @@ import torch
 
 from fedrows.measure.summary import METRICS, number, summarise, table
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
-from fedrows.study.kept import Run, StudyError
+from fedrows.study.finished import FinishedRun, StudyError
 from fedrows.version import __version__
 
 
@@ -28,7 +28,7 @@ def writer() -> ModuleType:
     return results
 
 
-def write(runs: Sequence[Run], path: Path, title: str) -> Path:
+def write(runs: Sequence[FinishedRun], path: Path, title: str) -> Path:
     """Writes the page into a folder and gives its path; a figure has a file of its own too."""
     page = writer()
     facts = {
@@ -42,16 +42,16 @@ def write(runs: Sequence[Run], path: Path, title: str) -> Path:
     return path / str(page.PAGE)
 
 
-def artefacts(runs: Sequence[Run]) -> list[Artefact]:
+def artefacts(runs: Sequence[FinishedRun]) -> list[Artefact]:
     """One artefact for each task."""
-    by_task: dict[str, list[Run]] = {}
+    by_task: dict[str, list[FinishedRun]] = {}
     for run in runs:
         by_task.setdefault(run.setting.task, []).append(run)
     return [_artefact(task, its) for task, its in by_task.items()]
 
 
-def _artefact(task: str, runs: Sequence[Run]) -> Artefact:
-    by_name: dict[str, list[Run]] = {}
+def _artefact(task: str, runs: Sequence[FinishedRun]) -> Artefact:
+    by_name: dict[str, list[FinishedRun]] = {}
     for run in runs:
         by_name.setdefault(run.setting.name, []).append(run)
     ids = {name: tuple(run.id for run in its) for name, its in by_name.items()}
@@ -77,7 +77,7 @@ def _artefact(task: str, runs: Sequence[Run]) -> Artefact:
     )
 
 
-def _curve(name: str, runs: Sequence[Run], metric: str) -> Curve | None:
+def _curve(name: str, runs: Sequence[FinishedRun], metric: str) -> Curve | None:
     """The mean over seeds at every round that all seeds have, and the range; None if nothing."""
     by_round: dict[int, list[float]] = {}
     for run in runs:

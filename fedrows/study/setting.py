@@ -9,28 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.algorithm import Algorithm
 from fedrows.errors import PlanError, UnknownNameError
 from fedrows.files.fetch import data_folder
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.runs.settings import presets, taken_names
-from fedrows.task import Task
+from fedrows.runs.settings import Settings, presets, taken_names
 
 FORMAT = 1  # grows when the same setting comes to other numbers, or a run's file changes
-DECIDED = (
-    "seed",
-    "device",
-    "threads",
-    "deterministic",
-)  # of the plan, but not a setting's to choose
+DECIDED = ("seed", "device", "threads", "deterministic")  # of the plan, but by the study
 WORK = {"logistic": 1, "lstm": 1000}  # for an example, roughly
 OTHER_WORK = 200
 
@@ -60,7 +53,7 @@ class Setting:
         """What it is called in a table."""
         return f"{catalogue.short(self.algorithm)} {self.label}".rstrip()
 
-    def settled(self, seed: int) -> Settled:
+    def planned(self, seed: int) -> PlannedRun:
         """The setting with its presets and a seed; an error if it makes no sense."""
         task, of = catalogue.task(self.task), catalogue.algorithm(self.algorithm)
         for chosen in DECIDED:
@@ -74,36 +67,31 @@ class Setting:
         _known(f"option of task {self.task}", self.data, task.options)
         plan, own = presets(task, self.algorithm)
         plan = {name: value for name, value in plan.items() if name not in DECIDED}
-        return Settled(
-            self,
+        settings = Settings(
             task,
             task.options(**self.data),
             of(**{**own, **self.options}),
             Plan(**{**plan, **self.plan, "seed": seed}),
         )
+        return PlannedRun(self, settings)
 
     def as_dict(self) -> dict[str, Any]:
-        """The setting in plain dicts."""
-        return {**asdict(self), **{key: dict(getattr(self, key)) for key in _PARTS}}
-
-
-_PARTS = ("plan", "options", "data")
+        """The setting in plain dicts, which travel anywhere."""
+        parts = {"plan": dict(self.plan), "options": dict(self.options), "data": dict(self.data)}
+        return {"task": self.task, "algorithm": self.algorithm, **parts, "label": self.label}
 
 
 @dataclass(frozen=True)
-class Settled:
-    """One run, ready to be made."""
+class PlannedRun:
+    """One run of a setting, with its presets and its seed."""
 
     setting: Setting
-    task: Task
-    data: Any  # the task's options
-    algorithm: Algorithm
-    plan: Plan
+    settings: Settings
 
     @property
     def label(self) -> str:
         """What it is called while it runs."""
-        return f"{self.setting.name} on {self.task.name}, seed {self.plan.seed}"
+        return f"{self.setting.name} on {self.settings.task.name}, seed {self.settings.plan.seed}"
 
     @property
     def id(self) -> str:
@@ -111,8 +99,10 @@ class Settled:
 
         The device is not in it: runs made on a GPU are carried elsewhere, and say where they ran.
         """
-        decides = {"format": FORMAT, "files": files_of(self.task.name), **self.config()}
-        plugins = (type(self.algorithm), self.task.load, catalogue.builder(self.task.model))
+        settings = self.settings
+        decides = {"format": FORMAT, "files": files_of(self.setting.task), **self.config()}
+        builder = catalogue.builder(settings.task.model)
+        plugins = (type(settings.algorithm), settings.task.load, builder)
         if code := [found for plugin in plugins if (found := catalogue.code_of(plugin))]:
             decides["code"] = code  # a plug-in that was changed comes to other numbers
         text = json.dumps(decides, sort_keys=True, ensure_ascii=False)
@@ -121,25 +111,24 @@ class Settled:
     @property
     def work(self) -> float:
         """How long it takes, roughly and in no unit."""
-        plan = self.plan
+        plan = self.settings.plan
         examples = plan.rounds * plan.clients_per_round * plan.local_steps * plan.batch_size
-        return examples * WORK.get(self.task.model, OTHER_WORK)
+        return examples * WORK.get(self.settings.task.model, OTHER_WORK)
 
     def config(self) -> dict[str, Any]:
         """Task, algorithm and plan with all their options, as a run's config.json has them."""
-        plan = asdict(self.plan)
-        return {
-            "task": {"name": self.task.name, **asdict(self.data)},
-            "algorithm": {"name": self.algorithm.name, **asdict(self.algorithm)},
-            "plan": {key: plan[key] for key in plan if key not in DECIDED[1:]},
-        }
+        config = self.settings.config()
+        del config["torch"]
+        for decided in DECIDED[1:]:
+            del config["plan"][decided]
+        return config
 
     def command(self, device: str, chunk: int | None) -> str:
         """The `fedrows run` that repeats it."""
-        setting, taken = self.setting, taken_names(self.algorithm.name)
+        setting, taken = self.setting, taken_names(self.settings.algorithm.name)
         given = {**setting.plan, **setting.options}
         given |= {f"data_{k}" if k in taken else k: v for k, v in setting.data.items()}
-        given |= {"seed": self.plan.seed, "device": device}
+        given |= {"seed": self.settings.plan.seed, "device": device}
         if device == "cpu":
             given["threads"] = 1
         if chunk is not None:
@@ -152,26 +141,27 @@ class Settled:
 
 def files_of(task: str) -> str:
     """A hash of the files in a task's data folder, by name and content; nothing if it has none."""
-    source = catalogue.task(task).source
-    if source is None:
+    if catalogue.task(task).source is None:
         return ""
     digest = hashlib.sha256()
-    for place in _files(data_folder() / source.folder):
-        about = place.stat()
-        digest.update(f"{place.name} {_sha(place, about.st_size, about.st_mtime_ns)}\n".encode())
+    for path in data_files(task):
+        about = path.stat()
+        digest.update(f"{path.name} {_sha(path, about.st_size, about.st_mtime_ns)}\n".encode())
     return digest.hexdigest()
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """The files of a folder by name, but for hidden ones."""
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return (place for place in found if place.is_file() and not place.name.startswith("."))
+def data_files(task: str) -> list[Path]:
+    """The files in a task's data folder by name, but for hidden ones."""
+    source = catalogue.task(task).source
+    folder = None if source is None else data_folder() / source.folder
+    paths = sorted(folder.iterdir()) if folder is not None and folder.is_dir() else []
+    return [path for path in paths if path.is_file() and not path.name.startswith(".")]
 
 
 @cache
-def _sha(place: Path, size: int, changed: int) -> str:
+def _sha(path: Path, size: int, changed: int) -> str:
     """A file's SHA-256, worked out again when its size or its time of change is another."""
-    with place.open("rb") as file:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -31,7 +31,7 @@ class AbsentError(DamagedError):
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """A finished run."""
 
     id: str
@@ -45,7 +45,7 @@ class Run:
 
     @property
     def summary(self) -> Json:
-        """What is told of a run beside its numbers."""
+        """What is shown of a run beside its numbers."""
         return {
             "task": self.setting.task,
             "algorithm": self.setting.algorithm,
@@ -57,7 +57,7 @@ class Run:
         }
 
 
-def place_of(folder: Path, run: str) -> Path:
+def path_of(folder: Path, run: str) -> Path:
     """Where a run's file lies, or would."""
     return folder / RUNS / f"{run}.json.gz"
 
@@ -66,16 +66,16 @@ def keep(folder: Path, content: Json) -> None:
     """Writes a finished run."""
     content = finite({"format": FORMAT, **content})
     whole = {"sha256": _digest(content), **content}
-    place = place_of(folder, content["id"])
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(place, gzip.compress(as_json(whole), mtime=0))
+    path = path_of(folder, content["id"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, gzip.compress(as_json(whole), mtime=0))
 
 
-def read(place: Path, setting: Setting) -> Run:
+def read(path: Path, setting: Setting) -> FinishedRun:
     """A run from its file, for a setting that has its id; a DamagedError if it is not whole."""
-    content = content_of(place)
+    content = content_of(path)
     about = {key: content[key] for key in ("config", "device", "torch", "fedrows", "finished")}
-    return Run(
+    return FinishedRun(
         content["id"],
         setting,
         content["seed"],
@@ -87,25 +87,25 @@ def read(place: Path, setting: Setting) -> Run:
     )
 
 
-def content_of(place: Path) -> Json:
+def content_of(path: Path) -> Json:
     """What a run's file says, once its hash is checked."""
     try:
-        content: Json = json.loads(gzip.decompress(place.read_bytes()))
-        said = content.pop("sha256")
-        right = said == _digest(content) and f"{content['id']}.json.gz" == place.name
+        content: Json = json.loads(gzip.decompress(path.read_bytes()))
+        stated = content.pop("sha256")
+        right = stated == _digest(content) and f"{content['id']}.json.gz" == path.name
     except FileNotFoundError:
-        raise AbsentError(f"There is no file {place}.") from None
+        raise AbsentError(f"There is no file {path}.") from None
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as why:
-        raise DamagedError(f"{place} is cut short or no run of fedrows.") from why
+        raise DamagedError(f"{path} is cut short or no run of fedrows.") from why
     if not right:
-        raise DamagedError(f"{place} does not hold what was written to it.")
+        raise DamagedError(f"{path} does not hold what was written to it.")
     return content
 
 
-def digest_of(place: Path) -> str:
+def digest_of(path: Path) -> str:
     """The hash of a run's file, to see whether it is the one that was used; "" without a file."""
     try:
-        return hashlib.sha256(place.read_bytes()).hexdigest()
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""
 
