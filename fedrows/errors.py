@@ -1,4 +1,4 @@
-"""Everything fedrows refuses to do, each as one sentence: what was wrong, where, and what to do."""
+"""The errors of this package; a message says what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class FedrowsError(Exception):
-    """What every error of this package is; its text is one sentence made for a person."""
+    """The parent of every error of this package; its message is written for a person."""
 
 
 class PlanError(FedrowsError, ValueError):

@@ -58,6 +58,11 @@ class Model(ABC):
     random: bool = False  # steps draw randomness of their own: dropout
     loss: Loss = staticmethod(logistic_loss)  # (scores, label) → a loss per example
 
+    @property
+    def untraced(self) -> str | None:
+        """Why steps are not replayed from a trace, if they could have been: a note for the user."""
+        return None
+
     @abstractmethod
     def start(self) -> Params:
         """The numbers that training starts from."""

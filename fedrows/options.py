@@ -1,4 +1,4 @@
-"""Options: dataclass fields with a sentence of help and the values they may take.
+"""Options: dataclass fields with a line of help and the values they may take.
 
 A plan, an algorithm and a task are dataclasses of such fields. The command line makes its flags
 from them, and each instance checks itself when it is made.

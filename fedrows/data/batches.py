@@ -107,7 +107,7 @@ def steps_of(local: LocalData, plan: Plan) -> Tensor:
 def round_inputs(
     local: LocalData, index: Mapping[str, Index], plan: Plan, round_: int, random: bool
 ) -> Tensor:
-    """What tells one round's batches from another's, on the CPU; `RoundInputs` names its rows."""
+    """The keys, sizes and offsets that a round's batches depend on; `RoundInputs` names them."""
     use = BATCH if plan.batches == "draw" else SHUFFLE
     keys = client_keys(plan.seed, use, round_, local.clients)
     steps = client_keys(plan.seed, STEP, round_, local.clients) if random else keys

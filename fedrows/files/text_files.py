@@ -1,7 +1,7 @@
 """Text files with a record on every line: plain, gzipped or in a zip, read as a stream.
 
-A line that cannot be right is an error of one sentence with the file, the line's number and the
-value. With `skip_bad` such lines are left out and counted instead, and the count is in the notes.
+A line that cannot be right is an error that names the file, the line's number and the value. With
+`skip_bad` such lines are left out and counted instead, and the count is in the notes.
 Of a zip one member is read, whatever else it holds; nothing is unpacked onto the disk.
 """
 

@@ -1,4 +1,4 @@
-"""What cannot be lifted over a cohort, said in one sentence when the model is built."""
+"""Checks of a module when the model is built: what cannot be lifted over a cohort, and why."""
 
 from __future__ import annotations
 

@@ -14,9 +14,8 @@ class AttentionPooling(nn.Module):
 
     def forward(self, scores: Tensor, mask: Tensor, values: Tensor) -> Tensor:
         # scores and mask (B, L), values (B, L, w) → (B, w)
-        return (self.shares(scores, mask).unsqueeze(-2) @ values).squeeze(
-            -2
-        )  # (B, 1, L) @ (B, L, w)
+        share = self.shares(scores, mask).unsqueeze(-2)  # (B, 1, L)
+        return (share @ values).squeeze(-2)
 
     def shares(self, scores: Tensor, mask: Tensor) -> Tensor:
         """p, 0 where the mask does not hold: (B, L)."""

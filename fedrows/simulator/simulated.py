@@ -93,7 +93,7 @@ class SimulatedFleet:
         """
         kept = self._recall(cohort, start.index)
         parts = self._parts(cohort, start, sent, kept, round_, cut)
-        said = [getattr(self.model, "untraced", None), *lstm_layer.notes()]
+        said = [self.model.untraced, *lstm_layer.notes()]
         self.notes += [note for note in said if note is not None and note not in self.notes]
         return Upload(
             cohort,

@@ -22,7 +22,7 @@ PART = 2**27  # bytes in a part
 
 
 class ParquetTable:
-    """The columns of some Parquet files; what arrow raises becomes one sentence."""
+    """The columns of some Parquet files; an error of arrow becomes a DataError."""
 
     def __init__(self, files: list[Path], layout: Layout) -> None:
         self.files = files
