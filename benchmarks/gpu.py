@@ -37,7 +37,7 @@ from fedrows import catalogue
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.nn import fused
 from fedrows.simulation import Simulation
-from fedrows.simulator.recorded import rounds
+from fedrows.simulator.fast_paths import PLAIN
 
 BARS = {  # what is asked for on one H200: rounds/s, and times a baseline
     "lr": {"rounds/s": 1500},
@@ -61,19 +61,17 @@ def plain_module(name: str, shape: shapes.Shape) -> torch.nn.Module:
 def simulated(shape: shapes.Shape, count: int | None = None, fast: bool = True) -> Simulation:
     """A run of FedSubAvg."""
     plan = shape.plan if count is None else replace(shape.plan, rounds=count)
-    found = Simulation(shape.data, shape.model(), FedSubAvg(), plan)
-    if not fast:
-        found.fleet.plain()
-    return found
+    paths = None if fast else PLAIN
+    return Simulation(shape.data, shape.model(), FedSubAvg(), plan, paths=paths)
 
 
 def after_a_round(shape: shapes.Shape, fast: bool, dtype: str = "float32") -> torch.Tensor:
     """All numbers of the model after a round, one after another."""
     fused.enabled = fast
     run = simulated(replace(shape, plan=replace(shape.plan, dtype=dtype)), count=1, fast=fast)
-    for _ in rounds(run.fleet, run.plan, run.progress):
+    for _ in run.rounds():
         pass
-    for note in run.fleet.notes:
+    for note in run.simulated.notes:
         print(note)
     fused.enabled = True
     here = run.progress.params
@@ -104,9 +102,9 @@ def across_devices(shape: shapes.Shape, name: str, batches: str) -> float:
             batch_size=16, lr_decay=0.9,
         )  # fmt: skip
         run = Simulation(shape.data, shape.model(), catalogue.algorithm(name)(), plan)
-        for _ in rounds(run.fleet, run._running, run.progress):
+        for _ in run.rounds():
             pass
-        for note in run.fleet.notes:
+        for note in run.simulated.notes:
             print(note)
         params = run.progress.whole()
         ends.append([x.cpu() for x in (*params.tables.values(), *params.dense.values())])
@@ -135,7 +133,7 @@ def repeated(shape: shapes.Shape) -> dict[str, float]:
 
 def running(run: Simulation) -> Rounds:
     """Whole rounds of a simulation."""
-    loop = rounds(run.fleet, run.plan, run.progress)
+    loop = run.rounds()
 
     def some(count: int) -> None:
         for _ in itertools.islice(loop, count):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +29,53 @@ class Upload:
     extra: dict[str, Submodels]
     kept: Submodels | None
     weights: Tensor | None = None  # of what was sent; None: those of the clients
+
+
+class Trainer(Protocol):
+    """A way to train K clients: the plain one, or one that wraps it to be faster."""
+
+    @property
+    def plain(self) -> PlainTrainer:
+        """The plain one, which serves any examples."""
+
+    def train(
+        self,
+        local: LocalData,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        round_: Round,
+    ) -> Upload:
+        """What `train` gives."""
+
+    def forget(self) -> None:
+        """Gives back memory that is only kept to be faster."""
+
+
+@dataclass(frozen=True)
+class PlainTrainer:
+    """`train`, for one model, algorithm and plan."""
+
+    model: Model
+    algorithm: Algorithm
+    plan: Plan
+
+    @property
+    def plain(self) -> PlainTrainer:
+        return self
+
+    def train(
+        self,
+        local: LocalData,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        round_: Round,
+    ) -> Upload:
+        return train(self.model, self.algorithm, local, start, sent, kept, self.plan, round_)
+
+    def forget(self) -> None:
+        """It keeps nothing."""
 
 
 def train(

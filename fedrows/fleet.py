@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedrows.algorithm import Round
@@ -90,6 +91,18 @@ def clear_traffic(
         len(index.ids) * id_bytes(schema.tables[table].rows) for table, index in start.index.items()
     )
     return Traffic(_bytes(start, sent), _bytes(update, *upload.extra.values()) + ids)
+
+
+def traffic_of(
+    schema: Schema, rows: Mapping[str, int], clients: int, dtype: torch.dtype
+) -> Traffic:
+    """The same by the number of rows in each table, if only the model and updates travel."""
+    numbers = clients * schema.dense_size
+    ids = 0
+    for table, count in rows.items():
+        numbers += count * schema.tables[table].width
+        ids += count * id_bytes(schema.tables[table].rows)
+    return Traffic(numbers * dtype.itemsize, numbers * dtype.itemsize + ids)
 
 
 def id_bytes(rows: int) -> int:

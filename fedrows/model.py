@@ -56,12 +56,8 @@ class Model(ABC):
     closed_form: bool = False  # gradients without autograd: local training then records nothing
     note: str | None = None  # what a user should know about how it trains
     random: bool = False  # steps draw randomness of their own: dropout
+    one_by_one: bool = False  # clients train one after another, in a step that cannot be recorded
     loss: Loss = staticmethod(logistic_loss)  # (scores, label) → a loss per example
-
-    @property
-    def untraced(self) -> str | None:
-        """Why steps are not replayed from a trace, if they could have been: a note for the user."""
-        return None
 
     @abstractmethod
     def start(self) -> Params:

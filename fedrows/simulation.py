@@ -23,32 +23,30 @@ from torch import Tensor, nn
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
-from fedrows.errors import PlanError
 from fedrows.lifting.lifted import Lifted
 from fedrows.measure.evaluation import Evaluator
 from fedrows.model import Loss, Model
 from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
-from fedrows.server import Progress, begin
-from fedrows.simulator import group
+from fedrows.server import Progress, begin, rounds
+from fedrows.simulator import fast_paths, process_group
 from fedrows.simulator.chunks import Chunks
-from fedrows.simulator.fixed_order import fixed_order
-from fedrows.simulator.recorded import rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.fast_paths import FastPaths
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 from fedrows.tables import whole
 from fedrows.watch.observer import RoundReport
 
 if TYPE_CHECKING:
     from fedrows.privacy.simulated import PrivateSimulatedFleet
-    from fedrows.simulator.ranks import RankedFleet
 
 
 class Simulation:
     """One run of one algorithm: iterate over it to run its rounds.
 
     In processes that torchrun has started, each trains a part of every cohort, and all of them
-    have the same model after every round (see `ranks`).
+    have the same model after every round (see `torchrun_fleet`). `paths` are the fast paths to
+    take: `fast_paths.PLAIN` for none, and all that the run may take if not given.
     """
 
     def __init__(
@@ -59,9 +57,10 @@ class Simulation:
         plan: Plan,
         privacy: Privacy | None = None,
         folder: Path | None = None,
+        paths: FastPaths | None = None,
     ) -> None:
-        if group.several():
-            plan = replace(plan, device=group.device_of(plan.torch_device))
+        if process_group.several():
+            plan = replace(plan, device=process_group.device_of(plan.torch_device))
         self.model, self.algorithm, self.plan = model, algorithm, plan
         self.evaluator = Evaluator(model, data, plan)
         if algorithm.pooled:
@@ -73,15 +72,12 @@ class Simulation:
                 batches="draw",
             )
         self._running = plan  # what the rounds see; the same as the plan unless pooled
-        inner = SimulatedFleet(model, algorithm, data, plan)
-        self.fleet: SimulatedFleet | PrivateSimulatedFleet | RankedFleet = inner
-        self.private: PrivateSimulatedFleet | None = None
-        self.ranked: RankedFleet | None = None
-        private = privacy is not None and privacy.private
-        if group.several():
-            self.fleet = self.ranked = _split(inner, private)
-        elif privacy is not None and private:
-            self.fleet = self.private = _behind(inner, privacy)
+        self.paths = fast_paths.fastest(model, algorithm, data, plan) if paths is None else paths
+        self.simulated = fast_paths.fleet(model, algorithm, data, plan, self.paths)
+        private = None if privacy is None or not privacy.private else privacy
+        self.ranked = fast_paths.several_processes(self.simulated, private is not None)
+        self.private = None if private is None else _behind(self.simulated, private)
+        self.fleet = self.private or self.ranked or self.simulated  # what the server sees
         self.stopped = ""  # why a run ended before its last round, if it did
         self.progress = begin(model, algorithm, plan, data.local, folder)
         self.seconds = 0.0  # spent on rounds, evaluations not counted
@@ -89,16 +85,23 @@ class Simulation:
     def __iter__(self) -> Iterator[Progress]:
         if self.ranked is not None and not self.ranked.checked:
             self.ranked.check(self.progress.params, self.progress.round)
-        running = rounds(self.fleet, self._running, self.progress)
+        running = self.rounds()
         while self._may_go_on():
             since = time.perf_counter()
-            with fixed_order(self.plan.deterministic) as unsteady:
-                progress = next(running, None)
+            progress = next(running, None)
             self.seconds += time.perf_counter() - since
-            self._note(unsteady)
             if progress is None:
                 return
             yield progress
+
+    def rounds(self) -> Iterator[Progress]:
+        """The rounds that are left, and nothing beside them: no clock, and no end to what is spent.
+
+        Iterate over the simulation itself unless you measure.
+        """
+        plan, progress = self._running, self.progress
+        run_round = fast_paths.round_runner(self.fleet, self.simulated, plan, progress, self.paths)
+        return rounds(self.fleet, plan, progress, run_round)
 
     def prepare(self) -> None:
         """Does what must be done before the first round, and may find that there is to be none.
@@ -110,26 +113,11 @@ class Simulation:
         if self.ranked is not None:
             self.ranked.check(self.progress.params, self.progress.round)
 
-    def _note(self, unsteady: list[str]) -> None:
-        """Says once which operations still add in any order."""
-        if unsteady:
-            those = ", ".join(unsteady)
-            said = (
-                f"Last bits may differ when it is repeated: PyTorch has no fixed order for {those}."
-            )
-            if said not in self.notes:
-                self.notes.append(said)
-
     def _may_go_on(self) -> bool:
         """Whether another round would spend no more privacy than there is."""
         if self.private is not None and self.progress.round < self.plan.rounds:
             self.stopped = self.private.exceeds()
         return not self.stopped
-
-    @property
-    def simulated(self) -> SimulatedFleet:
-        """The fleet that trains, whatever stands before it."""
-        return self.fleet if isinstance(self.fleet, SimulatedFleet) else self.fleet.inner
 
     @property
     def notes(self) -> list[str]:
@@ -149,7 +137,7 @@ class Simulation:
     @property
     def leads(self) -> bool:
         """Whether this process is the one to print and to write; so it is if it is alone."""
-        return group.rank() == 0
+        return process_group.rank() == 0
 
     @property
     def due(self) -> bool:
@@ -187,9 +175,10 @@ class Simulation:
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next round depends on, by a name of its own; not copies."""
         found = self.progress.tensors()
-        if self.fleet.kept is not None:
-            found |= {f"clients/table/{name}": x for name, x in self.fleet.kept.rows.items()}
-            found |= {f"clients/dense/{name}": x for name, x in self.fleet.kept.dense.items()}
+        kept = self.simulated.kept
+        if kept is not None:
+            found |= {f"clients/table/{name}": x for name, x in kept.rows.items()}
+            found |= {f"clients/dense/{name}": x for name, x in kept.dense.items()}
         return found
 
     def restore_(self, tensors: Mapping[str, Tensor], round_: int, seconds: float) -> None:
@@ -205,19 +194,6 @@ def _behind(fleet: SimulatedFleet, privacy: Privacy) -> PrivateSimulatedFleet:
     from fedrows.privacy.simulated import PrivateSimulatedFleet
 
     return PrivateSimulatedFleet(fleet, privacy)
-
-
-def _split(fleet: SimulatedFleet, private: bool) -> RankedFleet:
-    """The fleet as one of several processes, which are waited for."""
-    from fedrows.simulator.ranks import RankedFleet
-
-    if private:
-        raise PlanError("A private run has one process: start it without torchrun.")
-    if fleet.plan.tables == "mapped":
-        raise PlanError(
-            "Mapped tables have one process: start it without torchrun, or with --tables memory."
-        )
-    return RankedFleet(fleet, group.join())
 
 
 @dataclass
@@ -287,7 +263,7 @@ def simulate(
 def threads(count: int | None) -> Iterator[None]:
     """PyTorch's threads while a run goes; of several processes, each has its part of the cores."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count or (group.cores() if group.several() else before))
+    torch.set_num_threads(count or (process_group.cores() if process_group.several() else before))
     try:
         yield
     finally:

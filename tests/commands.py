@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from fedrows.cli import main
 from fedrows.runs.folder import RunFolder
-from fedrows.simulator import simulated
+from fedrows.simulator import simulated_fleet
 
 SMALL = ["--clients=30", "--items=20", "--examples-per-client=8", "--clients-per-round=5"]
 RUN = ["run", "synthetic", *SMALL, "--rounds", "12", "--evaluate-every", "5"]
@@ -67,7 +67,7 @@ def start(*words: str) -> subprocess.Popen[str]:
 @contextmanager
 def interrupted(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
     """Sends Ctrl-C while round `at` is running."""
-    open_round = simulated.SimulatedFleet.open_round
+    open_round = simulated_fleet.SimulatedFleet.open_round
 
     def pressed(self: Any, round_: Any) -> Any:
         if round_.number == at:
@@ -75,5 +75,5 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
         return open_round(self, round_)
 
     with monkeypatch.context() as patch:
-        patch.setattr(simulated.SimulatedFleet, "open_round", pressed)
+        patch.setattr(simulated_fleet.SimulatedFleet, "open_round", pressed)
         yield

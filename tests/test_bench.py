@@ -40,7 +40,7 @@ from fedrows.errors import RunFolderError
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 from fedrows.server import begin, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator import fast_paths
 
 ROOT = Path(__file__).parent.parent
 
@@ -119,7 +119,7 @@ def test_help_lists_every_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_by_one_is_fedavg() -> None:
     shape = tiny()
     model, algorithm = shape.model(), FedAvg()
-    fleet = SimulatedFleet(model, algorithm, shape.data, shape.plan)
+    fleet = fast_paths.fleet(model, algorithm, shape.data, shape.plan)
     loop = rounds(fleet, shape.plan, begin(model, algorithm, shape.plan))
     next(loop)
     ours = next(loop).params

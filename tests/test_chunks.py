@@ -8,6 +8,7 @@ import torch
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.algorithms.scaffold import Scaffold
+from fedrows.client import PlainTrainer
 from fedrows.data.federation import FederatedData
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import logistic_loss, sigmoid
@@ -17,7 +18,6 @@ from fedrows.plan import Plan
 from fedrows.simulation import Simulation
 from fedrows.simulator import chunks
 from fedrows.simulator.chunks import Chunks, cut, fastest
-from fedrows.simulator.recorded import rounds as recorded_rounds
 
 CLIENTS = 7
 PLAN = Plan(
@@ -120,7 +120,7 @@ def test_threads_are_doubled_until_they_are_slower(monkeypatch):
 def test_threads_of_every_number_are_had():
     data, model = clicks(), din.build(clicks())
     simulation = Simulation(data, model, FedSubAvg(), PLAN)
-    pools = [simulation.fleet._pool(count) for count in (2, 2, 3)]
+    pools = [simulation.fleet.trainer._pool(count) for count in (2, 2, 3)]
     assert pools[0] is pools[1]
     assert [pool._max_workers for pool in pools] == [2, 2, 3]
 
@@ -139,14 +139,15 @@ def test_a_cohort_that_does_not_fit_trains_in_smaller_chunks(monkeypatch):
     data, model = clicks(), Logistic(clicks())
     whole = run(data, model, Scaffold())
     simulation = Simulation(data, model, Scaffold(), PLAN)
-    train = simulation.fleet._train
+    trainer = simulation.fleet.trainer.inner
+    train = trainer.train
 
     def small_memory(local, *more):
         if len(local.clients) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return train(local, *more)
 
-    monkeypatch.setattr(simulation.fleet, "_train", small_memory)
+    monkeypatch.setattr(PlainTrainer, "train", lambda self, *given: small_memory(*given))
     for _ in simulation:
         pass
     params = simulation.progress.whole()
@@ -164,22 +165,9 @@ def test_one_client_that_does_not_fit_is_an_error(monkeypatch):
     def no_memory(*more):
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(simulation.fleet, "_train", no_memory)
+    monkeypatch.setattr(PlainTrainer, "train", no_memory)
     with pytest.raises(torch.OutOfMemoryError):
         next(iter(simulation))
-
-
-def test_rounds_that_cannot_be_recorded_are_the_servers():
-    data, model = clicks(), din.build(clicks())
-    expected = run(data, model, FedSubAvg(), Chunks(6))
-    simulation = Simulation(data, model, FedSubAvg(), PLAN)
-    simulation.fleet.chunks = Chunks(6)  # not measured: that is not the same twice
-    seen = [p.round for p in recorded_rounds(simulation.fleet, PLAN, simulation.progress)]
-    params = simulation.progress.params
-    assert seen == [1, 2]
-    torch.testing.assert_close(
-        [*params.tables.values(), *params.dense.values()], expected, rtol=0, atol=0
-    )
 
 
 def test_a_known_derivative_is_the_losss_own():

@@ -18,7 +18,7 @@ from fedrows import catalogue
 from fedrows.cli import main
 from fedrows.runs import checkpoint
 from fedrows.runs.folder import RunFolder
-from fedrows.simulator import simulated
+from fedrows.simulator import simulated_fleet
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
@@ -122,7 +122,7 @@ def test_a_second_interrupt_stops_at_once(capsys: Capture, monkeypatch: pytest.M
         signal.raise_signal(signal.SIGINT)
         raise AssertionError("still running")
 
-    monkeypatch.setattr(simulated.SimulatedFleet, "open_round", never)
+    monkeypatch.setattr(simulated_fleet.SimulatedFleet, "open_round", never)
     assert main([*RUN, "--out", "run"]) == 130
     assert "Go on from round 0 with: fedrows run --resume run" in capsys.readouterr().out
 

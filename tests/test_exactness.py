@@ -28,7 +28,7 @@ from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 from fedrows.rows.params import Submodels, take, total
 from fedrows.server import Progress, begin, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 DRAWN = Plan(
     rounds=30, clients_per_round=3, local_steps=4, batch_size=2, lr=0.3, lr_decay=0.97,

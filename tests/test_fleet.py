@@ -25,7 +25,7 @@ from fedrows.rows.heat import heat_of
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 from fedrows.server import begin, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 ALGORITHMS = [name for name in catalogue.names("algorithm") if name != "centralsgd"]
 

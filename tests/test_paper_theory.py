@@ -34,7 +34,7 @@ from fedrows.paper.spectrum import singular, singular_sparse, spectrum
 from fedrows.plan import Plan
 from fedrows.report.artefact import as_dict, from_dict
 from fedrows.server import begin, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 
 def few(seed: int = 0, clients: int = 8, rows: int = 7, examples: int = 40) -> FederatedData:

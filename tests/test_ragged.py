@@ -19,7 +19,7 @@ from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 from fedrows.rows.ragged import look_up, ragged
 from fedrows.server import begin, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 LISTS = st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=8)
 

@@ -28,7 +28,7 @@ from fedrows.plan import Plan
 from fedrows.rows.params import Params, take, total
 from fedrows.seeds import COHORT, choose
 from fedrows.server import Progress, begin, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 PLAN = Plan(rounds=6, clients_per_round=4, local_steps=3, batch_size=2, lr=0.3, device="cpu")
 EPOCH = replace(PLAN, batches="epoch", clip=0.5)

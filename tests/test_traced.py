@@ -15,6 +15,8 @@ from fedrows.data.batches import Batch, batches, local_data
 from fedrows.lifting import traced
 from fedrows.lifting.lifted import Lifted
 from fedrows.lifting.traced import Traced
+from fedrows.lifting.traced_model import TracedModel
+from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.rows.params import Submodels, take
 from fedrows.simulation import Simulation
@@ -25,11 +27,12 @@ def _soon(monkeypatch):
     monkeypatch.setattr(traced, "_FIRST", 0)
 
 
-def lift(animal: Animal) -> Lifted:
-    return Lifted(animal.module(), animal.data(), animal.embeddings, dense=animal.dense)
+def lift(animal: Animal) -> TracedModel:
+    lifted = Lifted(animal.module(), animal.data(), animal.embeddings, dense=animal.dense)
+    return TracedModel(lifted, [])
 
 
-def step(model: Lifted, animal: Animal, plan: Plan, cohort: list[int]) -> tuple[Submodels, Batch]:
+def step(model: Model, animal: Animal, plan: Plan, cohort: list[int]) -> tuple[Submodels, Batch]:
     """What a cohort starts from, and its first batch."""
     data, who = animal.data().to(torch.device("cpu"), plan.torch_dtype), torch.tensor(cohort)
     index = {table: whole.select(who) for table, whole in data.index.items()}
@@ -42,26 +45,22 @@ def flat(found: Submodels) -> list[Tensor]:
     return [*found.rows.values(), *found.dense.values()]
 
 
-def plainly(model: Lifted, block: Submodels, batch: Batch, monkeypatch) -> list[Tensor]:
-    with monkeypatch.context() as patch:
-        patch.setattr(model._traced, "why", "as asked for")
-        return flat(model.gradient(block, batch))
+def both(model: TracedModel, block: Submodels, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+    """The gradients of a step, replayed and as they are."""
+    return flat(model.gradient(block, batch)), flat(model.lifted.gradient(block, batch))
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("draw", "float32"), ("epoch", "float64")])
 @pytest.mark.parametrize("name", ZOO)
-def test_a_replay_is_the_step_itself_to_the_bit(name, kind, dtype, monkeypatch):
+def test_a_replay_is_the_step_itself_to_the_bit(name, kind, dtype):
     """A resumed run, which is traced later than one that was never stopped, stays the same run."""
     animal = ZOO[name]
     model, plan = lift(animal), Plan(batch_size=4, batches=kind, dtype=dtype, device="cpu")
-    before = len(model._traced._replays)  # the trial's
     for cohort in ([0, 3, 5], [1, 2, 4], [7, 6, 0]):  # the last two are replays
-        block, batch = step(model, animal, plan, cohort)
-        found = flat(model.gradient(block, batch))
-        expected = plainly(model, block, batch, monkeypatch)
+        found, expected = both(model, *step(model, animal, plan, cohort))
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    assert model._traced.why is None
-    assert len(model._traced._replays) == before + 1
+    assert model.traced.why is None
+    assert len(model.traced._replays) == 1
 
 
 class Plain(nn.Module):
@@ -125,15 +124,11 @@ def test_what_is_not_the_same_in_every_call_is_called_as_it_is(module, why):
     ]
 
 
-def test_what_treats_all_rows_at_once_trains_the_same_either_way(monkeypatch):
+def test_what_treats_all_rows_at_once_trains_the_same_either_way():
     torch.manual_seed(0)
-    model, animal = Lifted(AllRows(), ratings()), Animal(AllRows, ratings)
+    model, animal = TracedModel(Lifted(AllRows(), ratings()), []), Animal(AllRows, ratings)
     for cohort in ([0, 3, 5], [1, 2, 4]):
-        block, batch = step(model, animal, PLAN, cohort)
-        found, expected = (
-            flat(model.gradient(block, batch)),
-            plainly(model, block, batch, monkeypatch),
-        )
+        found, expected = both(model, *step(model, animal, PLAN, cohort))
         torch.testing.assert_close(found, expected)
 
 
@@ -158,12 +153,11 @@ def test_a_shape_is_traced_when_it_has_come_often_enough(monkeypatch):
 def test_modes_and_losses_have_traces_of_their_own():
     animal = ZOO["DeepFM"]
     model = lift(animal)
-    before = len(model._traced._replays)
     block, batch = step(model, animal, PLAN, [1, 2, 3])
     with_dropout = flat(model.gradient(block, batch))
-    model.module.eval()
+    model.lifted.module.eval()
     without = flat(model.gradient(block, batch))
-    assert len(model._traced._replays) == before + 2
+    assert len(model.traced._replays) == 2
     assert any(not torch.equal(a, b) for a, b in zip(with_dropout, without, strict=True))
 
 
@@ -191,4 +185,4 @@ def test_threads_trace_and_replay_beside_each_other():
         found = list(pool.map(lambda one: flat(other.gradient(*one)), steps * 5))
     for number, mine in enumerate(found):
         torch.testing.assert_close(mine, expected[number % 3])
-    assert other._traced.why is None
+    assert other.traced.why is None

@@ -21,7 +21,7 @@ from benchmarks.speed.models import simulated
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.cli.flags import Parser
 from fedrows.server import begin, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator import fast_paths
 
 SIZES = (10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 STEP = 1.1  # how much more a client may cost in the next larger cohort
@@ -73,7 +73,7 @@ def memory_and_bytes(size: int) -> dict[str, float]:
     """Peak memory beyond what was held before the first round; bytes of the last round."""
     shape = shapes.replace_plan(shapes.ratings("cpu"), clients_per_round=size)
     model, algorithm = shape.model(), FedSubAvg()
-    fleet = SimulatedFleet(model, algorithm, shape.data, shape.plan)
+    fleet = fast_paths.fleet(model, algorithm, shape.data, shape.plan)
     progress = begin(model, algorithm, shape.plan)
     forget_peak()
     before = resident()

@@ -15,7 +15,7 @@ from benchmarks.speed.blocks import Rounds
 from benchmarks.speed.processes import InProcesses
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.server import begin, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator import fast_paths
 
 Contenders = dict[str, tuple[Rounds, int]]  # who runs, and how many rounds make a block
 
@@ -89,7 +89,7 @@ def plain_module(name: str, shape: shapes.Shape, sparse: bool, bag: bool = False
 def simulated(shape: shapes.Shape) -> Rounds:
     """Rounds of FedSubAvg: sampling, gathering, training, aggregating; no evaluation."""
     model, algorithm = shape.model(), FedSubAvg()
-    fleet = SimulatedFleet(model, algorithm, shape.data, shape.plan)
+    fleet = fast_paths.fleet(model, algorithm, shape.data, shape.plan)
     loop = rounds(fleet, shape.plan, begin(model, algorithm, shape.plan))
 
     def run(count: int) -> None:

@@ -23,9 +23,8 @@ from benchmarks.speed.models import SHAPES, Contenders, simulated
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.server import begin, rounds
-from fedrows.simulator import group
-from fedrows.simulator.ranks import RankedFleet
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator import fast_paths, process_group
+from fedrows.simulator.torchrun_fleet import TorchrunFleet
 
 _COUNTS = {"lr": 100, "lstm": 1, "din": 1, "own": 10}  # rounds of a block
 
@@ -88,10 +87,12 @@ def _rank(pipe: Connection, name: str, rank: int, size: int, port: int) -> None:
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ |= {key: str(value) for key, value in numbers.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(group.cores())
+    torch.set_num_threads(process_group.cores())
     shape, algorithm = SHAPES[name]("cpu"), FedSubAvg()
     model, plan = shape.model(), shape.plan
-    fleet = RankedFleet(SimulatedFleet(model, algorithm, shape.data, plan), group.join())
+    fleet = TorchrunFleet(
+        fast_paths.fleet(model, algorithm, shape.data, plan), process_group.join()
+    )
     loop = rounds(fleet, plan, begin(model, algorithm, plan))
     while True:
         try:

@@ -29,7 +29,7 @@ from fedrows.rows.params import Params, Submodels, index_add_, index_select
 from fedrows.rows.schema import Schema, Table
 from fedrows.seeds import COHORT, SAMPLE, choose
 from fedrows.server import Progress, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator import fast_paths
 
 WIDTH, CLIENTS, EXAMPLES, COLUMNS = 16, 2_000, 80, 5
 BLOCK = 40  # rounds
@@ -147,7 +147,7 @@ def federation(rows: int, table: int, ids_of: np.ndarray | None = None) -> Feder
 def simulated(data: FederatedData, params: Params) -> Rounds:
     """FedSubAvg rounds on a table that is there."""
     algorithm = FedSubAvg()
-    fleet = SimulatedFleet(Flat(data), algorithm, data, PLAN)
+    fleet = fast_paths.fleet(Flat(data), algorithm, data, PLAN)
     loop = rounds(fleet, PLAN, Progress(0, params, {}, algorithm))
 
     def run(count: int) -> None:

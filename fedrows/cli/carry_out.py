@@ -18,7 +18,7 @@ from fedrows.runs.driver import InFolder, drive, drop_later_lines, go_back_
 from fedrows.runs.folder import CONFIG, REPORT, RunFolder
 from fedrows.runs.settings import Settings, check_clients
 from fedrows.simulation import Simulation
-from fedrows.simulator.group import GoneError
+from fedrows.simulator.process_group import GoneError
 from fedrows.task import Task
 from fedrows.watch import Observer, RunInfo
 

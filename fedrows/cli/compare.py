@@ -35,7 +35,7 @@ from fedrows.runs.driver import begin
 from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder, check_free
 from fedrows.runs.settings import Settings, from_config, resolve
 from fedrows.simulation import threads
-from fedrows.simulator import group
+from fedrows.simulator import process_group
 from fedrows.watch import Observers, RunInfo
 
 SEEDS = "0,1,2"
@@ -66,7 +66,7 @@ class Comparison:
 def main(words: Sequence[str]) -> int:
     """Compares, or goes on; gives the exit code."""
     with one_voice():
-        if group.several():
+        if process_group.several():
             raise UsageError(
                 "compare has one process: start it without torchrun, or use `fedrows run` for each "
                 "algorithm."

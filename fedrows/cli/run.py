@@ -22,7 +22,7 @@ from fedrows.runs.driver import begin, go_back_
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.settings import Settings, from_config
 from fedrows.simulation import Simulation, threads
-from fedrows.simulator import group
+from fedrows.simulator import process_group
 from fedrows.watch import Observers, Watching
 
 
@@ -32,7 +32,7 @@ def main(words: Sequence[str]) -> int:
         typed = parse(words, _parser)
         if typed is None:
             return 0
-        if group.rank() > 0:
+        if process_group.rank() > 0:
             others = {item.name for item in options(Watching)}
             return _main({k: v for k, v in typed.items() if k not in others}, Observers())
         with watched(typed) as observer:
@@ -58,7 +58,7 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     path = Path(out) if out else _default(task, algorithm, typed)
     name = algorithm or DEFAULT
     settings = choose(catalogue.task(task), [name], typed)[name].resolved()
-    if group.rank() == 0:
+    if process_group.rank() == 0:
         check_free(path, overwrite=overwrite)
     with threads(settings.plan.threads):
         data = load(settings.task, settings.options, [settings.plan])
@@ -96,7 +96,7 @@ def _resume(
     settings = extended(stored, typed, path)[settings.algorithm.name]
     check_machine(folder, settings.plan)
     own = threads_of(settings.plan.threads, folder.config.get("processes", 1))
-    if group.rank() > 0:
+    if process_group.rank() > 0:
         with threads(own):
             data = load(settings.task, settings.options, [settings.plan])
             simulation = settings.simulation(data, path)

@@ -11,8 +11,8 @@ import torch
 from fedrows.cli.stop import Stop
 from fedrows.errors import FedrowsError
 from fedrows.simulation import Simulation
-from fedrows.simulator import group
-from fedrows.simulator.group import GoneError
+from fedrows.simulator import process_group
+from fedrows.simulator.process_group import GoneError
 
 INTERRUPTED, REFUSED = 130, 2
 
@@ -20,11 +20,11 @@ INTERRUPTED, REFUSED = 130, 2
 @contextmanager
 def one_voice() -> Iterator[None]:
     """Of several processes only rank 0 is heard, and only one of them says why they end early."""
-    if not group.several():
+    if not process_group.several():
         yield
         return
-    torch.set_num_threads(group.cores())  # torchrun says 1, whatever there is
-    everyone = group.join()
+    torch.set_num_threads(process_group.cores())  # torchrun says 1, whatever there is
+    everyone = process_group.join()
     try:
         if everyone.rank == 0:
             yield
@@ -65,5 +65,5 @@ def follow(simulation: Simulation, again: str) -> int:
 
 def threads_of(threads: int | None, begun_in: int) -> int | None:
     """The threads of a process, if a run that was begun in so many is to use as many in all."""
-    now = group.join().size if group.several() else 1
+    now = process_group.join().size if process_group.several() else 1
     return None if threads is None else max(1, threads * begun_in // now)

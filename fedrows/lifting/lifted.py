@@ -18,7 +18,6 @@ from fedrows.data.federation import FederatedData
 from fedrows.lifting.calibration import CalibrationPass
 from fedrows.lifting.module_checks import check_layers, embeddings_of
 from fedrows.lifting.replaced_operations import ReplacedOperations
-from fedrows.lifting.traced import Traced
 from fedrows.lifting.trial_step import try_out
 from fedrows.model import LOSSES, Loss, Model, logistic_loss, sigmoid, square_loss
 from fedrows.nn import step_context
@@ -69,8 +68,6 @@ class Lifted(Model):
         self.loss = loss or LOSSES[data.labels]
         self.one_by_one = one_by_one
         self._copies: dict[int, nn.Module] = {}  # by thread
-        self._parts = list(module.modules())
-        self._traced = Traced(self._named_gradients)
         self._padded = data.padded
         self._tables_of = dict(data.fields)
         paths = embeddings_of(module, data.tables, data.padded, embeddings or {}, dense)
@@ -156,14 +153,6 @@ class Lifted(Model):
             parts.append(self._gradient(own, its_batch))
         return join(block.index, parts)
 
-    @property
-    def untraced(self) -> str | None:
-        """What to say if steps are not replayed from a trace, once that has turned out."""
-        if self._traced.why is None:
-            return None
-        name = type(self.module).__name__
-        return f"{name} trains without a trace of its steps, which is slower: {self._traced.why}."
-
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """The module in evaluation, recording no gradient; its modes come back afterwards."""
@@ -191,6 +180,10 @@ class Lifted(Model):
 
     def _gradient(self, block: Submodels, batch: Batch) -> Submodels:
         """The gradients of clients that are computed together."""
+        return self.as_submodels(block, self.gradients(self.inputs(block, batch)))
+
+    def inputs(self, block: Submodels, batch: Batch) -> dict[str, Tensor]:
+        """All that a step reads, by name."""
         like = next(iter(block.rows.values()))
         groups: dict[str, Mapping[str, Tensor]] = {
             "rows": block.rows,
@@ -206,11 +199,10 @@ class Lifted(Model):
             given["weight"] = batch.weight
         if batch.key is not None:
             given["key"] = batch.key
-        if self.one_by_one or like.is_cuda:
-            gradients = self._named_gradients(given)
-        else:
-            state = (self.loss, *(part.training for part in self._parts))
-            gradients = self._traced(given, [f"rows/{table}" for table in block.rows], state)
+        return given
+
+    def as_submodels(self, block: Submodels, gradients: Sequence[Tensor]) -> Submodels:
+        """What `gradients` gives, by table and by dense tensor."""
         split = len(block.rows)
         return Submodels(
             block.index,
@@ -218,8 +210,8 @@ class Lifted(Model):
             dict(zip(block.dense, gradients[split:], strict=True)),
         )
 
-    def _named_gradients(self, given: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        """The gradients of the rows and of the dense tensors, from inputs that are named."""
+    def gradients(self, given: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        """The gradients by the rows and by the dense tensors among the `inputs` of a step."""
 
         def of(group: str) -> dict[str, Tensor]:
             prefix = f"{group}/"

@@ -44,12 +44,14 @@ class Traced:
     """A function that is replayed from traces as soon as it has been called a few times.
 
     The tensors named in `loose` may change their length from call to call. `state` is whatever else
-    the function depends on. `why` says what stood against a trace, if anything did. Several threads
-    may call at a time.
+    the function depends on. `why` says what stood against a trace, if anything did, and
+    `untraceable` is told so. Several threads may call at a time.
     """
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
+    def __init__(
+        self, function: Function, untraceable: Callable[[str], None] = lambda why: None
+    ) -> None:
+        self._function, self._untraceable = function, untraceable
         self._calls: Counter[Hashable] = Counter()
         self._replays: dict[Hashable, Function] = {}
         self._lock = threading.Lock()
@@ -80,6 +82,8 @@ class Traced:
                 except Exception as error:  # of longer blocks, say
                     said = str(error).strip().splitlines() or [""]
                     self.why = f"{type(error).__name__}: {said[0]}"
+                if self.why is not None:
+                    self._untraceable(self.why)
             return self._replays.get(key, self._function)
 
 

@@ -26,7 +26,7 @@ from fedrows.paper.ridge import Ridge
 from fedrows.plan import Plan
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.server import begin, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 RIDGE, ROUNDS = 0.01, 1_000
 OPTIONS = synthetic.SyntheticOptions(clients=300, items=60, examples_per_client=30, test_share=0)

@@ -28,7 +28,7 @@ from fedrows.rows.params import Params, Submodels
 from fedrows.rows.schema import Schema
 from fedrows.rows.schema import Table as Rows
 from fedrows.server import begin, rounds
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 CLIENTS, ROUNDS = 100, 200
 START = (1.0, 1.0)

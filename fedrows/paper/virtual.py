@@ -21,7 +21,7 @@ from fedrows.plan import Plan
 from fedrows.rows.params import Params, Submodels, take, total
 from fedrows.seeds import COHORT, choose
 from fedrows.server import begin
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 
 def iterations(

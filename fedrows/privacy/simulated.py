@@ -47,7 +47,7 @@ from fedrows.privacy.weighted_mean import ClientUpdates, WeightedMean
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
-from fedrows.simulator.simulated import SimulatedFleet, SimulatedRound
+from fedrows.simulator.simulated_fleet import SimulatedFleet, SimulatedRound
 
 Drop = Callable[[int, str], Mapping[int, int]]  # round, union or update → client → silent from
 Seed = Callable[[int], bytes]  # use → what its secrets follow from

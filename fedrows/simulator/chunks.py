@@ -11,7 +11,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+
+import torch
+
+from fedrows.algorithm import Round
+from fedrows.client import PlainTrainer, Trainer, Upload
+from fedrows.data.batches import LocalData
+from fedrows.rows.params import Submodels, join
 
 _SLOW = 0.2  # seconds: a round that takes less is not worth measuring
 _BETTER = 0.9  # of the time of one chunk, to be worth leaving it
@@ -73,3 +81,126 @@ def fastest(train: Callable[[Chunks], object], cohort: int, threads: int) -> Chu
         seconds(cut(cohort, at_once, parts))
     best = min(tried, key=lambda way: tried[way])
     return best if tried[best] < _BETTER * tried[whole] else whole
+
+
+def train_in_chunks(
+    trainer: Trainer,
+    chunks: Chunks,
+    local: LocalData,
+    start: Submodels,
+    sent: Submodels | None,
+    kept: Submodels | None,
+    round_: Round,
+    pool: ThreadPoolExecutor | None = None,
+) -> Upload:
+    """Trains the clients chunk by chunk, and joins what they upload in their own order.
+
+    pool: threads for several chunks at a time; without it one chunk follows another.
+    """
+
+    def train(low: int, high: int) -> Upload:
+        own = start.slice(low, high)
+        its_sent, its_kept = (None if x is None else x.slice(low, high) for x in (sent, kept))
+        return trainer.train(local.slice(low, high), own, its_sent, its_kept, round_)
+
+    bounds = chunks.bounds(len(local.clients))
+    if len(bounds) == 2:
+        return trainer.train(local, start, sent, kept, round_)
+    run = map if pool is None else pool.map
+    parts = list(run(train, bounds[:-1], bounds[1:]))
+    names = parts[0].extra
+    return Upload(
+        local.clients,
+        join(start.index, [part.update for part in parts]),
+        torch.cat([part.steps for part in parts]),
+        {name: join(start.index, [part.extra[name] for part in parts]) for name in names},
+        None if kept is None else join(kept.index, [part.kept for part in parts if part.kept]),
+    )
+
+
+class ChunkedTrainer:
+    """Another trainer, on chunks of a cohort; chunks that do not fit into a GPU are halved.
+
+    chunk: how many clients train together; None: the whole cohort. measured: whether the first
+    cohort is to find out what is fastest, if no chunk was given.
+    """
+
+    def __init__(
+        self, inner: Trainer, chunk: int | None, measured: bool, notes: list[str]
+    ) -> None:  # fmt: skip
+        self.inner, self.notes = inner, notes
+        # How cohorts are cut: chosen in the first round, or given back to a resumed run.
+        self.chunks: Chunks | None = None
+        self._chunk, self._measured = chunk, measured and chunk is None
+        self._threads: tuple[int, ThreadPoolExecutor] | None = None
+
+    def train(
+        self,
+        local: LocalData,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        round_: Round,
+    ) -> Upload:
+        return self._train(self.inner, local, start, sent, kept, round_)
+
+    def train_plainly(
+        self,
+        local: LocalData,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        round_: Round,
+    ) -> Upload:
+        """Trains on examples that are others in every round, of which nothing can be recorded."""
+        return self._train(self.inner.plain, local, start, sent, kept, round_)
+
+    def _train(
+        self,
+        trainer: Trainer,
+        local: LocalData,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        round_: Round,
+    ) -> Upload:
+        cohort = len(local.clients)
+
+        def cut(chunks: Chunks) -> Upload:
+            pool = None if chunks.at_a_time == 1 else self._pool(chunks.at_a_time)
+            return train_in_chunks(trainer, chunks, local, start, sent, kept, round_, pool)
+
+        while True:
+            try:
+                if self.chunks is None and self._measured:
+                    self.chunks = fastest(cut, cohort, torch.get_num_threads())
+                elif self.chunks is None:
+                    self.chunks = Chunks(self._chunk or len(round_.cohort))
+                return cut(self.chunks)
+            except torch.OutOfMemoryError:
+                if self.chunks is not None and self.chunks.clients == 1:
+                    raise
+                self._halve(cohort)
+
+    @property
+    def plain(self) -> PlainTrainer:
+        return self.inner.plain
+
+    def forget(self) -> None:
+        self.inner.forget()
+
+    def _halve(self, cohort: int) -> None:
+        """Halves the chunks, after a cohort has not fitted into the memory of the GPU."""
+        self.forget()
+        before = cohort if self.chunks is None else min(self.chunks.clients, cohort)
+        self.chunks = Chunks(-(-before // 2))
+        said = f"A cohort of {cohort} does not fit into the GPU's memory: it trains in chunks of "
+        self.notes[:] = [note for note in self.notes if not note.startswith(said)]
+        self.notes.append(f"{said}{self.chunks.clients}.")
+
+    def _pool(self, threads: int) -> ThreadPoolExecutor:
+        """Threads that compute on one core each."""
+        if self._threads is None or self._threads[0] != threads:
+            pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+            self._threads = threads, pool  # one that was there ends with its last reference
+        return self._threads[1]

@@ -46,6 +46,7 @@ from fedrows.flower.wire.tags import round_of
 from fedrows.model import Model
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels, index_select
+from fedrows.simulator.fast_paths import traced
 
 
 class ClientNode:
@@ -59,6 +60,7 @@ class ClientNode:
         self.data = data.to(torch.device("cpu"), contract.plan.torch_dtype)
         self.name, self._secret = state.identity(name)
         self.model: Model = contract.model(self.data)
+        self.training = traced(self.model, contract.plan, [])  # what steps are taken with
         self._fingerprint = contract.fingerprint(self.model, self.data)
 
     def answer(self, request: bytes) -> bytes:
@@ -149,7 +151,7 @@ class ClientNode:
             parts["losses"] = found.to(torch.float32).numpy().tobytes()
         here = replace(here, clients=numbers)
         upload = train(
-            self.model, contract.algorithm, here, start, sent, kept, contract.plan, facts
+            self.training, contract.algorithm, here, start, sent, kept, contract.plan, facts
         )
         parts["steps"] = ids_to_bytes(upload.steps.to(torch.int64).add(1).cumsum(0))
         after: list[Memory] = [{} for _ in asked.names]

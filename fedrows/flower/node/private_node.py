@@ -204,7 +204,7 @@ class PrivateNode(ClientNode):
         def train_here(local: LocalData, own: Submodels, sent: Submodels | None) -> Upload:
             known = torch.tensor([of[client] for client in local.clients.tolist()])
             local, algorithm = replace(local, clients=known), self.contract.algorithm
-            return train(self.model, algorithm, local, own, sent, None, plan, about)
+            return train(self.training, algorithm, local, own, sent, None, plan, about)
 
         there = torch.ones(len(position), dtype=torch.bool)
         training = train_on_asked(self.data, position, index, there, start, None, train_here)

@@ -10,10 +10,14 @@ import torch
 
 from benchmarks.speed import shapes
 from fedrows import simulate
+from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
 from fedrows.models import lstm
 from fedrows.nn import fused
-from fedrows.simulator.fixed_order import deterministic, fixed_order
+from fedrows.plan import Plan
+from fedrows.simulation import Simulation
+from fedrows.simulator.deterministic import deterministic, fixed_order
+from fedrows.simulator.fast_paths import PLAIN
 
 
 @pytest.fixture(autouse=True)
@@ -32,20 +36,18 @@ def modes() -> tuple[bool, bool, bool]:
 def test_modes_hold_inside_and_come_back():
     before = modes()
     assert before[0] is False
-    with fixed_order(True):
+    with fixed_order():
         assert modes() == (True, True, False)
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert modes() == before
-    with pytest.raises(KeyError), fixed_order(True):
+    with pytest.raises(KeyError), fixed_order():
         raise KeyError
     assert modes() == before
-    with fixed_order(False):
-        assert modes() == before
 
 
 def test_operations_without_an_order_are_named_once_and_other_warnings_pass():
     def heard() -> list[str]:
-        with fixed_order(True) as unsteady:
+        with fixed_order() as unsteady:
             for _ in range(2):
                 warnings.warn("sum_cuda does not have a deterministic order.", stacklevel=1)
             warnings.warn("something else", stacklevel=1)
@@ -58,7 +60,7 @@ def test_operations_without_an_order_are_named_once_and_other_warnings_pass():
 def test_kernels_that_add_in_any_order_are_left_out(monkeypatch):
     monkeypatch.setattr(fused, "usable", lambda x: True)
     assert fused.adds_freely(torch.ones(1))
-    with fixed_order(True):
+    with fixed_order():
         assert not fused.adds_freely(torch.ones(1))
 
 
@@ -84,13 +86,18 @@ def test_a_run_says_what_has_no_order(monkeypatch):
         return real(*given)
 
     monkeypatch.setattr(model, "gradient", gradient)
-    settings = {"rounds": 3, "clients_per_round": 2, "device": "cpu"}
-    quiet = simulate(data, model, **settings)
-    told = simulate(data, model, deterministic=True, **settings)
-    assert [note for note in told.notes if note not in quiet.notes] == [
+    runs = []
+    for fixed in (False, True):
+        plan = Plan(rounds=3, clients_per_round=2, device="cpu", deterministic=fixed)
+        runs.append(Simulation(data, model, FedSubAvg(), plan, paths=PLAIN))
+        for _ in runs[-1]:
+            pass
+    quiet, told = (run.simulated.notes for run in runs)
+    assert [note for note in told if note not in quiet] == [
         "Last bits may differ when it is repeated: PyTorch has no fixed order for x_cuda."
     ]
-    numbers = zip(told.params.dense.values(), quiet.params.dense.values(), strict=True)
+    dense = (run.progress.params.dense.values() for run in runs)
+    numbers = zip(*dense, strict=True)
     assert all(torch.equal(a, b) for a, b in numbers)  # on a CPU the order is fixed anyway
 
 

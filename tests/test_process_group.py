@@ -17,8 +17,8 @@ from fedrows.lifting.lifted import Lifted
 from fedrows.models.logistic import Logistic
 from fedrows.privacy.options import Privacy
 from fedrows.simulation import Simulation
-from fedrows.simulator import group
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator import process_group
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def two(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     everyone = Threads(0, 2, [], threading.Barrier(2))
     monkeypatch.setattr(everyone, "speaks", lambda: True)
-    monkeypatch.setattr(group, "join", lambda: everyone)
-    monkeypatch.setattr(group, "cores", torch.get_num_threads)  # later tests have as many
+    monkeypatch.setattr(process_group, "join", lambda: everyone)
+    monkeypatch.setattr(process_group, "cores", torch.get_num_threads)  # later tests have as many
 
 
 @pytest.mark.usefixtures("two")
@@ -54,7 +54,7 @@ def test_a_number_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "two")
     with pytest.raises(PlanError, match="WORLD_SIZE is 'two', but must be a whole number"):
-        group.several()
+        process_group.several()
 
 
 @pytest.mark.usefixtures("two")
@@ -63,13 +63,13 @@ def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     with pytest.raises(PlanError, match="2 processes were started on a machine with 1 GPU"):
-        group.device_of(torch.device("cuda"))
+        process_group.device_of(torch.device("cuda"))
 
 
 def test_one_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not group.several()
-    assert group.rank() == 0
-    monkeypatch.setattr(group, "join", lambda: pytest.fail("nobody to join"))
+    assert not process_group.several()
+    assert process_group.rank() == 0
+    monkeypatch.setattr(process_group, "join", lambda: pytest.fail("nobody to join"))
     simulation = Simulation(federation(), Lifted(Module(40), federation()), FedAvg(), plan_of())
     assert simulation.leads
     assert type(simulation.fleet) is SimulatedFleet
@@ -78,8 +78,8 @@ def test_one_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_part_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert group.cores() == 8
+    assert process_group.cores() == 8
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    assert group.cores() == 2
+    assert process_group.cores() == 2
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "99")
-    assert group.cores() == 1
+    assert process_group.cores() == 1

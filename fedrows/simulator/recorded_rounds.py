@@ -1,66 +1,61 @@
 """Whole rounds as one CUDA graph, where the server does no more than add.
 
-`graphed` records what the clients do. For a small model what the server does around it takes longer
-than that, in launches: index sets, the download, the mean, the step. Here all of it is recorded, by
-running the same functions on buffers of fixed size, and the host has nothing left to do but to draw
-the cohort and to copy a few numbers of each client to the GPU.
+`cuda_graphs` records what the clients do. For a small model what the server does around it takes
+longer than that, in launches: index sets, the download, the mean, the step. Here all of it is
+recorded, by running the same functions on buffers of fixed size. The host has nothing left to do
+but to draw the cohort and to copy a few numbers of each client to the GPU.
 
     rows behind the cohort's own     belong to whatever row comes next in the index, and their
                                      update is 0: adding it changes nothing
 
-So it serves algorithms that only add to rows. All others, and all else that cannot be recorded, go
-through `server.rounds`, and nobody sees a difference.
+So it serves algorithms that only add to rows (`Algorithm.additive`). `fast_paths` says what else
+must hold. What cannot be recorded runs as it is, and nobody sees a difference.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows import server
 from fedrows.algorithm import Round
 from fedrows.client import step_
 from fedrows.data.batches import RoundInputs, drawn, local_data, round_inputs, with_keys
-from fedrows.fleet import Fleet, id_bytes
+from fedrows.fleet import Traffic, traffic_of
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
 from fedrows.rows.params import Total, mean, take
-from fedrows.server import Progress
-from fedrows.simulator.graphed import room
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.server import PlainRounds, Progress
+from fedrows.simulator.cuda_graphs import room
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 
-def rounds(fleet: Fleet, plan: Plan, progress: Progress) -> Iterator[Progress]:
-    """Runs the rounds that the plan has left, yielding after each of them."""
-    recorded: _Round | None = None
-    for number in range(progress.round + 1, plan.rounds + 1):
-        if type(fleet) is not SimulatedFleet or not _can_record(fleet, plan, progress):
-            break  # what wraps a fleet wants to see every round
-        cohort = fleet.draw(number, plan.clients_per_round)
-        selection = _Selection(fleet, cohort)
+class RecordedRounds:
+    """Plain rounds, each as one recorded graph; as they are from the first that cannot be."""
+
+    def __init__(self, plain: PlainRounds, fleet: SimulatedFleet) -> None:
+        self.plain, self.fleet = plain, fleet
+        self.failed = False  # whether it has turned out that rounds cannot be recorded
+        self._recorded: _Round | None = None
+
+    def __call__(self) -> None:
+        plan, progress = self.plain.plan, self.plain.progress
+        if self.failed:
+            return self.plain()
+        number = progress.round + 1
+        selection = _Selection(self.fleet, self.fleet.draw(number, plan.clients_per_round))
+        recorded = self._recorded
         if recorded is None or not recorded.fits(selection):
             try:
-                recorded = _Round(fleet, plan, progress, selection)
+                self._recorded = recorded = _Round(self.fleet, plan, progress, selection)
             except RuntimeError:  # too little memory, or something that cannot be recorded
-                break
+                self.failed, self._recorded = True, None
+                return self.plain()
         recorded.replay(selection, number)
         progress.round = number
-        progress.bytes_down, progress.bytes_up = recorded.traffic(selection)
-        yield progress
-    yield from server.rounds(fleet, plan, progress)  # the rounds that are left, often none
-
-
-def _can_record(fleet: SimulatedFleet, plan: Plan, progress: Progress) -> bool:
-    indexed = all(index.place is not None for index in fleet.data.index.values())
-    usual = plan.batches == "draw" and plan.chunk is None and not progress.local
-    usual = usual and progress.table_folder is None  # a graph cannot read files
-    algorithm, enough = fleet.algorithm, plan.clients_per_round <= fleet.clients
-    return (
-        usual and indexed and enough and fleet.fast and algorithm.additive and not algorithm.pooled
-    )
+        count, traffic = plan.clients_per_round, recorded.traffic(selection)
+        progress.bytes_down, progress.bytes_up = traffic.down / count, traffic.up / count
+        return None
 
 
 class _Selection:
@@ -114,16 +109,10 @@ class _Round:
             self.lr.fill_(self.plan.lr_at(number))
         self.graph.replay()
 
-    def traffic(self, selection: _Selection) -> tuple[float, float]:
-        """The bytes that a client gets and sends, on average."""
-        params, count = self.progress.params, len(selection.cohort)
-        down = float(sum(x.nbytes for x in params.dense.values()))
-        up = down
-        for table, size in selection.sizes().items():
-            rows = params.tables[table]
-            down += size * rows.shape[1] * rows.itemsize / count
-            up += size * (rows.shape[1] * rows.itemsize + id_bytes(len(rows))) / count
-        return down, up
+    def traffic(self, selection: _Selection) -> Traffic:
+        """The bytes of a round."""
+        schema, dtype = self.fleet.model.schema, self.plan.torch_dtype
+        return traffic_of(schema, selection.sizes(), len(selection.cohort), dtype)
 
     def _facts(self, selection: _Selection, number: int) -> Tensor:
         """All that tells one round from another, a row of K numbers each, on the host."""

@@ -1,4 +1,4 @@
-"""Local training as a CUDA graph: recorded once for a cohort's shape, then replayed every round.
+"""Local training as a CUDA graph: recorded once for a cohort's size, then replayed every round.
 
 A step is a few hundred small operations, and launching one takes longer than its work. So the
 steps of `client.step_` are recorded as they are, on buffers that stay where they are:
@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedrows.algorithm import Algorithm, Round
-from fedrows.client import Upload, step_, upload
+from fedrows.algorithm import Round
+from fedrows.client import PlainTrainer, Upload, step_, upload
 from fedrows.data.batches import (
     Batch,
     LocalData,
@@ -34,22 +34,22 @@ from fedrows.data.batches import (
     steps_of,
     with_keys,
 )
-from fedrows.model import Model
-from fedrows.plan import Plan
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
 _SPARE = 1.25  # room to record for, over what is needed now
 
 
-class Graphed:
-    """`client.train` on a GPU.
+class CudaGraphTrainer:
+    """The plain trainer on a GPU, recorded once for each size of a cohort.
 
-    Raises a RuntimeError if the model or the algorithm does what cannot be recorded.
+    If the model or the algorithm does what cannot be recorded, the plain trainer takes over, and a
+    note says so. A recording reads the examples it was made on: it serves cohorts of one fleet.
     """
 
-    def __init__(self, model: Model, algorithm: Algorithm, plan: Plan) -> None:
-        self._of = model, algorithm, plan
+    def __init__(self, plain: PlainTrainer, notes: list[str]) -> None:
+        self.plain, self.notes = plain, notes
+        self.failed = False  # whether it has turned out that nothing can be recorded
         self._recordings: dict[int, _Recording] = {}  # by K
         self._pool: Any = None  # of memory, which all recordings share
 
@@ -61,19 +61,16 @@ class Graphed:
         kept: Submodels | None,
         round_: Round,
     ) -> Upload:
-        """What `client.train` would give."""
-        _, algorithm, plan = self._of
-        count = len(local.clients)
-        found = self._recordings.get(count)
-        if found is None or not found.fits(local, start):
-            self._recordings.pop(count, None)
-            found = _Recording(*self._of, local, start, sent, kept)
-            found.load_(local, start, sent, kept, round_)
-            self._pool = found.record(self._pool)
-            self._recordings[count] = found
-        found.load_(local, start, sent, kept, round_)
-        update = found.replay(local, start)
-        return upload(algorithm, local, update, sent, kept, plan, round_)
+        if not self.failed:
+            try:
+                return self._replay(local, start, sent, kept, round_)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                self.failed = True
+                why = str(error).strip().splitlines()[0]
+                self.notes.append(f"Trained without a CUDA graph, which is slower: {why}")
+        return self.plain.train(local, start, sent, kept, round_)
 
     def forget(self) -> None:
         """Gives the memory of all recordings back."""
@@ -81,26 +78,46 @@ class Graphed:
         self._pool = None
         torch.cuda.empty_cache()
 
+    def _replay(
+        self,
+        local: LocalData,
+        start: Submodels,
+        sent: Submodels | None,
+        kept: Submodels | None,
+        round_: Round,
+    ) -> Upload:
+        plain, count = self.plain, len(local.clients)
+        recording = self._recordings.get(count)
+        if recording is None or not recording.fits(local, start):
+            self._recordings.pop(count, None)
+            recording = _Recording(plain, local, start, sent, kept)
+            recording.load_(local, start, sent, kept, round_)
+            self._pool = recording.record(self._pool)
+            self._recordings[count] = recording
+        recording.load_(local, start, sent, kept, round_)
+        update = recording.replay(local, start)
+        return upload(plain.algorithm, local, update, sent, kept, plain.plan, round_)
+
 
 class _Recording:
     """The local training of K clients with room for so many rows."""
 
     def __init__(
         self,
-        model: Model,
-        algorithm: Algorithm,
-        plan: Plan,
+        plain: PlainTrainer,
         local: LocalData,
         start: Submodels,
         sent: Submodels | None,
         kept: Submodels | None,
     ) -> None:
-        self.model, self.algorithm, self.plan, self.local = model, algorithm, plan, local
+        self.model, self.algorithm, self.plan = plain.model, plain.algorithm, plain.plan
+        self.local = local
         self.device, self.clients = local.label.device, len(local.clients)
         self.tables = list(start.index)
         self.capacity = {table: room(len(rows)) for table, rows in start.rows.items()}
         whole = (4 + len(self.tables), self.clients)
         self.facts = torch.zeros(whole, dtype=torch.int64, device=self.device)
+        plan = self.plan
         self.lr: float | Tensor = plan.lr  # what is the same in every round is recorded as it is
         if plan.lr_decay != 1:
             self.lr = torch.zeros((), dtype=plan.torch_dtype, device=self.device)

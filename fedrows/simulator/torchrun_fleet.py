@@ -30,19 +30,19 @@ from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels, index_select
 from fedrows.rows.ragged import Ragged
 from fedrows.simulator.chunks import Chunks
-from fedrows.simulator.group import Group, digest
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.process_group import ProcessGroup, digest
+from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 _OWN = ("device", "threads")  # of a plan: what ranks need not have in common
 _ROWS = 1_000  # of a table, that the starting models are compared by
 
 
-class RankedFleet:
+class TorchrunFleet:
     """A simulated fleet whose cohorts are split over the processes of a group."""
 
     least = 0  # all clients answer
 
-    def __init__(self, inner: SimulatedFleet, group: Group) -> None:
+    def __init__(self, inner: SimulatedFleet, group: ProcessGroup) -> None:
         cohort = inner.plan.clients_per_round
         if inner.algorithm.pooled:
             raise PlanError(
@@ -82,8 +82,8 @@ class RankedFleet:
     def draw(self, counter: int, count: int) -> Tensor:
         return self.inner.draw(counter, count)
 
-    def open_round(self, round_: Round) -> RankedRound:
-        return RankedRound(self, round_, self.inner.open_round(round_).index)
+    def open_round(self, round_: Round) -> TorchrunRound:
+        return TorchrunRound(self, round_, self.inner.open_round(round_).index)
 
     def check(self, params: Params, round_: int) -> None:
         """Raises a RankError unless all ranks are about to make the same run."""
@@ -169,10 +169,10 @@ class RankedFleet:
 
 
 @dataclass
-class RankedRound:
+class TorchrunRound:
     """A round of which every rank trains a part."""
 
-    fleet: RankedFleet
+    fleet: TorchrunFleet
     round: Round
     index: Mapping[str, Index]
     traffic: Traffic = NO_TRAFFIC

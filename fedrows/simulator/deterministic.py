@@ -16,17 +16,34 @@ from typing import Any
 import torch
 from torch.utils import deterministic as _deterministic
 
+from fedrows.server import RunRound
+
 deterministic: Any = _deterministic  # its setting is no attribute that a type checker sees
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # without it products differ, and PyTorch says so
 
 
+class DeterministicRounds:
+    """Rounds whose sums have a fixed order; a note names the operations that have none."""
+
+    def __init__(self, run_round: RunRound, notes: list[str]) -> None:
+        self._run_round, self._notes = run_round, notes
+
+    def __call__(self) -> None:
+        with fixed_order() as unsteady:
+            self._run_round()
+        if unsteady:
+            note = (
+                "Last bits may differ when it is repeated: PyTorch has no fixed order for "
+                f"{', '.join(unsteady)}."
+            )
+            if note not in self._notes:
+                self._notes.append(note)
+
+
 @contextmanager
-def fixed_order(wanted: bool) -> Iterator[list[str]]:
-    """PyTorch's deterministic mode, if wanted; names the operations that it has no order for."""
+def fixed_order() -> Iterator[list[str]]:
+    """PyTorch's deterministic mode; names the operations that it has no order for."""
     unsteady: list[str] = []
-    if not wanted:
-        yield unsteady
-        return
     os.environ.setdefault(_WORKSPACE, ":4096:8")
     mode, filling = torch.get_deterministic_debug_mode(), deterministic.fill_uninitialized_memory
     torch.set_deterministic_debug_mode("warn")

@@ -29,9 +29,9 @@ from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 from fedrows.server import begin, rounds
 from fedrows.simulator.chunks import Chunks
-from fedrows.simulator.group import Group, RankError
-from fedrows.simulator.ranks import RankedFleet, cuts
-from fedrows.simulator.simulated import SimulatedFleet
+from fedrows.simulator.process_group import ProcessGroup, RankError
+from fedrows.simulator.simulated_fleet import SimulatedFleet
+from fedrows.simulator.torchrun_fleet import TorchrunFleet, cuts
 
 ALGORITHMS = {
     name: catalogue.algorithm(name)()
@@ -48,14 +48,14 @@ def training(
     plan: Plan,
     data: FederatedData | None = None,
     module: nn.Module | None = None,
-) -> Callable[[Group | None], Callable[[], Found]]:
+) -> Callable[[ProcessGroup | None], Callable[[], Found]]:
     """A run that gives all that its next round would depend on, and the bytes a rank has sent."""
 
-    def prepare(everyone: Group | None) -> Callable[[], Found]:
+    def prepare(everyone: ProcessGroup | None) -> Callable[[], Found]:
         its = data or federation()
         model = Logistic(its) if module is None else Lifted(module, its, one_by_one=True)
         inner = SimulatedFleet(model, algorithm, its, plan)
-        fleet = inner if everyone is None else RankedFleet(inner, everyone)
+        fleet = inner if everyone is None else TorchrunFleet(inner, everyone)
         progress = begin(model, algorithm, plan, its.local)
 
         def run() -> Found:
@@ -166,14 +166,14 @@ def test_clients_that_do_the_same_are_dealt_out_evenly() -> None:
 
 
 def test_ranks_that_disagree() -> None:
-    def prepare(everyone: Group) -> Callable[[], str]:
+    def prepare(everyone: ProcessGroup) -> Callable[[], str]:
         odd = int(everyone.rank == 2)
         choices = {"seed": (odd, 0, 0), "federation": (0, odd, 0), "starting model": (0, 0, odd)}
         fleets = {}
         for what, (seed, data, module) in choices.items():
             its, plan = federation(seed=data), plan_of(seed=seed)
             model = Lifted(Module(40, seed=module), its)
-            fleet = RankedFleet(SimulatedFleet(model, FedAvg(), its, plan), everyone)
+            fleet = TorchrunFleet(SimulatedFleet(model, FedAvg(), its, plan), everyone)
             fleets[what] = fleet, begin(model, FedAvg(), plan).params
 
         def run() -> str:
@@ -197,7 +197,7 @@ def test_more_ranks_than_clients() -> None:
         Lifted(Module(40), federation()), FedAvg(), federation(), plan_of(clients_per_round=2)
     )
     with pytest.raises(PlanError, match="clients-per-round is 2, which cannot be split over 3"):
-        RankedFleet(fleet, Threads(0, 3, [], threading.Barrier(3)))
+        TorchrunFleet(fleet, Threads(0, 3, [], threading.Barrier(3)))
 
 
 @pytest.mark.gpu
@@ -212,6 +212,6 @@ def test_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", port)
     run = training(Scaffold(), plan_of(device="cuda", rounds=5))
     alone, _ = run(None)()
-    there, sent = run(Group())()
+    there, sent = run(ProcessGroup())()
     assert sent > 0
     assert worst(alone, there) < 1e-11

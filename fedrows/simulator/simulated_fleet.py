@@ -1,0 +1,163 @@
+"""The simulated fleet: all clients on this machine, the plain way.
+
+`fast_paths` gives it faster ways to train and to cut out index sets; the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedrows.algorithm import Algorithm, Round
+from fedrows.client import PlainTrainer, Upload
+from fedrows.data.batches import LocalData, local_data
+from fedrows.data.federation import FederatedData
+from fedrows.fleet import NO_TRAFFIC, Traffic, clear_traffic
+from fedrows.model import Model
+from fedrows.nn import lstm_layer
+from fedrows.plan import Plan
+from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
+from fedrows.seeds import COHORT, choose
+from fedrows.simulator.chunks import ChunkedTrainer, Chunks
+
+
+class SimulatedFleet:
+    """All clients on this machine; a cohort trains together.
+
+    trainer: how it trains, by `client.train` if not given. select: how the index sets of a cohort
+    are cut out of all.
+    """
+
+    least = 0  # all of them answer
+
+    def __init__(
+        self,
+        model: Model,
+        algorithm: Algorithm,
+        data: FederatedData,
+        plan: Plan,
+        trainer: ChunkedTrainer | None = None,
+        select: Callable[[Index, Tensor], Index] = Index.select,
+    ) -> None:
+        self.model = model
+        self.algorithm = algorithm
+        self.plan = plan
+        self.device = plan.torch_device
+        self.data = data.to(self.device, plan.torch_dtype)
+        self.weights = data.weights(plan.weighting)
+        self.kept = self._nothing_kept()
+        if trainer is None:
+            plain = PlainTrainer(model, algorithm, plan)
+            trainer = ChunkedTrainer(plain, plan.chunk, measured=False, notes=[])
+        self.trainer, self._select = trainer, select
+        self.notes = trainer.notes  # what turned out while training, each said once
+        self._heat = self.data.heat(plan.weighting)
+
+    @property
+    def clients(self) -> int:
+        return self.data.clients
+
+    @property
+    def chunks(self) -> Chunks | None:
+        """How cohorts are cut; None before the first round."""
+        return self.trainer.chunks
+
+    @chunks.setter
+    def chunks(self, chunks: Chunks | None) -> None:
+        self.trainer.chunks = chunks
+
+    def gather(self) -> None:
+        """Nobody comes or goes."""
+
+    def heat(self) -> Mapping[str, Heat]:
+        return self._heat
+
+    def draw(self, counter: int, count: int) -> Tensor:
+        return choose(self.plan.seed, COHORT, counter, self.clients, count)
+
+    def open_round(self, round_: Round) -> SimulatedRound:
+        whole = self.data.index.items()
+        index = {table: self._select(index, round_.cohort) for table, index in whole}
+        return SimulatedRound(self, round_, index)
+
+    def trained(
+        self,
+        cohort: Tensor,
+        start: Submodels,
+        sent: Submodels | None,
+        round_: Round,
+        cut: LocalData | None = None,
+    ) -> Upload:
+        """What the clients upload and what they are to keep, of which nothing is stored yet.
+
+        cut: examples to train on in place of all that the clients have. They are others in every
+        round, so nothing of their training is recorded.
+        """
+        kept = self._recall(cohort, start.index)
+        if cut is None:
+            upload = self.trainer.train(local_data(self.data, cohort), start, sent, kept, round_)
+        else:
+            upload = self.trainer.train_plainly(cut, start, sent, kept, round_)
+        self.notes += [note for note in lstm_layer.notes() if note not in self.notes]
+        return upload
+
+    def _nothing_kept(self) -> Submodels | None:
+        """What all N clients keep before they ever trained; None if the algorithm keeps nothing."""
+        if not self.algorithm.keeps:
+            return None
+        schema, dtype = self.model.schema, self.plan.torch_dtype
+        rows = {
+            table: torch.zeros(
+                len(self.data.index[table].ids), its.width, dtype=dtype, device=self.device
+            )
+            for table, its in schema.tables.items()
+            if table not in self.data.local
+        }
+        dense = {
+            name: torch.zeros(self.clients, *shape, dtype=dtype, device=self.device)
+            for name, shape in schema.dense.items()
+        }
+        return Submodels({table: self.data.index[table] for table in rows}, rows, dense)
+
+    def _recall(self, cohort: Tensor, index: Mapping[str, Index]) -> Submodels | None:
+        """What the cohort has kept."""
+        if self.kept is None:
+            return None
+        who = cohort.to(self.device)
+        return Submodels(
+            {table: index[table] for table in self.kept.rows},
+            {table: rows[index[table].source] for table, rows in self.kept.rows.items()},
+            {name: dense[who] for name, dense in self.kept.dense.items()},
+        )
+
+    def remember(self, cohort: Tensor, kept: Submodels | None) -> None:
+        """Stores what the cohort keeps, if it keeps anything."""
+        if self.kept is None or kept is None:
+            return
+        for table, rows in kept.rows.items():
+            self.kept.rows[table][kept.index[table].source] = rows
+        for name, dense in kept.dense.items():
+            self.kept.dense[name][cohort.to(self.device)] = dense
+
+
+@dataclass
+class SimulatedRound:
+    """A round of a simulated cohort."""
+
+    fleet: SimulatedFleet
+    round: Round
+    index: Mapping[str, Index]
+    traffic: Traffic = NO_TRAFFIC
+
+    def train(self, start: Submodels, sent: Submodels | None) -> Upload:
+        fleet, cohort = self.fleet, self.round.cohort
+        upload = fleet.trained(cohort, start, sent, self.round)
+        fleet.remember(upload.clients, upload.kept)
+        local, schema = fleet.data.local, fleet.model.schema
+        self.traffic = clear_traffic(schema, local, start, sent, upload)
+        return replace(upload, kept=None)
