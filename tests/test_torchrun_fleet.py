@@ -29,7 +29,7 @@ from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 from fedrows.server import begin, rounds
 from fedrows.simulator.chunks import Chunks
-from fedrows.simulator.process_group import ProcessGroup, RankError
+from fedrows.simulator.process_group import RankError, RankGroup
 from fedrows.simulator.simulated_fleet import SimulatedFleet
 from fedrows.simulator.torchrun_fleet import TorchrunFleet, cuts
 
@@ -48,10 +48,10 @@ def training(
     plan: Plan,
     data: FederatedData | None = None,
     module: nn.Module | None = None,
-) -> Callable[[ProcessGroup | None], Callable[[], Found]]:
+) -> Callable[[RankGroup | None], Callable[[], Found]]:
     """A run that gives all that its next round would depend on, and the bytes a rank has sent."""
 
-    def prepare(everyone: ProcessGroup | None) -> Callable[[], Found]:
+    def prepare(everyone: RankGroup | None) -> Callable[[], Found]:
         its = data or federation()
         model = Logistic(its) if module is None else Lifted(module, its, one_by_one=True)
         inner = SimulatedFleet(model, algorithm, its, plan)
@@ -166,7 +166,7 @@ def test_clients_that_do_the_same_are_dealt_out_evenly() -> None:
 
 
 def test_ranks_that_disagree() -> None:
-    def prepare(everyone: ProcessGroup) -> Callable[[], str]:
+    def prepare(everyone: RankGroup) -> Callable[[], str]:
         odd = int(everyone.rank == 2)
         choices = {"seed": (odd, 0, 0), "federation": (0, odd, 0), "starting model": (0, 0, odd)}
         fleets = {}
@@ -212,6 +212,6 @@ def test_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", port)
     run = training(Scaffold(), plan_of(device="cuda", rounds=5))
     alone, _ = run(None)()
-    there, sent = run(ProcessGroup())()
+    there, sent = run(RankGroup())()
     assert sent > 0
     assert worst(alone, there) < 1e-11

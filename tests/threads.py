@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
-from fedrows.simulator.process_group import ProcessGroup
+from fedrows.simulator.process_group import RankGroup
 
 
 class Module(nn.Module):
@@ -47,7 +47,7 @@ def plan_of(**options: Any) -> Plan:
     return Plan(**{**usual, "device": "cpu", **options})
 
 
-class Threads(ProcessGroup):
+class Threads(RankGroup):
     """A rank that is a thread; all share a table and meet at a barrier."""
 
     def __init__(self, rank: int, size: int, table: list[Any], meet: threading.Barrier) -> None:
@@ -61,7 +61,7 @@ class Threads(ProcessGroup):
         return found
 
 
-def as_ranks(size: int, prepare: Callable[[ProcessGroup], Callable[[], Any]]) -> list[Any]:
+def as_ranks(size: int, prepare: Callable[[RankGroup], Callable[[], Any]]) -> list[Any]:
     """What every one of some ranks makes of its work, which is prepared one after another."""
     table, meet = [None] * size, threading.Barrier(size)
     work = [prepare(Threads(rank, size, table, meet)) for rank in range(size)]

@@ -81,12 +81,12 @@ def device_of(device: torch.device) -> str:
 
 
 @cache
-def join() -> ProcessGroup:
+def join() -> RankGroup:
     """The processes of this run; the first call waits until all of them have come."""
-    return ProcessGroup()
+    return RankGroup()
 
 
-class ProcessGroup:
+class RankGroup:
     """All processes of a run, as one of them sees them."""
 
     def __init__(self) -> None:

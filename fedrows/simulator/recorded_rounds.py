@@ -48,8 +48,12 @@ class RecordedRounds:
         if recorded is None or not recorded.fits(selection):
             try:
                 self._recorded = recorded = _Round(self.fleet, plan, progress, selection)
-            except RuntimeError:  # too little memory, or something that cannot be recorded
+            except RuntimeError as error:  # too little memory, or it cannot be recorded
                 self.failed, self._recorded = True, None
+                why = str(error).strip().splitlines()[0]
+                self.fleet.notes.append(
+                    f"Rounds are not recorded as a whole, which is slower: {why}"
+                )
                 return self.plain()
         recorded.replay(selection, number)
         progress.round = number

@@ -30,7 +30,7 @@ from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels, index_select
 from fedrows.rows.ragged import Ragged
 from fedrows.simulator.chunks import Chunks
-from fedrows.simulator.process_group import ProcessGroup, digest
+from fedrows.simulator.process_group import RankGroup, digest
 from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 _OWN = ("device", "threads")  # of a plan: what ranks need not have in common
@@ -42,7 +42,7 @@ class TorchrunFleet:
 
     least = 0  # all clients answer
 
-    def __init__(self, inner: SimulatedFleet, group: ProcessGroup) -> None:
+    def __init__(self, inner: SimulatedFleet, group: RankGroup) -> None:
         cohort = inner.plan.clients_per_round
         if inner.algorithm.pooled:
             raise PlanError(
