@@ -87,7 +87,8 @@ def begin(
     for name, its in model.schema.tables.items():
         part = table_folder.add(name, its.rows, starts[name], (its.width,), dtype)
         tables[name] = SparseTable.of(part, device)
-    params = Params(tables, {name: x.to(device, dtype) for name, x in dense.items()})
+    copies = {name: x.to(device, dtype, copy=True) for name, x in dense.items()}
+    params = Params(tables, copies)
     state = algorithm.start(params.without(local))
     return Progress(0, params, state, algorithm, local, table_folder)
 

@@ -101,6 +101,15 @@ def test_so_does_logistic_regression_on_rows_one_wide(name: str) -> None:
     assert_same(in_memory[0], mapped[0])
 
 
+def test_a_run_leaves_the_module_as_it_is() -> None:
+    # In float32 on a CPU the dense tensors that training starts from could be the module's own.
+    module = Wide(15, 5)
+    before = {name: x.clone() for name, x in module.state_dict().items()}
+    trained, _ = run(padded_data(), module, "fedavg", tables="mapped")
+    assert_same(module.state_dict(), before)
+    assert not torch.equal(trained["out.weight"], before["out.weight"])
+
+
 def test_local_tables_stay_with_their_clients() -> None:
     rng = np.random.default_rng(0)
     owner = np.repeat(np.arange(6), 4)
