@@ -19,6 +19,19 @@ def test_the_project_runs_and_its_tests_pass(tmp_path, monkeypatch, capsys):
     call = {"cwd": tmp_path / "mine", "env": {**os.environ, "PYTHONPATH": package}, "check": True}
     subprocess.run([sys.executable, "run.py"], **call, stdout=subprocess.DEVNULL)
     assert (tmp_path / "mine" / "model.pt").stat().st_size > 0
+    words = [
+        sys.executable,
+        "-m",
+        "fedrows",
+        "run",
+        "data.py:TASK",
+        "--rounds",
+        "3",
+        "--rarest",
+        "3",
+    ]
+    subprocess.run(words, **call, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "mine" / "runs" / "ratings-fedsubavg-0" / "report.html").exists()
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
     subprocess.run(words, **call, stdout=subprocess.DEVNULL)
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from fedrows import FederatedData
+
 
 class Recommender(nn.Module):
     """How much an item is liked: a vector per item, and a small network."""
@@ -14,3 +16,9 @@ class Recommender(nn.Module):
 
     def forward(self, item: Tensor) -> Tensor:
         return torch.squeeze(self.mlp(self.item(item)), 1)  # one score per example
+
+
+def build(data: FederatedData, seed: int) -> Recommender:
+    """The model for some data, its start values drawn with a seed."""
+    torch.manual_seed(seed)
+    return Recommender(data.tables["item"])

@@ -7,14 +7,13 @@ import torch
 import fedrows
 
 from data import load
-from model import Recommender
+from model import Recommender, build
 
 
 def train(rounds: int = 100) -> tuple[Recommender, list[dict[str, Any]]]:
     """The trained module, and a line of metrics per evaluated round."""
     data = load()
-    torch.manual_seed(0)
-    module = Recommender(data.tables["item"])
+    module = build(data, seed=0)
     result = fedrows.simulate(data, module, rounds=rounds, lr=0.3, report=show)
     module.load_state_dict(result.state_dict())
     return module, result.history
