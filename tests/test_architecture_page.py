@@ -20,6 +20,7 @@ from fedrows.flower import apps
 from fedrows.flower.deployment import Deployment, Journal
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import DeployedTask, make_contract
+from fedrows.privacy.options import Privacy
 from fedrows.runs.driver import InMemory, drive
 
 ROOT = Path(__file__).parent.parent
@@ -126,10 +127,21 @@ def test_every_step_names_a_function_of_a_file(title: str) -> None:
         assert name in defined(ROOT / file), f"{file} has no {name}"
 
 
+def test_every_file_that_is_named_exists() -> None:
+    named = re.findall(r"`((?:fedrows|docs|tests)/[\w/]+\.\w+)`", PAGE.read_text("utf-8"))
+    assert [file for file in named if not (ROOT / file).is_file()] == []
+
+
 def test_a_simulated_round_goes_as_it_is_written() -> None:
     simulation = run(synthetic(), rounds=1, chunk=COHORT)
     events = called(lambda: drive(simulation, InMemory()))
     assert first_missing(steps(walks()["A simulated round"]), iter(events)) is None
+
+
+def test_a_private_round_goes_as_it_is_written() -> None:
+    rounds = iter(run(synthetic(), Privacy.of("index"), chunk=COHORT))
+    events = called(lambda: next(rounds))
+    assert first_missing(steps(walks()["A private round"]), iter(events)) is None
 
 
 class Grid:
