@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedrows.flower.wire.codings import (
     CODINGS,
-    arrives,
     numbers_from_bytes,
     numbers_size,
     numbers_to_bytes,
@@ -24,6 +23,12 @@ ALL_CODINGS = ("float64", *CODINGS)
 LARGEST = float(np.finfo(np.float32).max)
 shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
 keys = st.integers(0, 2**64 - 1)
+
+
+def arrives(x: Tensor, coding: str, key: int = 0) -> Tensor:
+    """What the other side will read."""
+    sent = numbers_to_bytes(x, coding, key)
+    return numbers_from_bytes(sent, tuple(x.shape), coding, x.dtype).to(x.device)
 
 
 def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

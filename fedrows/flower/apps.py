@@ -125,17 +125,17 @@ class GridTransport:
         return {id_: node for id_, node in zip(sent, messages, strict=True) if id_}
 
     def receive(self, message_ids: Iterable[str]) -> dict[str, bytes | str]:
-        found: dict[str, bytes | str] = {}
+        answers: dict[str, bytes | str] = {}
         for reply in self._grid.pull_messages(list(message_ids)):
             asked = reply.metadata.reply_to_message_id
             if reply.has_error():
-                found[asked] = f"it failed ({str(reply.error.reason)[:300]})"
+                answers[asked] = f"it failed ({str(reply.error.reason)[:300]})"
                 continue
             try:
-                found[asked] = _content(reply)
+                answers[asked] = _content(reply)
             except PlanError as error:
-                found[asked] = str(error)
-        return found
+                answers[asked] = str(error)
+        return answers
 
 
 def _content(message: Message) -> bytes:

@@ -52,7 +52,7 @@ class Deployment:
     chunks: tuple[int, int] | None = None  # nodes cut their own cohorts
 
     def __init__(
-        self, contract: Contract, transport: Transport, config: Mapping[str, Any], tell: Any = print
+        self, contract: Contract, transport: Transport, config: Mapping[str, Any], log: Any = print
     ) -> None:
         self.contract = contract
         self.plan, self.algorithm = contract.plan, contract.algorithm
@@ -68,7 +68,7 @@ class Deployment:
             sets_known=not contract.secret,
         )
         self.fingerprint = contract.fingerprint(self.model, data)
-        parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", tell)
+        parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", log)
         self.fleet = _private(parts, config) if contract.secret else FlowerFleet(*parts)
         self.private = self.fleet if isinstance(self.fleet, PrivateFlowerFleet) else None
         self.stopped = ""  # why the run ended before its last round, if it did
@@ -142,7 +142,7 @@ class Deployment:
         found = self.progress.tensors()
         found["fleet/accepted"] = self.registry.accepted()
         found["fleet/registry"] = torch.tensor([self.registry.version])
-        held = [its.held for _, its in sorted(self.registry.nodes.items())]
+        held = [node.held for _, node in sorted(self.registry.nodes.items())]
         found["fleet/held"] = torch.tensor(held, dtype=torch.int64)
         return found
 
@@ -153,9 +153,9 @@ class Deployment:
                 mine.copy_(tensors[name])
         for one, tag in zip(self.registry.clients, tensors["fleet/accepted"].tolist(), strict=True):
             one.accepted = tag
-        nodes = [its for _, its in sorted(self.registry.nodes.items())]
-        for its, tag in zip(nodes, tensors["fleet/held"].tolist(), strict=True):
-            its.held = tag
+        nodes = [node for _, node in sorted(self.registry.nodes.items())]
+        for node, tag in zip(nodes, tensors["fleet/held"].tolist(), strict=True):
+            node.held = tag
         self.progress.round = round_
         self.seconds = seconds
 

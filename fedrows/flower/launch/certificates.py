@@ -115,10 +115,10 @@ def make_node_key(folder: Path, name: str) -> Path:
 def open_certificates(folder: Path, nodes: Iterable[str] = ()) -> Certificates:
     """The files of a folder that `fedrows deploy keys` has written, checked to be there."""
     keys = {name: folder / NODES / f"{name}.key" for name in nodes}
-    found = Certificates(folder / CA, folder / SERVER, folder / SERVER_KEY, keys)
-    for path in (found.ca, found.certificate, found.key, *keys.values()):
+    certificates = Certificates(folder / CA, folder / SERVER, folder / SERVER_KEY, keys)
+    for path in (certificates.ca, certificates.certificate, certificates.key, *keys.values()):
         check_file(path, "Make it with `fedrows deploy keys`, or name the folder that has it")
-    return found
+    return certificates
 
 
 def check_file(path: Path, advice: str) -> None:
@@ -230,7 +230,7 @@ def _check_free(*paths: Path) -> None:
 
 
 def _write_pair(
-    place: Path, certificate: x509.Certificate, key: Path, private: EllipticCurvePrivateKey
+    path: Path, certificate: x509.Certificate, key: Path, private: EllipticCurvePrivateKey
 ) -> None:
     _, serialization, *_ = _cryptography()
     secret = private.private_bytes(
@@ -239,7 +239,7 @@ def _write_pair(
         serialization.NoEncryption(),
     )
     _write(key, secret, 0o600)
-    _write(place, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    _write(path, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:

@@ -45,9 +45,9 @@ class ControlClient:
         words = ["run", str(project.resolve()), CONNECTION]
         if config:
             self.home.mkdir(parents=True, exist_ok=True)
-            place = self.home / "run-config.toml"
-            place.write_text(as_toml(config), "utf-8")
-            words += ["--run-config", str(place)]
+            path = self.home / "run-config.toml"
+            path.write_text(as_toml(config), "utf-8")
+            words += ["--run-config", str(path)]
         return int(self._flwr(*words)["run-id"])
 
     def status(self, run: int) -> str:
@@ -62,10 +62,6 @@ class ControlClient:
             raise ControlError(
                 f"The SuperLink at {self.address} does not say how run {run} is ({error})."
             ) from None
-
-    def facts(self, run: int) -> dict[str, Any]:
-        """All that Flower knows of a run: times, bytes on the wire, seconds of both apps."""
-        return dict(self._flwr("list", CONNECTION, "--run-id", str(run))["runs"][0])
 
     def stop(self, run: int) -> None:
         """Ends a run."""
@@ -92,9 +88,9 @@ class ControlClient:
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
             f'address = "{self.address}"\n{secure}\n'
         )
-        place = self.home / "config.toml"
-        if not place.is_file() or place.read_text("utf-8") != text:
-            place.write_text(text, "utf-8")
+        path = self.home / "config.toml"
+        if not path.is_file() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
         done = subprocess.run(
             [str(Path(sys.executable).with_name("flwr")), *words, "--format", "json"],
             stdin=subprocess.DEVNULL,
@@ -112,10 +108,10 @@ class ControlClient:
 
     def _refused(self, what: str, text: str) -> ControlError:
         last = [line.strip(" │╭╰─╮╯❌\t") for line in text.splitlines()]
-        said = [line for line in last if line and not line.startswith("Using SuperLink")]
+        reasons = [line for line in last if line and not line.startswith("Using SuperLink")]
         return ControlError(
             f"The SuperLink at {self.address} did not do `flwr {what}`: "
-            f"{' '.join(said[-2:]) or 'it gave no reason'}"
+            f"{' '.join(reasons[-2:]) or 'it gave no reason'}"
         )
 
 

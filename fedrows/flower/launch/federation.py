@@ -236,8 +236,8 @@ class LocalFederation:
         """Ends the ServerApp at once; False if none is running."""
         if self._link is None:
             raise LaunchError("The SuperLink is not running.")
-        found = children(self._link.processes[EXECUTOR].pid)
-        for pid in found:
+        pids = children(self._link.processes[EXECUTOR].pid)
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return bool(found)
+        return bool(pids)

@@ -175,13 +175,13 @@ def end_marked(mark: str) -> None:
 
 def children(pid: int) -> list[int]:
     """The processes that a process has started and that still run."""
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
             if int(parent) == pid and state != "Z":
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def end_with_parent() -> None:

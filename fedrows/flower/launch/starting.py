@@ -151,8 +151,8 @@ def _why(group: ProcessGroup, name: str) -> str:
         return f"The SuperLink admits no node without a key: give node {name} one with --key."
     if "certificate verify failed" in text.lower():
         return f"The SuperLink's certificate is not one that {name} trusts: check its ca.pem."
-    said = f" ({group.tail(name)})" if group.tail(name) else ""
-    return f"{name} has ended{said}: look into {group.log(name)}."
+    reason = f" ({group.tail(name)})" if group.tail(name) else ""
+    return f"{name} has ended{reason}: look into {group.log(name)}."
 
 
 def supervise(
@@ -182,10 +182,10 @@ def supervise(
 def _own_address(host: str) -> str:
     """The address that this machine's requests to `host` come from, if it is not a loopback one."""
     try:
-        found = socket.getaddrinfo(host, None)[0][4][0]
+        address = socket.getaddrinfo(host, None)[0][4][0]
     except OSError:
         return ""
-    return "" if ip_address(found).is_unspecified else str(found)
+    return "" if ip_address(address).is_unspecified else str(address)
 
 
 def _text(log: Path) -> str:
@@ -206,10 +206,10 @@ def _fresh(*logs: Path) -> None:
 
 def _secret(home: Path) -> Path:
     """A file that only we can read, by which an executor proves that it is ours."""
-    place = home / "executor.secret"
-    if not place.exists():
+    path = home / "executor.secret"
+    if not path.exists():
         home.mkdir(parents=True, exist_ok=True)
-        handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(secrets.token_bytes(32))
-    return place
+    return path

@@ -1,4 +1,4 @@
-"""What single clients remember between rounds, as submodels of a whole cohort and back.
+"""The memory of single clients between rounds: control variates, error feedback, local rows.
 
 Tensors are stored with the ids of their rows, so what a client remembers survives a change of its
 data: rows that are still there keep their values, rows that are new begin with zero.
@@ -27,31 +27,31 @@ def recall(
 ) -> Submodels:
     """What clients have stored under a name, over their present rows; zero where nothing is."""
     rows = {
-        table: torch.zeros(len(its.ids), schema.tables[table].width, dtype=dtype)
-        for table, its in index.items()
+        table: torch.zeros(len(held.ids), schema.tables[table].width, dtype=dtype)
+        for table, held in index.items()
     }
     dense = {
         tensor: torch.zeros(len(memories), *shape, dtype=dtype)
         for tensor, shape in schema.dense.items()
     }
     for i, memory in enumerate(memories):
-        for table, its in index.items():
+        for table, held in index.items():
             if f"{name}/{table}" in memory:
-                low, high = int(its.splits[i]), int(its.splits[i + 1])
-                overlay(rows[table][low:high], its.ids[low:high], f"{name}/{table}", memory)
+                low, high = int(held.splits[i]), int(held.splits[i + 1])
+                overlay(rows[table][low:high], held.ids[low:high], f"{name}/{table}", memory)
         for tensor, values in dense.items():
             if f"{name}.{tensor}" in memory:
                 values[i] = memory[f"{name}.{tensor}"]
     return Submodels(index, rows, dense)
 
 
-def store(name: str, found: Submodels, memories: Sequence[Memory]) -> None:
+def store(name: str, submodels: Submodels, memories: Sequence[Memory]) -> None:
     """Adds each client's part of some submodels to what it will remember."""
     for i, memory in enumerate(memories):
-        mine = found.slice(i, i + 1)
-        for table, rows in mine.rows.items():
-            keep(f"{name}/{table}", mine.index[table].ids, rows, memory)
-        for tensor, x in mine.dense.items():
+        own = submodels.slice(i, i + 1)
+        for table, rows in own.rows.items():
+            keep(f"{name}/{table}", own.index[table].ids, rows, memory)
+        for tensor, x in own.dense.items():
             memory[f"{name}.{tensor}"] = x[0]
 
 
@@ -62,9 +62,9 @@ def keep(name: str, ids: Tensor, rows: Tensor, memory: Memory) -> None:
 
 def overlay(rows: Tensor, ids: Tensor, name: str, memory: Mapping[str, Tensor]) -> None:
     """Puts stored values into the rows that they were stored for."""
-    had, values = memory[f"{name}/ids"], memory[name]
-    if not len(had) or not len(ids):
+    known, values = memory[f"{name}/ids"], memory[name]
+    if not len(known) or not len(ids):
         return
-    place = torch.searchsorted(had, ids).clamp_(max=len(had) - 1)
-    same = had[place] == ids
-    rows[same] = values[place[same]]
+    at = torch.searchsorted(known, ids).clamp_(max=len(known) - 1)
+    same = known[at] == ids
+    rows[same] = values[at[same]]

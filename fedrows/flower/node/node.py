@@ -71,7 +71,7 @@ class ClientNode:
         if message.kind == "enrol" and theirs != self._fingerprint:
             return self._refused(difference(str(theirs), self._fingerprint))
         if message.kind == "enrol":
-            return self._here(message)
+            return self._enrol(message)
         if theirs != digest(self._fingerprint):
             return pack(Message("state-lost", {"node": self.name}, {}))
         try:
@@ -91,13 +91,12 @@ class ClientNode:
         self._home.refuse(sentence)
         return pack(Message("refused", {"node": self.name, "why": sentence}, {}))
 
-    def _here(self, message: Message) -> bytes:
+    def _enrol(self, message: Message) -> bytes:
+        """Sends the node's clients as they are; their index sets stay here in a private run."""
         current = self._current
         self._remember(current, message.facts["version"])
-        enrolled = {} if self.contract.secret else current.index
-        facts, parts = describe_clients(
-            current.names, current.examples, enrolled, self.model.schema
-        )
+        index = {} if self.contract.secret else current.index
+        facts, parts = describe_clients(current.names, current.examples, index, self.model.schema)
         facts |= {"node": self.name, "secret": self._secret}
         return pack(Message("enrolled", facts, parts))
 
@@ -106,24 +105,26 @@ class ClientNode:
         return current_clients(self.data)
 
     def _remember(self, enrolled: EnrolledClients, version: int) -> None:
+        """Stores the clients as the server will know them from this version on."""
         tensors = {"examples": torch.tensor(enrolled.examples, dtype=torch.int64)}
-        for table, its in enrolled.index.items():
-            tensors[f"{table}/ids"], tensors[f"{table}/splits"] = its.ids, its.splits
+        for table, index in enrolled.index.items():
+            tensors[f"{table}/ids"], tensors[f"{table}/splits"] = index.ids, index.splits
         self.state.enrolled.put(version, tensors, names=enrolled.names)
 
     def _enrolled(self, version: int) -> EnrolledClients:
-        """What the server has been enrolled as of a version."""
-        found = self.state.enrolled.settle(version)
+        """The clients as the server knows them by a version."""
+        tensors = self.state.enrolled.settle(version)
         names = self.state.enrolled.facts(version, "names")
-        if found is None or names is None:
+        if tensors is None or names is None:
             raise StateLost
         index = {
-            table: Index(found[f"{table}/ids"], found[f"{table}/splits"])
+            table: Index(tensors[f"{table}/ids"], tensors[f"{table}/splits"])
             for table in self._current.index
         }
-        return EnrolledClients(names, found["examples"].tolist(), index)
+        return EnrolledClients(names, tensors["examples"].tolist(), index)
 
     def _train(self, message: Message) -> bytes:
+        """Trains the clients that a message names, and stores what they remember."""
         contract, local = self.contract, self.data.local
         tag, version = message.facts["tag"], message.facts["version"]
         enrolled = self._enrolled(version)
@@ -133,11 +134,11 @@ class ClientNode:
         asked = enrolled.select(positions.tolist())
         numbers = torch.tensor(_plain(message.parts["numbers"], len(positions)))
         accepted = _plain(message.parts["accepted"], len(positions))
-        here, position = fit_to_enrolled(self.data, self._current, asked)
+        examples, position = fit_to_enrolled(self.data, self._current, asked)
         download = self._download(message, asked.index)
         memories = [
-            self.state.of(name).settle(its) or {}
-            for name, its in zip(asked.names, accepted, strict=True)
+            self.state.of(name).settle(last) or {}
+            for name, last in zip(asked.names, accepted, strict=True)
         ]
         start = spread_rows(download["model"], asked.index)
         start = self._with_local(start, position, memories)
@@ -147,16 +148,16 @@ class ClientNode:
         facts = Round(number, contract.plan.lr_at(number), len(numbers), 0.0, numbers)
         parts = {}
         if contract.options.report_loss:
-            found = losses(self.model, here, start)
-            parts["losses"] = found.to(torch.float32).numpy().tobytes()
-        here = replace(here, clients=numbers)
+            reported = losses(self.model, examples, start)
+            parts["losses"] = reported.to(torch.float32).numpy().tobytes()
+        examples = replace(examples, clients=numbers)
         upload = train(
-            self.training, contract.algorithm, here, start, sent, kept, contract.plan, facts
+            self.training, contract.algorithm, examples, start, sent, kept, contract.plan, facts
         )
         parts["steps"] = ids_to_bytes(upload.steps.to(torch.int64).add(1).cumsum(0))
         after: list[Memory] = [{} for _ in asked.names]
-        for name, made in {"update": upload.update.without(local), **upload.extra}.items():
-            parts |= self._upload(name, made, tag, memories, after)
+        for name, part in {"update": upload.update.without(local), **upload.extra}.items():
+            parts |= self._encode(name, part, tag, memories, after)
         if upload.kept is not None:
             store("kept", upload.kept, after)
         stays = {table: start.rows[table] + upload.update.rows[table] for table in local}
@@ -164,38 +165,38 @@ class ClientNode:
         for client, memory in zip(asked.names, after, strict=True):
             if memory:
                 self.state.of(client).put(tag, memory)
-        said, more = self._changes(enrolled, version)
-        return pack(Message("trained", {"tag": tag, **said}, parts | more))
+        changed_facts, changed_parts = self._changes(enrolled, version)
+        return pack(Message("trained", {"tag": tag, **changed_facts}, parts | changed_parts))
 
     def _changes(
         self, enrolled: EnrolledClients, version: int
     ) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """What the server should be enrolled of since it last was, as facts and parts."""
-        found = changes_since(enrolled, self._current)
-        if found is None:
+        """How the clients have changed since enrolment, as facts and parts."""
+        changes = changes_since(enrolled, self._current)
+        if changes is None:
             return {}, {}
-        self._remember(found.after, version + 1)
-        moved = found.moved
+        self._remember(changes.after, version + 1)
+        moved = changes.moved
         facts, parts = describe_clients(
             moved.names, moved.examples, moved.index, self.model.schema, "changed/"
         )
-        return {**facts, "left": found.left, "changes": True}, parts
+        return {**facts, "left": changes.left, "changes": True}, parts
 
     def _download(self, message: Message, index: Mapping[str, Index]) -> dict[str, Submodels]:
         """What the server sent, over the union of the clients' rows; known rows filled in."""
-        union = {table: _union(its) for table, its in index.items()}
+        union = {table: _union(rows) for table, rows in index.items()}
         exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
-        form = SubmodelLayout(union, self.model.schema, exact, self.contract.plan.torch_dtype)
-        found = {
-            name: decode_submodels(name, message.parts, form)
+        layout = SubmodelLayout(union, self.model.schema, exact, self.contract.plan.torch_dtype)
+        download = {
+            name: decode_submodels(name, message.parts, layout)
             for name in ("model", "sent")
             if any(part.startswith((f"{name}/", f"{name}.")) for part in message.parts)
         }
         if self.contract.options.row_cache:
-            self._fill(found["model"], message)
-        return found
+            self._fill_(download["model"], message)
+        return download
 
-    def _fill(self, model: Submodels, message: Message) -> None:
+    def _fill_(self, model: Submodels, message: Message) -> None:
         """Takes the rows that were not sent again from the cache, and caches those that were."""
         base = message.facts["base"]
         cache = self.state.cache.settle(base) if base else {}
@@ -204,23 +205,23 @@ class ClientNode:
         for table, rows in model.rows.items():
             ids = model.index[table].ids
             same = ids_from_bytes(message.parts[f"same/{table}"], len(ids), len(ids))
-            had, values = cache.get(f"{table}/ids", no_ids()), cache.get(table, rows[:0])
-            place = torch.searchsorted(had, ids[same]).clamp_(max=max(len(had) - 1, 0))
-            if len(same) and (not len(had) or not torch.equal(had[place], ids[same])):
+            known, values = cache.get(f"{table}/ids", no_ids()), cache.get(table, rows[:0])
+            at = torch.searchsorted(known, ids[same]).clamp_(max=max(len(known) - 1, 0))
+            if len(same) and (not len(known) or not torch.equal(known[at], ids[same])):
                 raise StateLost
             if len(same):
-                rows[same] = values[place]
-            every = torch.unique(torch.cat([had, ids]))
+                rows[same] = values[at]
+            every = torch.unique(torch.cat([known, ids]))
             now = rows.new_zeros(len(every), rows.shape[1])
-            now[torch.searchsorted(every, had)] = values
+            now[torch.searchsorted(every, known)] = values
             now[torch.searchsorted(every, ids)] = rows
             cache[f"{table}/ids"], cache[table] = every, now
         self.state.cache.put(message.facts["tag"], cache)
 
-    def _upload(
+    def _encode(
         self,
         name: str,
-        found: Submodels,
+        part: Submodels,
         tag: int,
         memories: list[Memory],
         after: list[Memory],
@@ -228,14 +229,14 @@ class ClientNode:
         """Submodels as parts; what a coarse coding rounds off is kept for the next time."""
         coding = self.contract.coding
         if coding not in ("float16", "int8"):
-            return encode_submodels(name, found, coding)
-        rest = self._recall(f"rest/{name}", memories, found.index)
-        parts = encode_submodels(name, found.map(_with_rest, rest), coding, tag)
-        form = SubmodelLayout(
-            found.index, self.model.schema, coding, self.contract.plan.torch_dtype
+            return encode_submodels(name, part, coding)
+        rest = self._recall(f"rest/{name}", memories, part.index)
+        parts = encode_submodels(name, part.map(_with_rest, rest), coding, tag)
+        layout = SubmodelLayout(
+            part.index, self.model.schema, coding, self.contract.plan.torch_dtype
         )
-        arrived = decode_submodels(name, parts, form)
-        left = found.map(lambda own, old, gone: own + old - gone, rest, arrived)
+        arrived = decode_submodels(name, parts, layout)
+        left = part.map(lambda own, old, gone: own + old - gone, rest, arrived)
         store(f"rest/{name}", left, after)
         return parts
 

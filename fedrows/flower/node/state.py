@@ -48,18 +48,18 @@ class NodeState:
 
     def identity(self, wanted: str | None = None) -> tuple[str, str]:
         """The node's name and its secret, made up at its first start."""
-        place = self.folder / NODE
-        if not place.exists():
+        path = self.folder / NODE
+        if not path.exists():
             name = wanted or f"node-{secrets.token_hex(4)}"
-            place.touch(mode=0o600)
-            write_whole(place, as_json({"name": name, "secret": secrets.token_hex(32)}))
-            place.chmod(0o600)
+            path.touch(mode=0o600)
+            write_whole(path, as_json({"name": name, "secret": secrets.token_hex(32)}))
+            path.chmod(0o600)
         try:
-            found = json.loads(place.read_bytes())
-            name, secret = found["name"], found["secret"]
+            identity = json.loads(path.read_bytes())
+            name, secret = identity["name"], identity["secret"]
         except (OSError, ValueError, KeyError, TypeError):
             raise FedrowsError(
-                f"{place} is damaged: delete {self.folder} to join as a new node."
+                f"{path} is damaged: delete {self.folder} to join as a new node."
             ) from None
         if wanted is not None and wanted != name:
             raise FedrowsError(
@@ -75,7 +75,7 @@ class NodeState:
         return NodeState(self.folder / run)
 
     def refuse(self, why: str) -> None:
-        """Leaves a sentence for whoever started this node."""
+        """Leaves the reason for whoever started this node."""
         write_whole(self.folder / REFUSED, why.encode() + b"\n")
 
     def of(self, client: ClientName) -> TaggedTensors:
@@ -111,7 +111,7 @@ class TaggedTensors:
     def settle(self, tag: int) -> dict[str, Tensor] | None:
         """What was stored under the tag that counts; all else is dropped. None if it is lost."""
         for other in self.folder.glob("*.safetensors"):
-            if other != self._place(tag):
+            if other != self._path(tag):
                 with suppress(OSError):
                     other.unlink()
         return self.get(tag)
@@ -119,7 +119,7 @@ class TaggedTensors:
     def get(self, tag: int) -> dict[str, Tensor] | None:
         """What was stored under a tag; None if it is lost or damaged."""
         try:
-            return safetensors.torch.load(self._place(tag).read_bytes())
+            return safetensors.torch.load(self._path(tag).read_bytes())
         except (OSError, safetensors.SafetensorError):
             return None
 
@@ -127,18 +127,18 @@ class TaggedTensors:
         """Stores tensors under a tag, whole or not at all."""
         make_private(self.folder)
         plain = {name: x.detach().contiguous() for name, x in tensors.items()}
-        said = {name: json.dumps(value) for name, value in facts.items()}
-        write_private(self._place(tag), safetensors.torch.save(plain, said or None))
+        metadata = {name: json.dumps(value) for name, value in facts.items()}
+        write_private(self._path(tag), safetensors.torch.save(plain, metadata or None))
 
     def facts(self, tag: int, name: str) -> Any:
         """A fact that was stored beside the tensors of a tag; None if there is none."""
         try:
-            with safetensors.safe_open(self._place(tag), framework="pt") as file:
+            with safetensors.safe_open(self._path(tag), framework="pt") as file:
                 return json.loads((file.metadata() or {})[name])
         except (OSError, safetensors.SafetensorError, KeyError, ValueError):
             return None
 
-    def _place(self, tag: int) -> Path:
+    def _path(self, tag: int) -> Path:
         return self.folder / f"{tag >> 31:08d}-{tag & (2**31 - 1):08x}.safetensors"
 
 

@@ -151,9 +151,9 @@ class FlowerFleet:
                 self._dropped(exchange, cohort, positions, "its node is away")
         messages, hashes = {}, {}
         for name, positions in hosts.items():
-            message, hashes[name] = self._request(name, cohort, positions, tag)
-            saved = self._add_download_(message, name, positions, start, sent, hashes[name])
-            exchange.rows_spared += saved
+            message = self._request(name, cohort, positions, tag)
+            hashes[name], spared = self._add_download_(message, name, positions, start, sent)
+            exchange.rows_spared += spared
             messages[self.registry.nodes[name].address] = pack(message)
         exchange.messages = len(messages)
         exchange.bytes_down = sum(map(len, messages.values()))
@@ -202,9 +202,7 @@ class FlowerFleet:
         self.last = Exchange(round_.number, tries, asked=len(round_.cohort))
         return self.last
 
-    def _request(
-        self, name: str, cohort: Tensor, positions: list[int], tag: int
-    ) -> tuple[Message, RowHashes]:
+    def _request(self, name: str, cohort: Tensor, positions: list[int], tag: int) -> Message:
         """A message that says which of its clients a node is to train."""
         node = self.registry.nodes[name]
         order = {client: i for i, client in enumerate(node.clients)}
@@ -220,7 +218,7 @@ class FlowerFleet:
             "numbers": _int64(cohort[positions].tolist()),
             "accepted": _int64([one.accepted for one in clients]),
         }
-        return Message("train", facts, parts), {}
+        return Message("train", facts, parts)
 
     def _add_download_(
         self,
@@ -229,21 +227,23 @@ class FlowerFleet:
         positions: list[int],
         start: Submodels,
         sent: Submodels | None,
-        hashes: RowHashes,
-    ) -> int:
-        """Adds a node's rows to its message; returns how many are saved because it has them."""
+    ) -> tuple[RowHashes, int]:
+        """Adds a node's rows to its message.
+
+        Returns the hashes of the rows that the node will have, and how many rows are not sent
+        because it has them.
+        """
         exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
-        model, saved = distinct_rows(start, positions), 0
+        model, hashes, spared = distinct_rows(start, positions), RowHashes(), 0
         if self.contract.options.row_cache:
             model = model.map(Tensor.clone)
             message.facts["base"] = self._row_cache.tag(name)
-            same, known, saved = self._row_cache.blank_known_(name, model)
+            same, hashes, spared = self._row_cache.blank_known_(name, model)
             message.parts |= same
-            hashes |= known
         message.parts |= encode_submodels("model", model, exact)
         if sent is not None:
             message.parts |= encode_submodels("sent", distinct_rows(sent, positions), exact)
-        return saved
+        return hashes, spared
 
     def _send_and_wait(self, messages: Mapping[int, bytes], round_: int) -> dict[int, bytes | str]:
         """Sends messages and waits for their answers, at most as long as the time-out."""

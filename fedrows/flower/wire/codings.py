@@ -137,12 +137,6 @@ def numbers_size(shape: Sequence[int], coding: str) -> int:
     return rows * width * _BYTES[coding] + (4 * rows if coding == "int8" else 0)
 
 
-def arrives(x: Tensor, coding: str, key: int = 0) -> Tensor:
-    """What the other side will read; x − arrives(x) is what error feedback keeps for next time."""
-    sent = numbers_to_bytes(x, coding, key)
-    return numbers_from_bytes(sent, tuple(x.shape), coding, x.dtype).to(x.device)
-
-
 def _layout(shape: Sequence[int], coding: str) -> tuple[int, int, str]:
     """How numbers of a shape lie: how many rows, how wide, and in which coding such rows go."""
     if coding not in _BYTES:

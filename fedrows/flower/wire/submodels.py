@@ -1,10 +1,10 @@
-"""Submodels as parts of a message: rows that are all zero stay at home.
+"""Submodels as parts of a message: rows that are all zero are left out.
 
     NAME/TABLE/at     which entries of the index are sent, if not all of them
     NAME/TABLE        their rows
     NAME.DENSE        a dense tensor of every client
 
-Both sides know the index sets, so ids never travel with rows: a place in the index does, and only
+Both sides know the index sets, so ids never travel with rows. Positions in the index do, and only
 where rows are left out. What is read is untrusted: every size is known before it is decoded.
 """
 
@@ -61,39 +61,43 @@ class SubmodelLayout:
         return size + sum(5 * shape[0] for shape in rows.values())
 
 
-def encode_submodels(name: str, found: Submodels, coding: str, salt: int = 0) -> dict[str, bytes]:
+def encode_submodels(
+    name: str, submodels: Submodels, coding: str, salt: int = 0
+) -> dict[str, bytes]:
     """Submodels as parts; `salt` tells one message's rounding from another's."""
     parts = {}
-    for place, (table, rows) in enumerate(found.rows.items()):
+    for number, (table, rows) in enumerate(submodels.rows.items()):
         at = rows.ne(0).any(1).nonzero().view(-1)
         if len(at) < len(rows):
             parts[f"{name}/{table}/at"] = ids_to_bytes(at)
             rows = rows.index_select(0, at)
-        parts[f"{name}/{table}"] = numbers_to_bytes(rows, coding, key(salt, WIRE, place))
-    for place, (tensor, dense) in enumerate(found.dense.items()):
+        parts[f"{name}/{table}"] = numbers_to_bytes(rows, coding, key(salt, WIRE, number))
+    for number, (tensor, dense) in enumerate(submodels.dense.items()):
         flat = dense.reshape(_flat(tuple(dense.shape)))
-        parts[f"{name}.{tensor}"] = numbers_to_bytes(flat, coding, key(salt, WIRE, -1 - place))
+        parts[f"{name}.{tensor}"] = numbers_to_bytes(flat, coding, key(salt, WIRE, -1 - number))
     return parts
 
 
-def decode_submodels(name: str, parts: Mapping[str, bytes], form: SubmodelLayout) -> Submodels:
-    """Submodels of a known form, or a WireError; what belongs to no tensor is one, too."""
-    shapes, dense_shapes = form.shapes()
+def decode_submodels(name: str, parts: Mapping[str, bytes], layout: SubmodelLayout) -> Submodels:
+    """Submodels of a known layout, or a WireError; what belongs to no tensor is one, too."""
+    shapes, dense_shapes = layout.shapes()
     rows = {}
     for table, (count, width) in shapes.items():
         data = _part(parts, f"{name}/{table}")
         at = parts.get(f"{name}/{table}/at")
         if at is None:
-            rows[table] = numbers_from_bytes(data, (count, width), form.coding, form.dtype)
+            rows[table] = numbers_from_bytes(data, (count, width), layout.coding, layout.dtype)
             continue
         places = ids_from_bytes(at, count, count)
-        some = numbers_from_bytes(data, (len(places), width), form.coding, form.dtype)
-        rows[table] = torch.zeros(count, width, dtype=form.dtype).index_copy_(0, places, some)
+        some = numbers_from_bytes(data, (len(places), width), layout.coding, layout.dtype)
+        rows[table] = torch.zeros(count, width, dtype=layout.dtype).index_copy_(0, places, some)
     dense = {}
     for tensor, shape in dense_shapes.items():
         data = _part(parts, f"{name}.{tensor}")
-        dense[tensor] = numbers_from_bytes(data, _flat(shape), form.coding, form.dtype).view(shape)
-    return Submodels(form.index, rows, dense)
+        dense[tensor] = numbers_from_bytes(data, _flat(shape), layout.coding, layout.dtype).view(
+            shape
+        )
+    return Submodels(layout.index, rows, dense)
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -101,12 +105,12 @@ def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (prod(shape[:-1]), shape[-1]) if len(shape) > 2 else shape
 
 
-def part_names(name: str, form: SubmodelLayout) -> set[str]:
+def part_names(name: str, layout: SubmodelLayout) -> set[str]:
     """Every part that submodels of this form may have."""
-    found = {f"{name}.{tensor}" for tensor in form.schema.dense}
-    for table in form.index:
-        found |= {f"{name}/{table}", f"{name}/{table}/at"}
-    return found
+    names = {f"{name}.{tensor}" for tensor in layout.schema.dense}
+    for table in layout.index:
+        names |= {f"{name}/{table}", f"{name}/{table}/at"}
+    return names
 
 
 def _part(parts: Mapping[str, bytes], name: str) -> bytes:
