@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fedrows.errors import FedrowsError
 from fedrows.paper.catalogue import chosen
-from fedrows.paper.work import KEPT, MADE, Workplace
+from fedrows.paper.workplace import KEPT, MADE, Workplace
 
 OUT_OF_TIME = 4
 

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("what a model is worth", ("measure",)),
     ("privacy", ("privacy", "private")),
     ("one run", ("watch", "watch.writers", "simulation", "runs", "report")),
-    ("many runs", ("study", "paper")),
+    ("many runs", ("study", "paper.theory", "paper")),
     ("a real network", ("flower.wire", "flower.node", "flower.server", "flower.launch", "flower")),
     ("the command line", ("cli", "__main__")),
 )

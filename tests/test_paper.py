@@ -1,24 +1,22 @@
 """`fedrows paper`: makes what is missing, lists what cannot be made, may be stopped anywhere."""
 
-import importlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import fedrows.paper.work
-from fedrows import paper
 from fedrows.cli import main
 from fedrows.cli.paper import DATA_MISSING, NOT_MADE
-from fedrows.paper import catalogue
-from fedrows.paper.work import KEPT, MADE, Workplace
+from fedrows.paper import catalogue, workplace
+from fedrows.paper.tasks import TASKS
+from fedrows.paper.workplace import KEPT, MADE, Workplace
 from fedrows.report.artefact import (
     Artefact,
     Cell,
@@ -56,7 +54,7 @@ def make(work):
     return Artefact("toy", "A toy", "Two runs.", (table,), (figure,))
 
 
-EXPERIMENT = Experiment("toy", "A toy", make, ("synthetic",))
+EXPERIMENT = Experiment("toy", "A toy", make, ("synthetic",), has_runs=True)
 """
 NEEDS = """
 from fedrows.report.artefact import Artefact
@@ -77,23 +75,29 @@ EXPERIMENT = Experiment("fails", "Fails", make)
 """
 
 Capture = pytest.CaptureFixture[str]
+REAL = catalogue.EXPERIMENTS
 
 
 @pytest.fixture(autouse=True)
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A room of other experiments, a folder of its own, and no data."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of other experiments, a folder of its own, and no data."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDROWS_DATA", str(tmp_path / "data"))
-    found = tmp_path / "room"
-    found.mkdir()
-    (found / "toy.py").write_text(TOY.replace("ROUNDS", "6"))
-    (found / "needs.py").write_text(NEEDS)
-    monkeypatch.setattr(paper, "__path__", [str(found)])
-    importlib.invalidate_caches()
-    yield found
-    for name in ("toy", "needs", "fails", "twice"):
-        if sys.modules.pop(f"fedrows.paper.{name}", None):
-            delattr(paper, name)
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", ())
+    source = tmp_path / "experiments"
+    source.mkdir()
+    monkeypatch.setattr(workplace, "SOURCE", source)
+    add(source, needs=NEEDS, toy=TOY.replace("ROUNDS", "6"))
+    return source
+
+
+def add(source: Path, **experiments: str) -> None:
+    """Writes modules that define an experiment each, and lists these in the catalogue."""
+    for name, text in experiments.items():
+        (source / f"{name}.py").write_text(text)
+        experiment = runpy.run_path(str(source / f"{name}.py"))["EXPERIMENT"]
+        others = [one for one in catalogue.EXPERIMENTS if one.name != name]
+        catalogue.EXPERIMENTS = (*others, experiment)
 
 
 def stamps(folder: str) -> dict[str, int]:
@@ -133,8 +137,8 @@ def test_missing_data_are_listed_and_the_others_made(capsys: Capture) -> None:
     assert main(["paper", "--allow-missing"]) == 0
 
 
-def test_an_experiment_that_fails_stops_no_other(room: Path, capsys: Capture) -> None:
-    (room / "fails.py").write_text(FAILS)
+def test_an_experiment_that_fails_stops_no_other(folder: Path, capsys: Capture) -> None:
+    add(folder, fails=FAILS)
     assert main(["paper", "--workers", "1", "--allow-missing"]) == NOT_MADE
     out = capsys.readouterr().out
     assert "fails: failed" in out
@@ -143,7 +147,7 @@ def test_an_experiment_that_fails_stops_no_other(room: Path, capsys: Capture) ->
 
 
 def test_the_runs_of_several_experiments_are_made_together(
-    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     twice = (
         TOY.replace("ROUNDS", "6")
@@ -156,11 +160,11 @@ def test_the_runs_of_several_experiments_are_made_together(
             "    work.results(Study([Setting('synthetic', 'fedavg', wrong, data=DATA)], [0]))\n",
         )
     )
-    (room / "twice.py").write_text(twice)
+    add(folder, twice=twice)
     made = []
-    real = fedrows.paper.work.make
+    real = workplace.make
     monkeypatch.setattr(
-        "fedrows.paper.work.make",
+        "fedrows.paper.workplace.make",
         lambda missing, *rest: made.append(len(missing)) or real(missing, *rest),
     )
     assert main(["paper", "toy", "twice", "--workers", "1"]) == NOT_MADE
@@ -218,10 +222,8 @@ def test_the_list_names_every_experiment(capsys: Capture) -> None:
     assert capsys.readouterr().out == "needs\tNeeds data\ntoy\tA toy\n"
 
 
-def test_an_artefact_is_made_anew_when_something_changed(room: Path) -> None:
+def test_an_artefact_is_made_anew_when_something_changed(folder: Path) -> None:
     def outcome(**how: Any) -> str:
-        importlib.invalidate_caches()
-        sys.modules.pop("fedrows.paper.toy", None)
         [toy] = catalogue.chosen(["toy"])
         return Workplace(Path("paper"), workers=1, tell=lambda text: None, **how).make(toy)[1]
 
@@ -229,9 +231,9 @@ def test_an_artefact_is_made_anew_when_something_changed(room: Path) -> None:
     assert outcome() == KEPT
     assert outcome(quick=True) == MADE
     assert outcome() == MADE
-    (room / "numbers.json").write_text("{}")
+    (folder / "numbers.json").write_text("{}")
     assert outcome() == MADE
-    (room / "toy.py").write_text((room / "toy.py").read_text() + "# another\n")
+    (folder / "toy.py").write_text((folder / "toy.py").read_text() + "# another\n")
     assert outcome() == MADE
     run = next(iter(stamps("paper")))
     path_of(Path("paper"), run.partition(".")[0]).write_bytes(b"damaged")
@@ -252,12 +254,15 @@ def test_the_others_that_were_made_stay_on_the_page() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_call_that_was_stopped_goes_on_to_the_same_numbers(
-    number: signal.Signals, room: Path
+    number: signal.Signals, folder: Path
 ) -> None:
-    (room / "toy.py").write_text(TOY.replace("ROUNDS", "600"))
+    add(folder, toy=TOY.replace("ROUNDS", "600"))
     script = (
-        "import sys; import fedrows.paper.work; from fedrows import paper\n"
-        f"paper.__path__ = [{str(room)!r}]\n"
+        "import runpy, sys; from pathlib import Path\n"
+        "from fedrows.paper import catalogue, workplace\n"
+        f"workplace.SOURCE = Path({str(folder)!r})\n"
+        "toy = runpy.run_path(str(workplace.SOURCE / 'toy.py'))\n"
+        "catalogue.EXPERIMENTS = (toy['EXPERIMENT'],)\n"
         "from fedrows.cli import main; sys.exit(main(['paper', 'toy', '--workers', '1']))"
     )
     process = subprocess.Popen(
@@ -294,8 +299,13 @@ def test_an_artefact_survives_its_file() -> None:
     assert from_dict(json.loads(json.dumps(as_dict(found)))) == found
 
 
-def test_the_real_experiments_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paper, "__path__", [str(Path(fedrows.paper.work.__file__).parent)])
-    found = catalogue.experiments()
-    assert len(found) > 10
-    assert len({catalogue.code_of(its) for its in found.values()}) == len(found)
+def test_the_real_experiments_have_their_names() -> None:
+    tables = (f"{table}-{task.key}" for table in ("table2", "table3") for task in TASKS)
+    theorems = ("conditioning", "convergence", "criterion", "overhead")
+    names = ("claims", "table1", "figure1", "example1", *tables, "table4", "table5", *theorems)
+    assert tuple(one.name for one in REAL) == names
+
+
+def test_experiments_say_whether_they_ask_for_runs() -> None:
+    named = {one.name.partition("-")[0] for one in REAL if one.has_runs}
+    assert named == {"claims", "table2", "table3", "table4"}

@@ -13,9 +13,10 @@ import pytest
 
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
-from fedrows.paper import claims, figure1, found, searched, table1, table2, table3, table4, table5
-from fedrows.paper.comparing import compare
-from fedrows.paper.evaluated import ALL
+from fedrows.paper import claims, figure1, rates_search, table1, table2, table3, table4, table5
+from fedrows.paper.evaluated_task import ALL
+from fedrows.paper.save_rates import main as save_rates
+from fedrows.paper.task_runs import compare
 from fedrows.paper.tasks import AMAZON, MOVIELENS, SENT140, TASKS
 from fedrows.report.artefact import as_dict, from_dict
 from fedrows.study import FinishedRun, Results, Study
@@ -234,10 +235,10 @@ def test_always_ahead_names_the_rounds_at_which_another_is_level():
 
 
 def test_rates_at_the_edge_of_the_grid_are_marked():
-    assert searched.at_edge(MOVIELENS, {"lr": 10.0})
-    assert searched.at_edge(MOVIELENS, {"server_lr": 0.1, "tau": 1e-4})
-    assert not searched.at_edge(MOVIELENS, {"lr": 0.3})
-    assert not searched.at_edge(MOVIELENS, {"server_lr": 0.1, "tau": 1e-3})
+    assert rates_search.at_edge(MOVIELENS, {"lr": 10.0})
+    assert rates_search.at_edge(MOVIELENS, {"server_lr": 0.1, "tau": 1e-4})
+    assert not rates_search.at_edge(MOVIELENS, {"lr": 0.3})
+    assert not rates_search.at_edge(MOVIELENS, {"server_lr": 0.1, "tau": 1e-3})
 
 
 def test_the_presets_are_the_papers_rates():
@@ -252,12 +253,12 @@ def test_a_search_takes_the_best_candidate_of_each_algorithm():
     work = Work(search=True)
     made = table4.make(work)
     seeds = {seed for study in work.studies for seed in study.seeds}
-    assert seeds == {searched.SEED}
+    assert seeds == {rates_search.SEED}
     assert len(made.tables) == 2 + len(TASKS)
     tried = [row[1].text for row in made.tables[2].rows if row[0].text == "FedAvg"]
     assert tried == [f"{rate:g}" for rate in MOVIELENS.grid]
     adam = [row[1].text for row in made.tables[2].rows if row[0].text == "FedAdam"]
-    assert len(adam) == len(searched.SERVER_RATES) * len(searched.TAUS)
+    assert len(adam) == len(rates_search.SERVER_RATES) * len(rates_search.TAUS)
 
 
 def test_a_search_goes_on_without_the_data_of_one_task():
@@ -280,35 +281,40 @@ def test_the_best_rates_are_those_of_the_best_value():
         ({"lr": rate}, FinishedRun("", None, 0, [{"test_auc": x} for x in values], {}, "", 0.0, {}))
         for rate, values in runs.items()
     ]
-    assert searched.best(tried, "test_auc") == {"lr": 0.1}
+    assert rates_search.best(tried, "test_auc") == {"lr": 0.1}
     lower = [(rate, replace(run, lines=[{"train_loss": x["test_auc"]} for x in run.lines]))
              for rate, run in tried]  # fmt: skip
-    assert searched.best(lower, "train_loss") == {"lr": 1.0}
-    assert searched.best(tried[2:], "test_auc") == {"lr": 3.0}
+    assert rates_search.best(lower, "train_loss") == {"lr": 1.0}
+    assert rates_search.best(tried[2:], "test_auc") == {"lr": 3.0}
 
 
 def test_what_a_search_found_is_written_for_the_tasks_it_searched(tmp_path, monkeypatch):
     work = Work(search=True)
-    searched.search(work, MOVIELENS)
+    rates_search.search(work, MOVIELENS)
     for id_, one in work.studies[0].planned().items():
         setting = one.setting
         loss = 0.5 if setting.plan.get("lr") == 10 or setting.options.get("tau") == 0.01 else 0.6
         about = dict.fromkeys(("config", "device", "torch", "fedrows", "finished", "command"), "")
-        more = {"seed": searched.SEED, "setting": setting.as_dict(), "facts": {}, "seconds": 1.0}
+        more = {
+            "seed": rates_search.SEED,
+            "setting": setting.as_dict(),
+            "facts": {},
+            "seconds": 1.0,
+        }
         keep(tmp_path, {"id": id_, "lines": [{"train_loss": loss}], **about, **more})
-    before = json.loads(searched.FOUND.read_text("utf-8"))
-    monkeypatch.setattr(searched, "FOUND", tmp_path / "searched.json")
-    searched.FOUND.write_text(json.dumps(before))
-    assert found.main([str(tmp_path)]) == 0
-    after = json.loads(searched.FOUND.read_text("utf-8"))
+    before = json.loads(rates_search.FILE.read_text("utf-8"))
+    monkeypatch.setattr(rates_search, "FILE", tmp_path / "searched_rates.json")
+    rates_search.FILE.write_text(json.dumps(before))
+    assert save_rates([str(tmp_path)]) == 0
+    after = json.loads(rates_search.FILE.read_text("utf-8"))
     assert after["movielens"]["rates"]["fedavg"] == {"lr": 10.0}
     assert after["movielens"]["rates"]["fedadam"] == {"server_lr": 0.001, "tau": 0.01}
     assert after["amazon"] == before["amazon"]
 
 
-@pytest.mark.parametrize("its", TASKS, ids=lambda its: its.task)
+@pytest.mark.parametrize("its", TASKS, ids=lambda its: its.key)
 def test_all_settings_are_settings_of_their_tasks(its):
-    found = json.loads(searched.FOUND.read_text("utf-8"))[its.task]
+    found = json.loads(rates_search.FILE.read_text("utf-8"))[its.key]
     assert found["by"].endswith(".")
     assert set(found["rates"]) <= set(ALL)
     for size in (its.full, its.quick):
@@ -354,7 +360,7 @@ def test_heat_of_the_head_and_of_all_features():
 def test_table_1_on_real_data(its, dispersion, data_folder):
     from fedrows import catalogue
 
-    task = catalogue.task(its.task)
+    task = catalogue.task(its.key)
     data = task.load(task.options())
     heat = table1.shared_heat(its, data)
     assert heat.dispersion == dispersion

@@ -20,17 +20,15 @@ from fedrows.paper import (
     convergence,
     criterion,
     example1,
-    family,
-    known,
-    objective,
     overhead,
-    virtual,
 )
-from fedrows.paper.family import spectrum_of, together
-from fedrows.paper.measured import number, slope
-from fedrows.paper.objective import Objective
-from fedrows.paper.ridge import Ridge
-from fedrows.paper.spectrum import singular, singular_sparse, spectrum
+from fedrows.paper.cells import number_cell, slope
+from fedrows.paper.theory import iterates, known_constants, objective
+from fedrows.paper.theory import quadratics as family
+from fedrows.paper.theory.objective import Objective
+from fedrows.paper.theory.quadratics import spectrum_of, together
+from fedrows.paper.theory.ridge import Ridge
+from fedrows.paper.theory.spectrum import singular, singular_sparse, spectrum
 from fedrows.plan import Plan
 from fedrows.report.artefact import as_dict, from_dict
 from fedrows.server import begin, rounds
@@ -216,7 +214,7 @@ def test_example_1_is_the_closed_form(name: str, rate: float, clients: int) -> N
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsubavg"])
 def test_virtual_iterations_pass_through_the_servers_rounds(name: str) -> None:
-    data = known.federation(12, (6, 2))
+    data = known_constants.federation(12, (6, 2))
     model, algorithm = Ridge(data, 0.1), catalogue.algorithm(name)()
     plan = Plan(
         rounds=4,
@@ -228,7 +226,7 @@ def test_virtual_iterations_pass_through_the_servers_rounds(name: str) -> None:
         dtype="float64",
         device="cpu",
     )
-    points = [p.tables["w"] for p in virtual.iterations(data, model, algorithm, plan)]
+    points = [p.tables["w"] for p in iterates.iterations(data, model, algorithm, plan)]
     assert len(points) == 4 * 3 + 1
     fleet = SimulatedFleet(model, algorithm, data, plan)
     for progress in rounds(fleet, plan, begin(model, algorithm, plan)):
@@ -237,7 +235,7 @@ def test_virtual_iterations_pass_through_the_servers_rounds(name: str) -> None:
 
 
 def test_between_rounds_a_row_is_the_mean_over_its_holders() -> None:
-    data = known.federation(12, (6, 2))
+    data = known_constants.federation(12, (6, 2))
     plan = Plan(
         rounds=1,
         clients_per_round=1,
@@ -249,17 +247,17 @@ def test_between_rounds_a_row_is_the_mean_over_its_holders() -> None:
         device="cpu",
     )
     algorithm = catalogue.algorithm("fedsubavg")()
-    _, second, _ = virtual.iterations(data, Ridge(data, 0.0), algorithm, plan)
+    _, second, _ = iterates.iterations(data, Ridge(data, 0.0), algorithm, plan)
     # After one step of all clients: every row is the mean of its holders' own, as one round of
     # one step with everyone in the cohort makes it.
     whole = Plan(**{**plan.__dict__, "clients_per_round": 12, "local_steps": 1})
-    *_, last = virtual.iterations(data, Ridge(data, 0.0), algorithm, whole)
+    *_, last = iterates.iterations(data, Ridge(data, 0.0), algorithm, whole)
     torch.testing.assert_close(second.tables["w"], last.tables["w"], rtol=0, atol=1e-15)
 
 
 def test_the_known_constants_are_true() -> None:
-    data = known.federation(40, (20, 5, 2), seed=3)
-    its, exact = Objective(data, 0.0), known.constants(data, batch=1)
+    data = known_constants.federation(40, (20, 5, 2), seed=3)
+    its, exact = Objective(data, 0.0), known_constants.constants(data, batch=1)
     start = np.zeros(len(its.rows))
     assert exact.smoothness == pytest.approx(its.most_curved(start), rel=1e-9)
     assert exact.gap == pytest.approx(its.value(start) - its.value(its.minimum()), abs=1e-12)
@@ -270,7 +268,7 @@ def test_the_known_constants_are_true() -> None:
 
 
 def test_theorem_3_holds() -> None:
-    data = known.federation(convergence.CLIENTS, convergence.HEATS)
+    data = known_constants.federation(convergence.CLIENTS, convergence.HEATS)
     for cohort, length in ((5, 100), (10, 200)):
         lr = convergence.rate(data, cohort, length)
         for seed in range(2):
@@ -279,8 +277,8 @@ def test_theorem_3_holds() -> None:
 
 
 def test_the_bound_of_theorem_3_by_hand() -> None:
-    data = known.federation(convergence.CLIENTS, convergence.HEATS)
-    its = known.constants(data, 1)
+    data = known_constants.federation(convergence.CLIENTS, convergence.HEATS)
+    its = known_constants.constants(data, 1)
     assert (its.smoothness, its.gradient, its.variance) == (0.25, 1, 1)
     # N = 100, n_min = 5, I = 5, K = 10, T = 1000, γ = 0.1
     by_hand = 2 * its.gap / 100 + 0.05 / 5 + 4 * 100 * 0.01 * 25 * 0.0625 / 5 + 125 / 50
@@ -415,7 +413,7 @@ def test_no_scipy_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_numbers_in_cells() -> None:
-    assert [number(x).text for x in (7.0, 12345.6, 0.012345, float("nan"))] == [
+    assert [number_cell(x).text for x in (7.0, 12345.6, 0.012345, float("nan"))] == [
         "7",
         "12,346",
         "0.01235",

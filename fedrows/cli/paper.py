@@ -17,10 +17,9 @@ import torch
 
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
-from fedrows.paper.catalogue import chosen
-from fedrows.paper.catalogue import experiments as all_experiments
+from fedrows.paper import catalogue
 from fedrows.paper.experiment import Experiment
-from fedrows.paper.work import FAILED, MISSING, Workplace
+from fedrows.paper.workplace import FAILED, MISSING, Workplace
 from fedrows.plan import Plan
 from fedrows.report.artefact import Artefact
 from fedrows.runs.folder import unwritable
@@ -39,10 +38,10 @@ def main(words: Sequence[str]) -> int:
         parser.print_help()
         return 0
     typed = parser.parse(words)
-    experiments = chosen(typed["names"])
+    experiments = catalogue.chosen(typed["names"])
     if typed["list"]:
-        for its in experiments:
-            say(f"{its.name}\t{its.title}")
+        for experiment in experiments:
+            say(f"{experiment.name}\t{experiment.title}")
         return 0
     writer()  # refuses before anything is made
     display = _Display()
@@ -88,18 +87,18 @@ def _make(
         display.begin("runs of all experiments")
         work.ahead(experiments)
         display.end()
-    for number, its in enumerate(experiments, start=1):
-        begun, label = time.monotonic(), f"{number}/{len(experiments)} {its.name}"
+    for number, experiment in enumerate(experiments, start=1):
+        begun, name = time.monotonic(), experiment.name
+        label = f"{number}/{len(experiments)} {name}"
         display.begin(label)
-        artefacts[its.name], outcomes[its.name] = work.make(its)
+        artefacts[name], outcomes[name] = work.make(experiment)
         display.end()
-        say(f"{label}: {outcomes[its.name]}, {time.monotonic() - begun:.1f} s")
+        say(f"{label}: {outcomes[name]}, {time.monotonic() - begun:.1f} s")
     work.close()
-    everything = all_experiments()
-    for name, its in everything.items():
-        if name not in artefacts and (kept := work.kept(its)) is not None:
-            artefacts[name] = kept
-    shown = [artefacts[name] for name in everything if name in artefacts]
+    for experiment in catalogue.EXPERIMENTS:
+        if experiment.name not in artefacts and (kept := work.kept(experiment)) is not None:
+            artefacts[experiment.name] = kept
+    shown = [artefacts[one.name] for one in catalogue.EXPERIMENTS if one.name in artefacts]
     for name, outcome in outcomes.items():
         if outcome == MISSING:
             say(f"{name}: {outcome}: {artefacts[name].missing}")

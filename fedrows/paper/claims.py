@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from fedrows.measure.summary import METRICS
 from fedrows.measure.trivial_baselines import NAMES
-from fedrows.paper.comparing import compare, sweep, trivial
-from fedrows.paper.evaluated import Evaluated
+from fedrows.paper.evaluated_task import EvaluatedTask
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.paper.judging import (
+from fedrows.paper.task_runs import compare, sweep, trivial
+from fedrows.paper.tasks import AMAZON, MOVIELENS, SENT140, TAOBAO, TASKS
+from fedrows.paper.verdicts import (
     CENTRAL,
     SUB,
-    Found,
     Judge,
-    Sets,
+    TaskRuns,
+    Verdict,
     always_ahead,
     below_central,
     bests,
@@ -30,15 +31,14 @@ from fedrows.paper.judging import (
     runs_of,
     sooner,
 )
-from fedrows.paper.tasks import AMAZON, MOVIELENS, SENT140, TAOBAO, TASKS
 from fedrows.report.artefact import Artefact, Cell, ResultTable
 
 HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested"
 
-CLAIMS: tuple[tuple[Evaluated, str, Judge], ...] = (
+CLAIMS: tuple[tuple[EvaluatedTask, str, Judge], ...] = (
     *(
-        (its, "FedSubAvg outperforms FedAvg and its variants", sooner(lambda s: s.variants))
-        for its in TASKS
+        (task, "FedSubAvg outperforms FedAvg and its variants", sooner(lambda s: s.variants))
+        for task in TASKS
     ),
     (MOVIELENS, "FedSubAvg always has the smallest train loss", always_ahead),
     (
@@ -73,26 +73,26 @@ CLAIMS: tuple[tuple[Evaluated, str, Judge], ...] = (
     (SENT140, "K = 50 is 1.62× faster than K = 10", more_is_faster(1.62)),
     (AMAZON, "K = 100 is 1.79× faster than K = 20", more_is_faster(1.79)),
     (TAOBAO, "K = 100 is 5.69× faster than K = 20", more_is_faster(5.69)),
-    *((its, "A larger K converges faster", more_is_faster()) for its in TASKS),
+    *((task, "A larger K converges faster", more_is_faster()) for task in TASKS),
     *(
-        (its, "Test accuracy agrees: FedSubAvg's is the highest", highest("test_accuracy"))
-        for its in (MOVIELENS, SENT140)
+        (task, "Test accuracy agrees: FedSubAvg's is the highest", highest("test_accuracy"))
+        for task in (MOVIELENS, SENT140)
     ),
 )
 
 
 def make(work: Work) -> Artefact:
     """The table of claims, and one of what the paper does not say."""
-    sets = {its.task: Sets(its, compare(work, its), sweep(work, its)) for its in TASKS}
+    sets = {task.key: TaskRuns(task, compare(work, task), sweep(work, task)) for task in TASKS}
     rows, counts = [], {HOLDS: 0, FAILS: 0, UNTESTED: 0}
-    for its, claim, judge in CLAIMS:
-        found = judge(sets[its.task])
-        verdict, remark = _verdict(work, its, found)
+    for task, claim, judge in CLAIMS:
+        found = judge(sets[task.key])
+        verdict, remark = _in_words(work, task, found)
         counts[verdict] += 1
         rows.append(
             (
                 Cell(claim),
-                Cell(its.name),
+                Cell(task.name),
                 Cell(verdict),
                 Cell(found.numbers + remark, runs=found.runs),
             )
@@ -118,37 +118,37 @@ def make(work: Work) -> Artefact:
     )
 
 
-def _verdict(work: Work, its: Evaluated, found: Found) -> tuple[str, str]:
+def _in_words(work: Work, task: EvaluatedTask, found: Verdict) -> tuple[str, str]:
     """The verdict, and what qualifies it."""
     says = HOLDS if found.holds else FAILS
-    if not its.size(work).whole:
+    if not task.size(work).whole:
         return UNTESTED, " (a reduced run)"
-    if its is TAOBAO:
+    if task is TAOBAO:
         return UNTESTED, f" (Alibaba's log is private; on the stand-in it {says})"
-    return says, " (on a tenth of the tweets)" if its is SENT140 else ""
+    return says, " (on a tenth of the tweets)" if task is SENT140 else ""
 
 
-def _beyond(work: Work, sets: dict[str, Sets]) -> ResultTable:
+def _beyond(work: Work, sets: dict[str, TaskRuns]) -> ResultTable:
     """What a reader of the claims should know: searched rates, counting, and who is told apart."""
     rows = []
-    for its in TASKS:
-        paper, found = sets[its.task].blocks["paper"], sets[its.task].blocks["searched"]
-        others = [name for name in sets[its.task].federated if name in found.runs]
-        order = sorted((SUB, *others), key=lambda name: rank(found, name, its.metric))
-        levels = trivial(work, its)
+    for task in TASKS:
+        paper, found = sets[task.key].blocks["paper"], sets[task.key].blocks["searched"]
+        others = [name for name in sets[task.key].federated if name in found.runs]
+        order = sorted((SUB, *others), key=lambda name: rank(found, name, task.metric))
+        levels = trivial(work, task)
         name = "both" if "both" in levels else "client"
-        level = f"{levels[name][its.metric]:.{METRICS[its.metric][2]}f}"
+        level = f"{levels[name][task.metric]:.{METRICS[task.metric][2]}f}"
         gauc = "test_gauc"
         questions = {
-            f"Best {METRICS[its.metric][0]} at searched rates, the best first": (
+            f"Best {METRICS[task.metric][0]} at searched rates, the best first": (
                 found,
                 order,
-                bests(found, order, its.metric),
+                bests(found, order, task.metric),
             ),
             f"Counting alone: {NAMES[name]}": (
                 paper,
                 [SUB],
-                f"{METRICS[its.metric][0]} {level}; {bests(paper, [SUB], its.metric)}",
+                f"{METRICS[task.metric][0]} {level}; {bests(paper, [SUB], task.metric)}",
             ),
             "AUC within clients, where knowing who asks does not help": (
                 paper,
@@ -158,7 +158,7 @@ def _beyond(work: Work, sets: dict[str, Sets]) -> ResultTable:
         }
         for question, (block, names, text) in questions.items():
             runs = runs_of(block, names)
-            rows.append((Cell(question), Cell(its.name), Cell(text, runs=runs)))
+            rows.append((Cell(question), Cell(task.name), Cell(text, runs=runs)))
     return ResultTable(
         "claims-beyond",
         "What the paper does not say",
@@ -172,5 +172,6 @@ EXPERIMENT = Experiment(
     "claims",
     "The claims of the evaluation section, one by one",
     make,
-    tasks=tuple(its.task for its in TASKS),
+    tasks=tuple(task.key for task in TASKS),
+    has_runs=True,
 )

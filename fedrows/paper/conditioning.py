@@ -2,7 +2,7 @@
 
 Measured on the logistic regression of MovieLens (`objective`), the dispersion being varied by
 leaving out the rows that few clients hold: on a subset by all eigenvalues, on the whole by
-shift-invert; and on quadratic problems on which the bounds are met (`family`).
+shift-invert; and on quadratic problems on which the bounds are met (`quadratics`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import pairwise
 import numpy as np
 
 from fedrows.data.federation import FederatedData
-from fedrows.paper import family
+from fedrows.paper.cells import line, number_cell, verdict_cell
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.paper.measured import line, number, verdict
-from fedrows.paper.objective import Objective, require_scipy
-from fedrows.paper.spectrum import Spectrum, spectrum
+from fedrows.paper.theory import quadratics
+from fedrows.paper.theory.objective import Objective, require_scipy
+from fedrows.paper.theory.spectrum import Spectrum, spectrum
 from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 
 RIDGE = 0.01  # λ
@@ -48,10 +48,10 @@ def make(work: Work) -> Artefact:
         whole += _measure(data, (heat,), dense=False, trained=not work.quick)
     made = {
         kind: [
-            (kind, 2 if kind != "turned" else family.TURNED, family.spectrum_of(parts))
-            for parts in (family.member(kind, max(COLDEST), coldest) for coldest in COLDEST)
+            (kind, 2 if kind != "turned" else quadratics.TURNED, quadratics.spectrum_of(parts))
+            for parts in (quadratics.member(kind, max(COLDEST), coldest) for coldest in COLDEST)
         ]
-        for kind in family.KINDS
+        for kind in quadratics.KINDS
     }
     every = [row for rows in made.values() for row in rows]
     hot = whole[0][2]
@@ -134,11 +134,11 @@ def _table(key: str, title: str, rows: Sequence[Row], note: str) -> ResultTable:
     cells = [
         (
             Cell(at),
-            *map(number, (its.dispersion, size, its.least, its.most, its.alpha)),
-            *map(number, (its.least_condition, its.condition, its.bound)),
-            *map(number, (its.corrected_condition, its.corrected_bound, its.convex_bound)),
-            number(its.gain),
-            *map(verdict, its.checks().values()),
+            *map(number_cell, (its.dispersion, size, its.least, its.most, its.alpha)),
+            *map(number_cell, (its.least_condition, its.condition, its.bound)),
+            *map(number_cell, (its.corrected_condition, its.corrected_bound, its.convex_bound)),
+            number_cell(its.gain),
+            *map(verdict_cell, its.checks().values()),
         )
         for at, size, its in rows
     ]

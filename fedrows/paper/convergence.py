@@ -3,8 +3,9 @@
     1/T Σ_t ∇f(X^t)^T D ∇f(X^t) ≤ 2·(f(X¹) − f*)/(γT) + 2γLσ²/n_min
                                   + 4Nγ²I²G²L²/n_min + 2γNI²G²L/(n_min·K)
 
-t counts local iterations (`virtual`), on a federation whose constants are known (`known`). With
-γ = c·√(n_min·K/(N·T)) the right side is O(√(N/(n_min·K·T))): slope −1/2 in T.
+t counts local iterations (`iterates`), on a federation whose constants are known
+(`known_constants`). With γ = c·√(n_min·K/(N·T)) the right side is O(√(N/(n_min·K·T))): slope
+−1/2 in T.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import numpy as np
 from fedrows.algorithm import Algorithm
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
-from fedrows.paper import known
+from fedrows.paper.cells import line, number_cell, slope, spread, verdict_cell
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.paper.measured import line, number, slope, spread, verdict
-from fedrows.paper.objective import Objective, require_scipy
-from fedrows.paper.ridge import Ridge
-from fedrows.paper.virtual import iterations
+from fedrows.paper.theory import known_constants
+from fedrows.paper.theory.iterates import iterations
+from fedrows.paper.theory.objective import Objective, require_scipy
+from fedrows.paper.theory.ridge import Ridge
 from fedrows.plan import Plan
 from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 
@@ -38,7 +39,7 @@ QUICK_SEEDS = range(2)
 def make(work: Work) -> Artefact:
     """Measured and bound for every T and K, and the slopes."""
     require_scipy()
-    data = known.federation(CLIENTS, HEATS)
+    data = known_constants.federation(CLIENTS, HEATS)
     lengths, seeds = (QUICK_LENGTHS, QUICK_SEEDS) if work.quick else (LENGTHS, SEEDS)
     rows, curves, slopes, held = [], [], [], []
     for cohort in COHORTS:
@@ -56,9 +57,11 @@ def make(work: Work) -> Artefact:
             rows.append(
                 (
                     Cell(f"K = {cohort}, T = {length:,}"),
-                    *map(number, (lr, float(np.mean(means)), min(means), max(means), bounds[-1])),
-                    number(float(np.sqrt(CLIENTS / (min(HEATS) * cohort * length)))),
-                    verdict(holds),
+                    *map(
+                        number_cell, (lr, float(np.mean(means)), min(means), max(means), bounds[-1])
+                    ),
+                    number_cell(float(np.sqrt(CLIENTS / (min(HEATS) * cohort * length)))),
+                    verdict_cell(holds),
                 )
             )
         mean = np.mean(by_seed, axis=0).tolist()
@@ -87,14 +90,16 @@ def make(work: Work) -> Artefact:
 def rate(data: FederatedData, cohort: int, length: int) -> float:
     """γ = c·√(n_min·K/(N·T)), which must not be above 1/(2L); T must be above n_min·K³/N."""
     lr = FACTOR * float(np.sqrt(min(HEATS) * cohort / (CLIENTS * length)))
-    assert lr <= 1 / (2 * known.constants(data, BATCH).smoothness), "the proof needs γ ≤ 1/(2L)"
+    assert lr <= 1 / (2 * known_constants.constants(data, BATCH).smoothness), (
+        "the proof needs γ ≤ 1/(2L)"
+    )
     assert length > min(HEATS) * cohort**3 / CLIENTS, "the theorem needs T > n_min·K³/N"
     return lr
 
 
 def bound(data: FederatedData, cohort: int, length: int, lr: float) -> float:
     """The right side of Theorem 3."""
-    its = known.constants(data, BATCH)
+    its = known_constants.constants(data, BATCH)
     drift = STEPS**2 * its.gradient * its.smoothness  # I²G²L
     return (
         2 * its.gap / (lr * length)
@@ -131,7 +136,7 @@ def walk(
 
 
 def _note(data: FederatedData) -> str:
-    its = known.constants(data, BATCH)
+    its = known_constants.constants(data, BATCH)
     return (
         f"N = {CLIENTS}, I = {STEPS}, batches of {BATCH}; heats {CLIENTS}, "
         f"{', '.join(map(str, HEATS))}; logistic regression with one row per example. Known "

@@ -18,11 +18,12 @@ import numpy as np
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.datasets import synthetic
-from fedrows.paper import convergence, known
+from fedrows.paper import convergence
+from fedrows.paper.cells import line, number_cell, slope, verdict_cell
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.paper.measured import line, number, slope, verdict
-from fedrows.paper.objective import Objective, require_scipy
-from fedrows.paper.ridge import Ridge
+from fedrows.paper.theory import known_constants
+from fedrows.paper.theory.objective import Objective, require_scipy
+from fedrows.paper.theory.ridge import Ridge
 from fedrows.plan import Plan
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.server import begin, rounds
@@ -158,11 +159,11 @@ def _levels(
                 rows.append(
                     (
                         label,
-                        number(float(reached[0])),
-                        number(gap),
-                        number(short),
-                        number(allowed),
-                        verdict(gap <= allowed and held[name][which]),
+                        number_cell(float(reached[0])),
+                        number_cell(gap),
+                        number_cell(short),
+                        number_cell(allowed),
+                        verdict_cell(gap <= allowed and held[name][which]),
                     )
                 )
     return ResultTable(
@@ -214,7 +215,7 @@ def _guarantees(work: Work) -> tuple[ResultTable, Panel, float]:
         ratios.append(CLIENTS / coldest)
         found.append(plain / corrected)
         cells = (plain, corrected, found[-1], np.sqrt(ratios[-1]), plain_gap, corrected_gap)
-        rows.append((Cell(f"{ratios[-1]:g}", ratios[-1]), *(number(float(x)) for x in cells)))
+        rows.append((Cell(f"{ratios[-1]:g}", ratios[-1]), *(number_cell(float(x)) for x in cells)))
     exponent = slope(ratios, found)
     columns = (
         "N/n_min", "FedAvg: N·mean|∇f|²/n_min", "FedSubAvg: mean of ∇f^T D ∇f", "ratio",
@@ -241,8 +242,8 @@ def _guarantees(work: Work) -> tuple[ResultTable, Panel, float]:
 
 def guaranteed(coldest: int, length: int, seed: int) -> np.ndarray:
     """FedAvg's and FedSubAvg's guarantee times 2μ0, and f − f* at the end: (2, 2)."""
-    data = known.federation(CLIENTS, (CLIENTS, coldest))
-    objective, its = Objective(data, 0.0), known.constants(data, convergence.BATCH)
+    data = known_constants.federation(CLIENTS, (CLIENTS, coldest))
+    objective, its = Objective(data, 0.0), known_constants.constants(data, convergence.BATCH)
     lowest = objective.value(np.zeros(len(objective.rows))) - its.gap
     found = []
     for name, share in (("fedavg", 1.0), ("fedsubavg", coldest / CLIENTS)):

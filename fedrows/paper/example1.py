@@ -20,8 +20,8 @@ from fedrows import catalogue
 from fedrows.data.batches import Batch
 from fedrows.data.federation import FederatedData
 from fedrows.model import Model
+from fedrows.paper.cells import line, number_cell, verdict_cell
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.paper.measured import line, number, verdict
 from fedrows.plan import Plan
 from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 from fedrows.rows.params import Params, Submodels
@@ -54,11 +54,11 @@ def make(work: Work) -> Artefact:
             cells.append(
                 (
                     Cell(label),
-                    *(number(round(float(x), 15)) for x in run[10]),
-                    *(number(round(float(x), 15)) for x in run[-1]),
-                    number(float(near[0])) if len(near) else Cell(f"more than {ROUNDS}"),
+                    *(number_cell(round(float(x), 15)) for x in run[10]),
+                    *(number_cell(round(float(x), 15)) for x in run[-1]),
+                    number_cell(float(near[0])) if len(near) else Cell(f"more than {ROUNDS}"),
                     Cell(f"{off:.1e}", off),
-                    verdict(off <= NEAR),
+                    verdict_cell(off <= NEAR),
                 )
             )
     columns = (

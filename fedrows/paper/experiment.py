@@ -1,4 +1,4 @@
-"""What a module of this room defines: `EXPERIMENT`, a name and a function to make an artefact."""
+"""What an experiment is: a name, and a function that makes an artefact with the help of `Work`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedrows.study import Results, Study
 
 
 class Work(Protocol):
-    """What an experiment may ask of whoever carries it out."""
+    """What an experiment may ask for while it is made."""
 
     @property
     def quick(self) -> bool:
@@ -40,4 +40,4 @@ class Experiment:
     title: str
     make: Callable[[Work], Artefact]
     tasks: tuple[str, ...] = ()  # whose data it needs; without them it is listed as missing
-    version: int = 1  # raised when `make` changes, so that a kept artefact is made anew
+    has_runs: bool = False  # whether it asks for the results of studies

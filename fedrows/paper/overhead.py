@@ -16,8 +16,8 @@ from fedrows.algorithm import Algorithm, Round, State
 from fedrows.algorithms.fedadam import FedAdam
 from fedrows.algorithms.fedavg import FedAvg
 from fedrows.algorithms.fedsubavg import FedSubAvg
+from fedrows.paper.cells import line, number_cell
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.paper.measured import line, number
 from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
@@ -53,8 +53,8 @@ def make(work: Work) -> Artefact:
             kept[name].append(bench.kept(name))
             cells = (size, 1000 * found[name], found[name] / found["FedAvg"], kept[name][-1])
             share = kept[name][-1] / bench.model_bytes
-            first = number(1000 * once[-1]) if name == "FedSubAvg" else Cell("–")
-            rows.append((Cell(name), *map(number, cells), number(share), first))
+            first = number_cell(1000 * once[-1]) if name == "FedSubAvg" else Cell("–")
+            rows.append((Cell(name), *map(number_cell, cells), number_cell(share), first))
     x = [float(size) for size in sizes]
     slow = seconds["FedAdam"][-1] / seconds["FedSubAvg"][-1]
     columns = (

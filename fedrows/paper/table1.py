@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 
 from fedrows.data.federation import FederatedData
-from fedrows.paper.curves import printed
-from fedrows.paper.evaluated import Evaluated
+from fedrows.paper.cells import printed
+from fedrows.paper.evaluated_task import EvaluatedTask
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.tasks import TASKS
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
@@ -31,18 +31,18 @@ BINS = 40
 def make(work: Work) -> Artefact:
     """The table and the heat distributions."""
     rows, head, whole, notes = [], [], [], []
-    for its in TASKS:
-        work.say(f"{its.name}: counting heat")
-        data = work.load(its.task)
-        heat = shared_heat(its, data)
-        rows.append(_row(its, data, heat))
-        shown, what = _features(its, data, heat)
-        head.append(Panel(its.name, "heat", f"{what} with that heat", (_head(shown, what),)))
+    for task in TASKS:
+        work.say(f"{task.name}: counting heat")
+        data = work.load(task.key)
+        heat = shared_heat(task, data)
+        rows.append(_row(task, data, heat))
+        shown, what = _features(task, data, heat)
+        head.append(Panel(task.name, "heat", f"{what} with that heat", (_head(shown, what),)))
         whole.append(
-            Panel(its.name, "heat", f"{what} with that heat", (_whole(shown, what),), True, True)
+            Panel(task.name, "heat", f"{what} with that heat", (_whole(shown, what),), True, True)
         )
-        notes.append(f"{its.name}: {its.caveat}")
-        notes += [f"{its.name}: {note}" for note in data.notes]
+        notes.append(f"{task.name}: {task.caveat}")
+        notes += [f"{task.name}: {note}" for note in data.notes]
     columns = ("data", "clients", "samples", "samples per client", "feature heat dispersion")
     return Artefact(
         "table1",
@@ -68,28 +68,28 @@ def make(work: Work) -> Artefact:
     )
 
 
-def shared_heat(its: Evaluated, data: FederatedData) -> Heat:
+def shared_heat(task: EvaluatedTask, data: FederatedData) -> Heat:
     """How many clients hold each feature that more than one client may hold."""
-    return data.heat_over_all()[FEATURES[its.task][0]]
+    return data.heat_over_all()[FEATURES[task.key][0]]
 
 
-def _row(its: Evaluated, data: FederatedData, heat: Heat) -> tuple[Cell, ...]:
+def _row(task: EvaluatedTask, data: FederatedData, heat: Heat) -> tuple[Cell, ...]:
     clients = len(data.test.splits) - 1
     samples = len(data.train) + len(data.test)
     values = (clients, samples, samples / clients, heat.dispersion)
     texts = (f"{clients:,}", f"{samples:,}", f"{samples / clients:.1f}", f"{heat.dispersion:,.0f}")
     return (
-        Cell(its.name),
+        Cell(task.name),
         *(
             Cell(text, float(value), paper, printed(paper))
-            for text, value, paper in zip(texts, values, its.statistics, strict=True)
+            for text, value, paper in zip(texts, values, task.statistics, strict=True)
         ),
     )
 
 
-def _features(its: Evaluated, data: FederatedData, heat: Heat) -> tuple[Heat, str]:
+def _features(task: EvaluatedTask, data: FederatedData, heat: Heat) -> tuple[Heat, str]:
     """The heat of the movies, words or items alone, and their name."""
-    table, group, what = FEATURES[its.task]
+    table, group, what = FEATURES[task.key]
     return (heat if group is None else heat.between(*data.groups[table][group])), what
 
 
@@ -117,5 +117,5 @@ EXPERIMENT = Experiment(
     "table1",
     "Table 1 and Figure 5: the data sets and the heat of their features",
     make,
-    tasks=tuple(its.task for its in TASKS),
+    tasks=tuple(task.key for task in TASKS),
 )

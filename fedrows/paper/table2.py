@@ -3,21 +3,23 @@
 Rounds to the target are by the paper's rule: the best train loss of CentralSGD, seed by seed, or an
 AUC of 0.6; only evaluated rounds count. Beside the rates of the paper stand searched ones, where
 the rule is applied to the searched CentralSGD. Two ablations, the holders' mean and the stepped-on
-mean, and the trivial baselines of `measure.trivial` are in every table and beside every curve.
+mean, and the trivial baselines are in every table and beside every curve.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from fedrows.measure.summary import METRICS, display, number, show, show_rounds, show_speed_up
 from fedrows.measure.trivial_baselines import NAMES, PSEUDO
-from fedrows.paper import searched
-from fedrows.paper.comparing import Block, compare, trivial
-from fedrows.paper.curves import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
-from fedrows.paper.evaluated import Evaluated
+from fedrows.paper import rates_search
+from fedrows.paper.cells import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
+from fedrows.paper.evaluated_task import EvaluatedTask
 from fedrows.paper.experiment import Experiment, Work
+from fedrows.paper.task_runs import RunGroup, compare, trivial
+from fedrows.paper.tasks import TASKS
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.study import FinishedRun
 
@@ -25,53 +27,43 @@ WHICH = {"paper": "the paper's rates", "searched": "searched rates"}
 _FIGURES = {0: ("figure3", "Figure 3"), 1: ("figure6", "Figure 6")}  # by place in `metrics`
 
 
-def experiment(its: Evaluated) -> Experiment:
-    """The experiment of one task."""
-    return Experiment(
-        f"table2-{its.task}",
-        f"Table 2, Figures 3 and 6: the algorithms on {its.name}",
-        lambda work: make(work, its),
-        tasks=(its.task,),
-    )
-
-
-def make(work: Work, its: Evaluated) -> Artefact:
+def make(work: Work, task: EvaluatedTask) -> Artefact:
     """Tables and figures of one task."""
-    work.say(f"{its.name}: the algorithms at the paper's rates and at searched rates")
-    blocks, levels = compare(work, its), trivial(work, its)
+    work.say(f"{task.name}: the algorithms at the paper's rates and at searched rates")
+    blocks, levels = compare(work, task), trivial(work, task)
     notes = {
-        "paper": _sentences(its.caveat, its.size(work).reduced),
-        "searched": _sentences(searched.origin(work, its), its.size(work).reduced),
+        "paper": _sentences(task.caveat, task.size(work).reduced),
+        "searched": _sentences(rates_search.origin(work, task), task.size(work).reduced),
     }
     tables = [
-        _table(its, which, block, levels, notes[which], beside=its.size(work).whole)
+        _table(task, which, block, levels, notes[which], beside=task.size(work).whole)
         for which, block in blocks.items()
     ]
-    tables += [table for which, block in blocks.items() if (table := _by_heat(its, which, block))]
-    figures = [_figure(its, blocks, levels, place) for place in range(2)]
+    tables += [table for which, block in blocks.items() if (table := _by_heat(task, which, block))]
+    figures = [_figure(task, blocks, levels, place) for place in range(2)]
     if any(_buckets(block) for block in blocks.values()):
-        figures.append(_heat_figure(its, blocks))
+        figures.append(_heat_figure(task, blocks))
     return Artefact(
-        f"table2-{its.task}",
-        f"Table 2, Figures 3 and 6: {its.model} on {its.name}",
-        _summary(its, blocks),
+        f"table2-{task.key}",
+        f"Table 2, Figures 3 and 6: {task.model} on {task.name}",
+        _summary(task, blocks),
         tuple(tables),
         tuple(figures),
     )
 
 
 def _table(
-    its: Evaluated, which: str, block: Block, levels: Levels, note: str, beside: bool
+    task: EvaluatedTask, which: str, block: RunGroup, levels: Levels, note: str, beside: bool
 ) -> ResultTable:
     """The table at some rates; the paper's values stand `beside` ours where runs are like its."""
     columns = ["Algorithm", "Rate", f"Rounds to {goal(block.target)}", "Speed-up"]
-    for metric in its.metrics:
+    for metric in task.metrics:
         columns += [f"Best {METRICS[metric][0]}", f"Final {METRICS[metric][0]}"]
     beside = beside and which == "paper"
-    rows = [tuple(_row(its, block, name, beside)) for name in block.runs]
+    rows = [tuple(_row(task, block, name, beside)) for name in block.runs]
     for name, level in levels.items():
         cells = [Cell(NAMES[name]), Cell("–"), Cell("–"), Cell("–")]
-        for metric in its.metrics:
+        for metric in task.metrics:
             cells += [level_cell(level[metric], metric), Cell("–")]
         rows.append(tuple(cells))
     about = (
@@ -80,27 +72,27 @@ def _table(
         f"added as logits)."
     )
     return ResultTable(
-        f"table2-{its.task}-{which}",
-        f"{its.name}, {its.model}, at {WHICH[which]}",
+        f"table2-{task.key}-{which}",
+        f"{task.name}, {task.model}, at {WHICH[which]}",
         tuple(columns),
         tuple(rows),
         f"{note} {about}",
     )
 
 
-def _row(its: Evaluated, block: Block, name: str, beside: bool) -> list[Cell]:
-    entry, runs = block.found[name], block.runs[name]
-    rounds = its.rounds.get(name) if beside else None
+def _row(task: EvaluatedTask, block: RunGroup, name: str, beside: bool) -> list[Cell]:
+    entry, runs = block.entries[name], block.runs[name]
+    rounds = task.rounds.get(name) if beside else None
     speed = entry["speed_up"]
     cells = [
         Cell(display(name), runs=ids(runs)),
-        Cell(searched.show(block.rates[name])),
+        Cell(rates_search.show(block.rates[name])),
         Cell(show_rounds(entry), block.first(name), rounds, printed(rounds), ids(runs)),
         Cell(show_speed_up(speed), None if speed is None else speed["value"], runs=ids(runs)),
     ]
-    for metric in its.metrics:
+    for metric in task.metrics:
         stats = entry["metrics"][metric]
-        paper = its.best.get(name) if beside and metric == its.metric else None
+        paper = task.best.get(name) if beside and metric == task.metric else None
         cells += [
             stat_cell(stats["best"], metric, runs, paper),
             stat_cell(stats["final"], metric, runs),
@@ -108,8 +100,8 @@ def _row(its: Evaluated, block: Block, name: str, beside: bool) -> list[Cell]:
     return cells
 
 
-def _figure(its: Evaluated, blocks: dict[str, Block], levels: Levels, place: int) -> Figure:
-    metric = its.metrics[place]
+def _figure(task: EvaluatedTask, blocks: dict[str, RunGroup], levels: Levels, place: int) -> Figure:
+    metric = task.metrics[place]
     key, title = _FIGURES[place]
     what = METRICS[metric][0]
     panels = tuple(
@@ -125,16 +117,16 @@ def _figure(its: Evaluated, blocks: dict[str, Block], levels: Levels, place: int
         for which, block in blocks.items()
     )
     note = "The bands are ± one sample standard deviation over seeds; the levels only count."
-    return Figure(f"{key}-{its.task}", f"{title}: {what} on {its.name}", panels, note)
+    return Figure(f"{key}-{task.key}", f"{title}: {what} on {task.name}", panels, note)
 
 
-def _buckets(block: Block) -> list[dict[str, Any]]:
+def _buckets(block: RunGroup) -> list[dict[str, Any]]:
     """The buckets by heat of the data; none if they do not say what an example is about."""
     run = next(iter(block.runs.values()))[0]
     return list(run.lines[-1]["buckets"])
 
 
-def _by_heat(its: Evaluated, which: str, block: Block) -> ResultTable | None:
+def _by_heat(task: EvaluatedTask, which: str, block: RunGroup) -> ResultTable | None:
     """Final test loss and AUC by the number of clients that hold what an example is about."""
     buckets = _buckets(block)
     if not buckets:
@@ -150,15 +142,15 @@ def _by_heat(its: Evaluated, which: str, block: Block) -> ResultTable | None:
             )
             rows.append((Cell(f"{display(name)}, {title}"), *cells))
     return ResultTable(
-        f"heat-{its.task}-{which}",
-        f"{its.name}: final test loss and AUC by heat, at {WHICH[which]}",
+        f"heat-{task.key}-{which}",
+        f"{task.name}: final test loss and AUC by heat, at {WHICH[which]}",
         ("clients that hold the item", *spans),
         tuple(rows),
         "Means over seeds after the last round, by the heat of the item in training.",
     )
 
 
-def _heat_figure(its: Evaluated, blocks: dict[str, Block]) -> Figure:
+def _heat_figure(task: EvaluatedTask, blocks: dict[str, RunGroup]) -> Figure:
     panels = []
     for metric, title in (("loss", "test loss"), ("auc", "test AUC")):
         for which, block in blocks.items():
@@ -166,11 +158,11 @@ def _heat_figure(its: Evaluated, blocks: dict[str, Block]) -> Figure:
             place = "clients that hold the item (0 drawn at 0.5)"
             panels.append(Panel(f"{title}, at {WHICH[which]}", place, title, curves, log_x=True))
     return Figure(
-        f"heat-{its.task}", f"Final test loss and AUC by heat on {its.name}", tuple(panels)
+        f"heat-{task.key}", f"Final test loss and AUC by heat on {task.name}", tuple(panels)
     )
 
 
-def _heat_curve(block: Block, name: str, metric: str) -> Curve:
+def _heat_curve(block: RunGroup, name: str, metric: str) -> Curve:
     """A value by heat, drawn in the middle of each bucket."""
     runs = block.runs[name]
     found = [
@@ -190,14 +182,14 @@ def _final(runs: list[FinishedRun], at: int, metric: str) -> float | None:
     return fmean(known) if len(known) == len(runs) else None
 
 
-def _summary(its: Evaluated, blocks: dict[str, Block]) -> str:
+def _summary(task: EvaluatedTask, blocks: dict[str, RunGroup]) -> str:
     """FedSubAvg beside FedAvg, at both rates."""
     parts = []
     for which, block in blocks.items():
         if {"fedavg", "fedsubavg"} <= block.runs.keys():
             sub, avg = (
-                f"{display(name)} {show_rounds(block.found[name])} rounds, best "
-                + show(block.found[name]["metrics"][its.metric]["best"], METRICS[its.metric][2])
+                f"{display(name)} {show_rounds(block.entries[name])} rounds, best "
+                + show(block.entries[name]["metrics"][task.metric]["best"], METRICS[task.metric][2])
                 for name in ("fedsubavg", "fedavg")
             )
             parts.append(f"At {WHICH[which]}: {sub}; {avg}.")
@@ -206,3 +198,15 @@ def _summary(its: Evaluated, blocks: dict[str, Block]) -> str:
 
 def _sentences(*parts: str) -> str:
     return " ".join(part for part in parts if part)
+
+
+EXPERIMENTS = tuple(
+    Experiment(
+        f"table2-{task.key}",
+        f"Table 2, Figures 3 and 6: the algorithms on {task.name}",
+        partial(make, task=task),
+        tasks=(task.key,),
+        has_runs=True,
+    )
+    for task in TASKS
+)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from fedrows import catalogue
 from fedrows.errors import FedrowsError
 from fedrows.measure.summary import METRICS, display
-from fedrows.paper import searched
-from fedrows.paper.curves import ids
-from fedrows.paper.evaluated import ALL, Evaluated, Rates
+from fedrows.paper import rates_search
+from fedrows.paper.cells import ids
+from fedrows.paper.evaluated_task import ALL, EvaluatedTask, Rates
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.tasks import TASKS
 from fedrows.report.artefact import Artefact, Cell, ResultTable
@@ -23,16 +23,16 @@ LOCAL = tuple(name for name in ALL if name != "fedadam")  # Table 5 has FedAdam
 def make(work: Work) -> Artefact:
     """The rates of the presets and the searched ones; with a search, its candidates too."""
     rows, tables = [], []
-    for its in TASKS:
-        if anew := searched.searches(work, its):
-            work.say(f"{its.name}: searching learning rates")
+    for task in TASKS:
+        if anew := rates_search.searches(work, task):
+            work.say(f"{task.name}: searching learning rates")
         try:
-            rates, how = searched.rates(work, its), searched.origin(work, its)
-            tables += [_candidates(work, its)] if anew else []
+            rates, how = rates_search.rates(work, task), rates_search.origin(work, task)
+            tables += [_candidates(work, task)] if anew else []
         except FedrowsError as error:  # such as data that are missing
             rates, how = {}, f"Not searched: {error}"
-        cells = (_rate(its, rates.get(name)) for name in ALL)
-        rows.append((Cell(its.name), *cells, Cell(how)))
+        cells = (_rate(task, rates.get(name)) for name in ALL)
+        rows.append((Cell(task.name), *cells, Cell(how)))
     return Artefact(
         "table4",
         "Table 4: learning rates",
@@ -43,11 +43,11 @@ def make(work: Work) -> Artefact:
 
 def _presets() -> ResultTable:
     rows = []
-    for its in TASKS:
-        cells = [Cell(its.name)]
+    for task in TASKS:
+        cells = [Cell(task.name)]
         for name in LOCAL:
-            rate = presets(catalogue.task(its.task), name)[0]["lr"]
-            paper = its.lr.get(name)
+            rate = presets(catalogue.task(task.key), name)[0]["lr"]
+            paper = task.lr.get(name)
             cells.append(Cell(f"{rate:g}", rate, None if paper is None else f"{paper:g}", paper))
         rows.append(tuple(cells))
     return ResultTable(
@@ -61,10 +61,10 @@ def _presets() -> ResultTable:
     )
 
 
-def _rate(its: Evaluated, rates: Rates | None) -> Cell:
+def _rate(task: EvaluatedTask, rates: Rates | None) -> Cell:
     if rates is None:
         return Cell("–")
-    return Cell(searched.show(rates) + ("*" if searched.at_edge(its, rates) else ""))
+    return Cell(rates_search.show(rates) + ("*" if rates_search.at_edge(task, rates) else ""))
 
 
 def _searched(rows: list[tuple[Cell, ...]]) -> ResultTable:
@@ -78,22 +78,26 @@ def _searched(rows: list[tuple[Cell, ...]]) -> ResultTable:
     )
 
 
-def _candidates(work: Work, its: Evaluated) -> ResultTable:
+def _candidates(work: Work, task: EvaluatedTask) -> ResultTable:
     rows = []
-    for name, tried in searched.search(work, its).items():
+    for name, tried in rates_search.search(work, task).items():
         for rate, run in tried:
-            value = searched.value_of(run, its.metric)
-            text = "diverged" if value is None else f"{value:.{METRICS[its.metric][2]}f}"
+            value = rates_search.value_of(run, task.metric)
+            text = "diverged" if value is None else f"{value:.{METRICS[task.metric][2]}f}"
             rows.append(
-                (Cell(display(name)), Cell(searched.show(rate)), Cell(text, value, runs=ids([run])))
+                (
+                    Cell(display(name)),
+                    Cell(rates_search.show(rate)),
+                    Cell(text, value, runs=ids([run])),
+                )
             )
     return ResultTable(
-        f"table4-search-{its.task}",
-        f"The search on {its.name}",
-        ("algorithm", "rate", f"best {METRICS[its.metric][0]}"),
+        f"table4-search-{task.key}",
+        f"The search on {task.name}",
+        ("algorithm", "rate", f"best {METRICS[task.metric][0]}"),
         tuple(rows),
-        searched.origin(work, its),
+        rates_search.origin(work, task),
     )
 
 
-EXPERIMENT = Experiment("table4", "Table 4: learning rates, and their search", make)
+EXPERIMENT = Experiment("table4", "Table 4: learning rates, and their search", make, has_runs=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedrows import catalogue
-from fedrows.paper.curves import printed
+from fedrows.paper.cells import printed
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.tasks import TASKS
 from fedrows.report.artefact import Artefact, Cell, ResultTable
@@ -21,15 +21,15 @@ COLUMNS = {
 def make(work: Work) -> Artefact:
     """The table, from the tasks' presets."""
     rows = []
-    for its in TASKS:
-        plan, own = presets(catalogue.task(its.task), "fedadam")
+    for task in TASKS:
+        plan, own = presets(catalogue.task(task.key), "fedadam")
         algorithm = catalogue.algorithm("fedadam")(**own)
         values = {"lr": plan["lr"], **{key: getattr(algorithm, key) for key in list(COLUMNS)[1:]}}
         cells = (
-            Cell(f"{value:g}", float(value), its.adam.get(key), printed(its.adam.get(key)))
+            Cell(f"{value:g}", float(value), task.adam.get(key), printed(task.adam.get(key)))
             for key, value in values.items()
         )
-        rows.append((Cell(its.name), *cells))
+        rows.append((Cell(task.name), *cells))
     return Artefact(
         "table5",
         "Table 5: FedAdam's numbers",

@@ -9,14 +9,14 @@ says little of who wins.
 from __future__ import annotations
 
 from fedrows.measure.summary import Target
-from fedrows.paper.evaluated import ALL, FEW, Evaluated, Size
+from fedrows.paper.evaluated_task import ALL, FEW, EvaluatedTask, Size
 
 SEEDS = (0, 1, 2)
 NO_EXACT = tuple(name for name in ALL if name != "scaffold")
 NO_APPROXIMATION = tuple(name for name in ALL if name not in ("scaffoldapprox", "holdersmean"))
 
-MOVIELENS = Evaluated(
-    task="movielens",
+MOVIELENS = EvaluatedTask(
+    key="movielens",
     name="MovieLens",
     model="LR",
     target=Target("train_loss", rounds=200),
@@ -55,8 +55,8 @@ MOVIELENS = Evaluated(
     ),
 )
 
-SENT140 = Evaluated(
-    task="sent140",
+SENT140 = EvaluatedTask(
+    key="sent140",
     name="Sent140",
     model="LSTM",
     target=Target("train_loss", rounds=1000),
@@ -107,8 +107,8 @@ SENT140 = Evaluated(
     ),
 )
 
-AMAZON = Evaluated(
-    task="amazon",
+AMAZON = EvaluatedTask(
+    key="amazon",
     name="Amazon",
     model="DIN",
     target=Target("test_auc", value=0.6),
@@ -157,8 +157,8 @@ AMAZON = Evaluated(
     ),
 )
 
-TAOBAO = Evaluated(
-    task="taobao",
+TAOBAO = EvaluatedTask(
+    key="taobao",
     name="Taobao (for Alibaba)",
     model="DIN",
     target=Target("test_auc", value=0.6),

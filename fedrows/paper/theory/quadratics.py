@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedrows.paper.spectrum import Spectrum, singular
+from fedrows.paper.theory.spectrum import Spectrum, singular
 
 LEAST, MOST = 1.0, 2.0  # ρ1 and ρ2
 KINDS = ("flat", "steep", "turned")

@@ -9,8 +9,8 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.measure.summary import METRICS, number, summarise
 from fedrows.measure.trivial_baselines import baselines
-from fedrows.paper import searched
-from fedrows.paper.evaluated import Evaluated, Rates
+from fedrows.paper import rates_search
+from fedrows.paper.evaluated_task import EvaluatedTask, Rates
 from fedrows.paper.experiment import Work
 from fedrows.runs.settings import presets
 from fedrows.study import FinishedRun, Setting, Study
@@ -19,26 +19,26 @@ Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Block:
+class RunGroup:
     """Runs side by side: by algorithm, or by K; and what each of them came to."""
 
     runs: dict[str, list[FinishedRun]]
-    found: dict[str, dict[str, Any]]  # as in `fedrows.measure.summary`
+    entries: dict[str, dict[str, Any]]  # by name, as `fedrows.measure.summary` has them
     target: dict[str, Any]
     rates: dict[str, Rates]
 
     def first(self, name: str) -> float | None:
         """The mean of rounds to the target; None unless every seed got there."""
-        stat = self.found[name]["rounds_to_target"]
+        stat = self.entries[name]["rounds_to_target"]
         return None if None in stat["values"] else number(stat["mean"])
 
     def best(self, name: str, metric: str) -> float | None:
         """The best value, mean over seeds."""
-        return number(self.found[name]["metrics"][metric]["best"]["mean"])
+        return number(self.entries[name]["metrics"][metric]["best"]["mean"])
 
     def rounds(self, name: str) -> int:
         """How many rounds its runs have."""
-        return int(self.found[name]["rounds"])
+        return int(self.entries[name]["rounds"])
 
     def behind(self, name: str, others: Sequence[str], metric: str) -> dict[int, list[str]]:
         """For every evaluated round, those of the others that it is not better than.
@@ -57,31 +57,33 @@ class Block:
         }
 
 
-def compare(work: Work, its: Evaluated) -> dict[str, Block]:
+def compare(work: Work, task: EvaluatedTask) -> dict[str, RunGroup]:
     """All algorithms of a task at the paper's rates, and at searched rates."""
-    size = its.size(work)
-    preset = {name: _preset(its, name) for name in size.algorithms}
-    runs = _made(work, {name: its.setting(size, name) for name in preset}, size.seeds)
-    paper = _block(its, runs, preset)
-    found = searched.rates(work, its)
+    size = task.size(work)
+    preset = {name: _preset(task, name) for name in size.algorithms}
+    runs = _made(work, {name: task.setting(size, name) for name in preset}, size.seeds)
+    paper = _block(task, runs, preset)
+    found = rates_search.rates(work, task)
     found = {name: found[name] for name in size.searched}
-    settings = {name: its.setting(size, name, rates) for name, rates in found.items()}
+    settings = {name: task.setting(size, name, rates) for name, rates in found.items()}
     runs = _made(work, settings, size.searched_seeds or size.seeds)
-    return {"paper": paper, "searched": _block(its, runs, found)}
+    return {"paper": paper, "searched": _block(task, runs, found)}
 
 
-def sweep(work: Work, its: Evaluated) -> Block:
+def sweep(work: Work, task: EvaluatedTask) -> RunGroup:
     """FedSubAvg with K varied, and CentralSGD with the default K, whose loss may be the target."""
-    size = its.size(work)
-    settings = {f"K = {k}": its.setting(size, "fedsubavg", clients_per_round=k) for k in size.sweep}
-    settings["centralsgd"] = its.setting(size, "centralsgd")
+    size = task.size(work)
+    settings = {
+        f"K = {k}": task.setting(size, "fedsubavg", clients_per_round=k) for k in size.sweep
+    }
+    settings["centralsgd"] = task.setting(size, "centralsgd")
     runs = _made(work, settings, size.sweep_seeds or size.seeds)
-    return _block(its, runs, {})
+    return _block(task, runs, {})
 
 
-def trivial(work: Work, its: Evaluated) -> dict[str, dict[str, float]]:
+def trivial(work: Work, task: EvaluatedTask) -> dict[str, dict[str, float]]:
     """The trivial baselines on the task's data, measured as its runs are."""
-    return baselines(work.load(its.task), its.size(work).plan.get("train_sample", 10_000))
+    return baselines(work.load(task.key), task.size(work).plan.get("train_sample", 10_000))
 
 
 def _made(
@@ -91,22 +93,22 @@ def _made(
     return {name: results.of(setting) for name, setting in settings.items()}
 
 
-def _block(its: Evaluated, runs: dict[str, list[FinishedRun]], rates: dict[str, Rates]) -> Block:
+def _block(task: EvaluatedTask, runs: dict[str, list[FinishedRun]], rates: dict[str, Rates]) -> RunGroup:
     lines = [
         {**line, "algorithm": name, "seed": run.seed}
         for name, some in runs.items()
         for run in some
         for line in run.lines
     ]
-    summary = summarise(lines, its.target)
-    return Block(
+    summary = summarise(lines, task.target)
+    return RunGroup(
         runs, {entry["name"]: entry for entry in summary["algorithms"]}, summary["target"], rates
     )
 
 
-def _preset(its: Evaluated, name: str) -> Rates:
+def _preset(task: EvaluatedTask, name: str) -> Rates:
     """The rates that a task presets: the local one, and FedAdam's server rate and τ."""
-    plan, own = presets(catalogue.task(its.task), name)
+    plan, own = presets(catalogue.task(task.key), name)
     if name != "fedadam":
         return {"lr": plan["lr"]}
     algorithm = catalogue.algorithm(name)(**own)

@@ -7,7 +7,8 @@ value of the metric that the paper plots decides: train loss on MovieLens and Se
 on the CTR tasks, where nothing else was held out. There the choice has seen the test set, for every
 algorithm alike: an AUC at searched rates is what a search can show, not what a new day would.
 
-Without `--search`, the rates are those of searched.json beside this file, found by an earlier one.
+Without `--search`, the rates are those of searched_rates.json beside this file, which an
+earlier search has written (`save_rates`).
 """
 
 from __future__ import annotations
@@ -19,47 +20,47 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.measure.summary import METRICS, number
-from fedrows.paper.evaluated import Evaluated, Rates, Size
+from fedrows.paper.evaluated_task import EvaluatedTask, Rates, Size
 from fedrows.paper.experiment import Work
 from fedrows.study import FinishedRun, Setting, Study
 
 SEED = 1000
 SERVER_RATES = (0.001, 0.01, 0.1, 1.0)
 TAUS = (1e-4, 1e-3, 1e-2)
-FOUND = Path(__file__).with_name("searched.json")
+FILE = Path(__file__).with_name("searched_rates.json")
 
 
-def rates(work: Work, its: Evaluated) -> dict[str, Rates]:
+def rates(work: Work, task: EvaluatedTask) -> dict[str, Rates]:
     """The searched rates of a task, by algorithm: searched now, or as found before."""
-    if searches(work, its):
-        return {name: best(tried, its.metric) for name, tried in search(work, its).items()}
-    return dict(_found()[its.task]["rates"])
+    if searches(work, task):
+        return {name: best(tried, task.metric) for name, tried in search(work, task).items()}
+    return dict(_saved()[task.key]["rates"])
 
 
-def origin(work: Work, its: Evaluated) -> str:
+def origin(work: Work, task: EvaluatedTask) -> str:
     """Where those rates come from, in a sentence."""
-    if not searches(work, its):
-        return str(_found()[its.task]["by"])
-    size = its.size(work)
+    if not searches(work, task):
+        return str(_saved()[task.key]["by"])
+    size = task.size(work)
     return (
         f"Searched over {size.search_rounds} rounds with seed {SEED} by the best "
-        f"{METRICS[its.metric][0]}, among rates {_listed(its.grid)}, and for FedAdam server rates "
-        f"{_listed(SERVER_RATES)} and τ {_listed(TAUS)}."
+        f"{METRICS[task.metric][0]}, among rates {_listed(task.grid)}, and for FedAdam "
+        f"server rates {_listed(SERVER_RATES)} and τ {_listed(TAUS)}."
     )
 
 
-def searches(work: Work, its: Evaluated) -> bool:
+def searches(work: Work, task: EvaluatedTask) -> bool:
     """Whether rates are searched now; a quick look searches where it is not reduced."""
-    return work.search and its.size(work).whole
+    return work.search and task.size(work).whole
 
 
-def search(work: Work, its: Evaluated) -> dict[str, list[tuple[Rates, FinishedRun]]]:
+def search(work: Work, task: EvaluatedTask) -> dict[str, list[tuple[Rates, FinishedRun]]]:
     """The candidates of every algorithm, each with its run."""
-    size = its.size(work)
+    size = task.size(work)
     wanted: dict[str, list[tuple[Rates, Setting]]] = {}
     for name in size.searched:
-        tried = candidates(its, name)
-        wanted[name] = [(rate, _setting(its, size, name, rate)) for rate in tried]
+        tried = candidates(task, name)
+        wanted[name] = [(rate, _setting(task, size, name, rate)) for rate in tried]
     study = Study([setting for tried in wanted.values() for _, setting in tried], [SEED])
     results = work.results(study)
     return {
@@ -68,11 +69,11 @@ def search(work: Work, its: Evaluated) -> dict[str, list[tuple[Rates, FinishedRu
     }
 
 
-def candidates(its: Evaluated, algorithm: str) -> list[Rates]:
+def candidates(task: EvaluatedTask, algorithm: str) -> list[Rates]:
     """What an algorithm is tried with."""
     if algorithm == "fedadam":
         return [{"server_lr": rate, "tau": tau} for rate, tau in product(SERVER_RATES, TAUS)]
-    return [{"lr": rate} for rate in its.grid]
+    return [{"lr": rate} for rate in task.grid]
 
 
 def best(tried: list[tuple[Rates, FinishedRun]], metric: str) -> Rates:
@@ -85,9 +86,9 @@ def best(tried: list[tuple[Rates, FinishedRun]], metric: str) -> Rates:
     return tried[values.index(max(known) if higher else min(known))][0]
 
 
-def at_edge(its: Evaluated, given: Rates) -> bool:
+def at_edge(task: EvaluatedTask, given: Rates) -> bool:
     """Whether rates lie at the edge of what was tried, so that others beyond might do better."""
-    tried = {"lr": its.grid, "server_lr": SERVER_RATES, "tau": TAUS}
+    tried = {"lr": task.grid, "server_lr": SERVER_RATES, "tau": TAUS}
     return any(value in (min(tried[name]), max(tried[name])) for name, value in given.items())
 
 
@@ -107,11 +108,11 @@ def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
-def _setting(its: Evaluated, size: Size, name: str, rate: Rates) -> Setting:
+def _setting(task: EvaluatedTask, size: Size, name: str, rate: Rates) -> Setting:
     rounds = size.search_rounds
-    return its.setting(size, name, rate, rounds=rounds, evaluate_every=max(1, rounds // 5))
+    return task.setting(size, name, rate, rounds=rounds, evaluate_every=max(1, rounds // 5))
 
 
-def _found() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(FOUND.read_text(encoding="utf-8"))
-    return found
+def _saved() -> Mapping[str, Any]:
+    saved: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return saved

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrows.paper.objective import Objective, require_scipy
+from fedrows.paper.theory.objective import Objective, require_scipy
 
 EXACT = 1e-8  # relative: several of the inequalities are equalities on some problems
 

@@ -1,11 +1,11 @@
-"""Carries experiments out in a folder, and keeps what they came to.
+"""Makes experiments in a folder, and keeps what they came to.
 
     DIR/runs/<id>.json.gz       finished runs (see `fedrows.study`)
     DIR/artefacts/<name>.json   what an experiment came to, and what it was made of
 
-An artefact is made anew when its experiment, the files of its data, a run it used, the way it was
-asked for or the version of fedrows has changed. Data files are told apart by their SHA-256, so
-finding out that nothing has changed loads no data.
+An artefact is made anew when the code of this package, the files of its data, a run it used, the
+way it was asked for or the version of fedrows has changed. Data files are told apart by their
+SHA-256, so finding out that nothing has changed loads no data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError, FedrowsError
 from fedrows.files.fetch import data_folder
 from fedrows.files.whole import write_whole
-from fedrows.paper.catalogue import asks_for_runs, code_of
 from fedrows.paper.experiment import Experiment
 from fedrows.report.artefact import Artefact, as_dict, from_dict
 from fedrows.study import Results, Say, Study, finished
@@ -36,6 +35,7 @@ from fedrows.study.setting import PlannedRun, files_of
 from fedrows.version import __version__
 
 ARTEFACTS = "artefacts"
+SOURCE = Path(__file__).parent  # of the experiments
 TOLD = ("seed", "command", "seconds", "device", "torch", "fedrows", "finished", "config")
 MADE, KEPT, MISSING, FAILED = "made", "as before", "data missing", "failed"
 
@@ -97,15 +97,15 @@ class Workplace:
         Each is tried until it asks for runs that are not there. Those of all of them are made, and
         so on, until none asks for new ones. A run that fails is named when it is asked for again.
         """
-        left = [its for its in experiments if asks_for_runs(its) and not self._lacking(its)]
+        left = [one for one in experiments if one.has_runs and not self._lacking(one)]
         tried: set[str] = set()
         while True:
             self._later = {}
             try:
-                for its in list(left):
+                for experiment in list(left):
                     with suppress(_Later):
-                        self._done[its.name] = self.make(its)
-                        left.remove(its)
+                        self._done[experiment.name] = self.make(experiment)
+                        left.remove(experiment)
                 missing = {run: one for run, one in self._later.items() if run not in tried}
             finally:
                 self._later = None
@@ -191,7 +191,7 @@ class Workplace:
 
     def _key(self, experiment: Experiment) -> str:
         made_of = {
-            "experiment": [experiment.name, experiment.version, code_of(experiment)],
+            "experiment": [experiment.name, _code()],
             "asked": [self.quick, self.search, list(self.seeds)],
             "files": {task: files_of(task) for task in experiment.tasks},
             "fedrows": __version__,
@@ -200,6 +200,14 @@ class Workplace:
 
     def _place(self, experiment: Experiment) -> Path:
         return self.folder / ARTEFACTS / f"{experiment.name}.json"
+
+
+def _code() -> str:
+    """A hash of the experiments' code and numbers; a change elsewhere counts by its version."""
+    digest = hashlib.sha256()
+    for path in sorted(path for ending in ("py", "json") for path in SOURCE.rglob(f"*.{ending}")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _ids(artefact: Artefact) -> set[str]:

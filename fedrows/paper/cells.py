@@ -1,16 +1,20 @@
-"""Runs as curves, levels and cells: what the tables and figures of the evaluation section share."""
+"""Runs and plain numbers as the cells of a table and the curves of a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from statistics import fmean, stdev
 from typing import Any
+
+import numpy as np
 
 from fedrows.measure.summary import METRICS, number, show
 from fedrows.measure.trivial_baselines import NAMES
 from fedrows.report.artefact import Cell, Curve
 from fedrows.study import FinishedRun
 
+Numbers = Sequence[float] | np.ndarray
 Levels = Mapping[str, Mapping[str, float]]  # baseline → metric → value
 
 
@@ -88,3 +92,37 @@ def printed(text: str | None) -> float | None:
         return None if text is None else float(text.replace(",", ""))
     except ValueError:
         return None
+
+
+def number_cell(value: float) -> Cell:
+    """A number in four digits."""
+    if not isfinite(value):
+        return Cell("–")
+    if value == int(value) and abs(value) < 1e9:
+        return Cell(f"{int(value):,}", float(value))
+    if 999.95 <= abs(value) < 1e9:
+        return Cell(f"{value:,.0f}", float(value))
+    return Cell(f"{value:.4g}", float(value))
+
+
+def verdict_cell(holds: bool) -> Cell:
+    """Whether an inequality holds."""
+    return Cell("holds" if holds else "fails", float(holds))
+
+
+def line(name: str, x: Numbers, y: Numbers, kind: str = "line") -> Curve:
+    """A curve of plain numbers."""
+    return Curve(name, tuple(map(float, x)), tuple(map(float, y)), kind=kind)
+
+
+def spread(name: str, x: Numbers, by_seed: Sequence[Sequence[float]]) -> Curve:
+    """The mean over seeds, between the least and the greatest."""
+    values = np.asarray(by_seed, dtype=np.float64)  # (seeds, points)
+    parts = (values.mean(0), values.min(0), values.max(0))
+    mean, low, high = (tuple(map(float, part)) for part in parts)
+    return Curve(name, tuple(map(float, x)), mean, low, high)
+
+
+def slope(x: Numbers, y: Numbers) -> float:
+    """The exponent of the power of x that y follows: least squares on logarithms."""
+    return float(np.polyfit(np.log(np.asarray(x)), np.log(np.asarray(y)), 1)[0])

@@ -1,4 +1,4 @@
-"""Writes searched.json from the searches in a folder: `python -m fedrows.paper.found DIR`.
+"""Writes searched_rates.json from a search: `python -m fedrows.paper.save_rates DIR`.
 
 DIR is one that `fedrows paper --search --out DIR` has written. The entry of a task whose search is
 not there as a whole stays as it is.
@@ -14,12 +14,12 @@ from pathlib import Path
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.files.whole import write_whole
-from fedrows.paper import searched
+from fedrows.paper import rates_search
 from fedrows.paper.tasks import TASKS
 from fedrows.study import Results, Study, finished
 
 
-class Finished:
+class FinishedRuns:
     """Hands over runs that were made before, and makes none."""
 
     quick, search = False, True
@@ -49,21 +49,21 @@ class Finished:
 def main(words: Sequence[str]) -> int:
     """Writes what was found; gives the exit code."""
     if len(words) != 1:
-        print("Give the folder of a search: python -m fedrows.paper.found DIR")
+        print("Give the folder of a search: python -m fedrows.paper.save_rates DIR")
         return 2
-    work = Finished(Path(words[0]))
-    before = json.loads(searched.FOUND.read_text(encoding="utf-8"))
-    for its in TASKS:
+    work = FinishedRuns(Path(words[0]))
+    before = json.loads(rates_search.FILE.read_text(encoding="utf-8"))
+    for task in TASKS:
         try:
-            rates = searched.rates(work, its)
+            rates = rates_search.rates(work, task)
         except DataError as error:
-            print(f"{its.name}: its rates stay as they are. {error}")
+            print(f"{task.name}: its rates stay as they are. {error}")
             continue
-        before[its.task] = {"by": searched.origin(work, its), "rates": rates}
-        shown = (f"{name} {searched.show(given)}" for name, given in rates.items())
-        print(f"{its.name}: {'; '.join(shown)}")
+        before[task.key] = {"by": rates_search.origin(work, task), "rates": rates}
+        shown = (f"{name} {rates_search.show(given)}" for name, given in rates.items())
+        print(f"{task.name}: {'; '.join(shown)}")
     text = json.dumps(before, indent=2, ensure_ascii=False) + "\n"
-    write_whole(searched.FOUND, text.encode())
+    write_whole(rates_search.FILE, text.encode())
     return 0
 
 

@@ -52,10 +52,10 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedTask:
     """One task as the paper evaluates it."""
 
-    task: str
+    key: str
     name: str  # as the paper writes it, or what stands in for it
     model: str
     target: Target
@@ -88,7 +88,7 @@ class Evaluated:
         own = {item.name for item in options(catalogue.algorithm(algorithm))}
         given = dict(rates or {})
         return Setting(
-            self.task,
+            self.key,
             algorithm,
             plan={
                 "rounds": size.rounds,
