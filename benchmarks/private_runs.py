@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fedrows import catalogue
 from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
-from fedrows.report.chart import nice_ticks, tick_label
+from fedrows.report.axes import nice_ticks, tick_label
 from fedrows.runs.settings import presets
 from fedrows.simulation import Simulation
 

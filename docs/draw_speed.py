@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from fedrows.report.card import card, text
+
 Json = Mapping[str, Any]
 
 MODELS = {"lr": "LR", "lstm": "LSTM", "din": "DIN", "own": "own module"}
@@ -98,14 +100,7 @@ def draw(found: Mapping[str, Json]) -> list[str]:
         y = floor + 18
     height = y + 8
     said = "Rounds per second of fedrows, plain PyTorch and other simulators"
-    return [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="{said}" width="{WIDTH}" height="{height}"><title>{said}</title>',
-        f"<style>{STYLE}</style>",
-        f'<rect class="card" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="10"/>',
-        *parts,
-        "</svg>",
-    ]
+    return card(WIDTH, height, said, STYLE, parts)
 
 
 def on_cpu(found: Mapping[str, Json]) -> str:
@@ -151,11 +146,6 @@ def grid(x: float, wide: float, scale: tuple[int, int], top: float, floor: float
 def left(place: int, wide: float) -> float:
     """Where a model's bars begin."""
     return LABELS + place * (wide + GAP)
-
-
-def text(x: float, y: float, words: str, kind: str = "") -> str:
-    """Words at a place."""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{words}</text>'
 
 
 def speeds(found: Mapping[str, Json]) -> dict[str, Json]:

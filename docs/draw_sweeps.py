@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from draw_speed import STYLE, WIDTH, Json, decades, share, text
+from draw_speed import STYLE, WIDTH, Json, decades, share
+
+from fedrows.report.card import card, path, text
 
 HEIGHT, TOP, FLOOR = 300, 86, 250
 LINES = {"same": "the same ids", "spread": "ids at random", "bare": "a bare gather and add"}
@@ -38,14 +40,7 @@ def draw(found: Mapping[str, Json]) -> list[str]:
         title = f"Times the round in a table of {its['small']:,} rows"
         parts += panel(480, title, "by the rows of the table", curves)
     said = "The time of a client by the size of the cohort, and of a round by the size of the table"
-    return [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{said}" width="{WIDTH}" height="{HEIGHT}"><title>{said}</title>',
-        f"<style>{STYLE}{MORE}</style>",
-        f'<rect class="card" x=".5" y=".5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10"/>',
-        *parts,
-        "</svg>",
-    ]
+    return card(WIDTH, HEIGHT, said, STYLE + MORE, parts)
 
 
 def panel(left: float, title: str, below: str, curves: Mapping[str, Points]) -> list[str]:
@@ -70,8 +65,7 @@ def panel(left: float, title: str, below: str, curves: Mapping[str, Points]) -> 
         parts.append(text(x, FLOOR + 18, named(power), "tick middle"))
     for place_in_key, (kind, points) in enumerate(curves.items()):
         at = [place(x, y) for x, y in points]
-        drawn = "L".join(f"{x:.1f} {y:.1f}" for x, y in at)
-        parts.append(f'<path class="line {kind}" d="M{drawn}"/>')
+        parts.append(path(f"line {kind}", at))
         if kind in LINES:
             y = FLOOR - 46 + 16 * place_in_key
             parts.append(f'<path class="line {kind}" d="M{left + 16} {y - 4}h26"/>')

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fedrows.measure.summary import Target, by_algorithm, display, summarise
-from fedrows.report.chart import nice_ticks, tick_label
+from fedrows.report.axes import nice_ticks, tick_label
+from fedrows.report.card import card, path, text
 from fedrows.runs.folder import read_lines
 
 WIDTH, HEIGHT = 880, 400
@@ -74,17 +75,13 @@ def main(folder: Path, picture: Path) -> None:
     rounds = summary["algorithms"][0]["rounds"]
     title = f"Train and test loss of {', '.join(map(display, ORDER))} over {rounds} rounds"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{title}" width="{WIDTH}" height="{HEIGHT}"><title>{title}</title>',
-        f"<style>{STYLE}</style>",
-        f'<rect class="card" x=".5" y=".5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10"/>',
         *by_round(curves, summary, rounds),
         *by_heat(curves, rounds),
         text(24, HEIGHT - 14, f"fedrows compare synthetic: means over {seeds} seeds, each "
              "algorithm at the task's own settings (learning rate 0.1)"),
-        "</svg>",
     ]  # fmt: skip
-    picture.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    lines = card(WIDTH, HEIGHT, title, STYLE, parts)
+    picture.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def by_round(curves: dict[str, Any], summary: dict[str, Any], rounds: int) -> list[str]:
@@ -101,7 +98,7 @@ def by_round(curves: dict[str, Any], summary: dict[str, Any], rounds: int) -> li
     for tick in nice_ticks(0, rounds):
         parts.append(text(x(tick), FLOOR + 20, tick_label(tick, 100), "middle"))
     parts.append(f'<path class="target" d="M{LEFT[0]} {y(goal):.1f}H{LEFT[1]}"/>')
-    parts += [path("line", name, [(x(r), y(v)) for r, v in means[name]]) for name in ORDER]
+    parts += [path(f"line {name}", [(x(r), y(v)) for r, v in means[name]]) for name in ORDER]
     for name in ("centralsgd", "fedsubavg"):
         mean = reached[name]["mean"]
         if mean is None or None in reached[name]["values"]:
@@ -137,7 +134,7 @@ def by_heat(curves: dict[str, Any], rounds: int) -> list[str]:
     parts.append(text(RIGHT[1], FLOOR + 40, "hot →", "end"))
     for name in compared:
         at = [(x(place), y(loss)) for place, loss in enumerate(losses[name])]
-        parts.append(path("thread", name, at))
+        parts.append(path(f"thread {name}", at))
         parts += [dot(name, *place) for place in at]
     return parts
 
@@ -164,19 +161,9 @@ def frame(y: Place, values: tuple[float, float], span: tuple[int, int]) -> list[
     return [*parts, f'<path class="axis" d="M{span[0]} {FLOOR}H{span[1]}"/>']
 
 
-def path(kind: str, name: str, at: Sequence[tuple[float, float]]) -> str:
-    """A line through some places."""
-    return f'<path class="{kind} {name}" d="M{"L".join(f"{px:.1f} {py:.1f}" for px, py in at)}"/>'
-
-
 def dot(name: str, px: float, py: float) -> str:
     """A dot in the algorithm's colour."""
     return f'<circle class="dot {name}" cx="{px:.1f}" cy="{py:.1f}" r="5"/>'
-
-
-def text(px: float, py: float, words: str, kind: str = "") -> str:
-    """Words at a place."""
-    return f'<text class="{kind}" x="{px:.1f}" y="{py:.1f}">{words}</text>'
 
 
 def short(number: int) -> str:

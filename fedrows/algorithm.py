@@ -52,7 +52,7 @@ class Algorithm(ABC):
 
     # How reports show it.
     title: ClassVar[str] = ""  # as people write it; the class's name if empty
-    colour: ClassVar[int | None] = None  # of report/style.css, 0 to 11; None: the next free one
+    colour: ClassVar[int | None] = None  # of report/page.css, 0 to 11; None: the next free one
 
     # What `step_` does.
     additive: ClassVar[bool] = False  # no more than adding the corrected mean to the rows it has

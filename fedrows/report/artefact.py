@@ -42,7 +42,7 @@ class Curve:
     y: tuple[float, ...]
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
-    kind: str = "line"  # line, dots, or guide: a level to compare with
+    kind: str = "line"  # line, dots, joined: dots on a thin line, or guide: a level to compare with
     runs: tuple[str, ...] = ()
 
 
@@ -56,6 +56,7 @@ class Panel:
     curves: tuple[Curve, ...]
     log_x: bool = False
     log_y: bool = False
+    labels: tuple[str, ...] = ()  # what x = 0, 1, 2 … are called, where x is no number
 
 
 @dataclass(frozen=True)
@@ -113,4 +114,5 @@ def _panel(found: Mapping[str, Any]) -> Panel:
         {key: tuple(value) if isinstance(value, list) else value for key, value in curve.items()}
         for curve in found["curves"]
     )
-    return Panel(**{**found, "curves": tuple(Curve(**curve) for curve in curves)})
+    every = tuple(Curve(**curve) for curve in curves)
+    return Panel(**{**found, "curves": every, "labels": tuple(found["labels"])})

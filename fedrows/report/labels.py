@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from fedrows.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH
-from fedrows.report.layout import TOP, PanelLayout
+from fedrows.report.axes import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH
+from fedrows.report.layout import PanelLayout
 from fedrows.report.look import GUIDE
 
 LETTER, LINE = 6.3, 14.0  # pixels of a letter, about, and of a line of text
@@ -45,7 +45,7 @@ def labels(layout: PanelLayout) -> list[Label]:
                 _label(curve.name, ends[right], right, above)
                 for right, above in product((True, False), repeat=2)
             ]
-            placed.append(min(choices, key=lambda label: _hidden(label, ink, placed)))
+            placed.append(min(choices, key=lambda label: _hidden(label, layout.top, ink, placed)))
     return placed
 
 
@@ -56,14 +56,18 @@ def _label(name: str, end: tuple[float, float], right: bool, above: bool) -> Lab
     return Label(name, x, y, right, above, (left, top, left + width, top + LINE))
 
 
-def _hidden(label: Label, ink: Sequence[tuple[float, float]], placed: Sequence[Label]) -> float:
+def _hidden(
+    label: Label, ceiling: float, ink: Sequence[tuple[float, float]], placed: Sequence[Label]
+) -> float:
     """How much of the curves, of other labels and of itself would be lost."""
     left, top, right, bottom = label.box
     met = 0.0 + sum(left <= x <= right and top <= y <= bottom for x, y in ink)
     for other in placed:
         if other.box[0] < right and left < other.box[2]:
             met += 20 * max(0.0, min(bottom, other.box[3]) - max(top, other.box[1]))
-    outside = left < LEFT or right > WIDTH - RIGHT or top < TOP - LINE or bottom > HEIGHT - BOTTOM
+    outside = (
+        left < LEFT or right > WIDTH - RIGHT or top < ceiling - LINE or bottom > HEIGHT - BOTTOM
+    )
     return met + 200 * outside
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fedrows.report.artefact import Curve, Panel
-from fedrows.report.chart import (
+from fedrows.report.axes import (
     BOTTOM,
     HEIGHT,
     LEFT,
@@ -21,7 +21,7 @@ from fedrows.report.chart import (
 )
 from fedrows.report.look import level
 
-TOP = 30  # pixels: room for the title of the y axis
+TOP, TITLED_TOP = 14, 30  # pixels above the chart: there is room for the title of the y axis
 PAD = 0.06  # share of an axis that stays free at its ends
 LARGEST = 1e300  # beyond it the sums of an axis may overflow
 
@@ -35,6 +35,7 @@ class PanelLayout:
     x: Axis
     y: Axis
     curves: Sequence[tuple[Curve, Pieces]]
+    top: int  # pixel at which the y axis ends
 
     def at(self, point: Point) -> tuple[float, float]:
         """The point's pixel."""
@@ -48,8 +49,11 @@ def lay_out(panel: Panel) -> PanelLayout:
     # what only goes right may begin and end at the frame
     pad = 0.0 if all(rises(found) for _, found in curves) else PAD
     x = _axis([p.x for p in points], LEFT, WIDTH - RIGHT, pad, log=panel.log_x)
+    if panel.labels:
+        x = _named_axis(panel.labels)
+    top = TITLED_TOP if panel.y else TOP
     reach = [v for p in points for v in (p.low, p.y, p.high)]
-    return PanelLayout(x, _axis(reach, HEIGHT - BOTTOM, TOP, PAD, log=panel.log_y), curves)
+    return PanelLayout(x, _axis(reach, HEIGHT - BOTTOM, top, PAD, log=panel.log_y), curves, top)
 
 
 def rises(found: Pieces) -> bool:
@@ -84,6 +88,14 @@ def left_out(panel: Panel) -> int:
 
 def _fits(value: float, *, log: bool) -> bool:
     return abs(value) < LARGEST and (value > 0 or not log)
+
+
+def _named_axis(labels: Sequence[str]) -> Axis:
+    """Names side by side, at most seven of them shown."""
+    step = (WIDTH - LEFT - RIGHT) / len(labels)
+    every = math.ceil(len(labels) / 7)
+    shown = [(float(i), label) for i, label in enumerate(labels) if i % every == 0]
+    return Axis(lambda v: LEFT + step * (v + 0.5), shown)
 
 
 def _axis(values: Sequence[float], start: float, end: float, pad: float, *, log: bool) -> Axis:

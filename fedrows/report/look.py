@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedrows.catalogue import REFERENCE, colours
+from fedrows.catalogue import REFERENCE, colours, title
 from fedrows.report.artefact import Curve, Figure, Panel
-from fedrows.report.styles import STYLE_COUNT
-from fedrows.report.template import read
+from fedrows.report.page import read
 
+STYLE_COUNT = 12  # .s0 to .s11 of page.css
 GUIDE = "guide"  # the look of a level to compare with, and the kind of curve that is one
 
 
@@ -30,8 +30,15 @@ def styles(figure: Figure) -> dict[str, str]:
     every other curve takes the next style that is free.
     """
     curves = [curve for panel in figure.panels for curve in panel.curves]
-    lines = list(dict.fromkeys(c.name for c in curves if c.kind != GUIDE))
+    assigned = assign([curve.name for curve in curves if curve.kind != GUIDE])
+    return {curve.name: assigned.get(curve.name, GUIDE) for curve in curves}
+
+
+def assign(names: Sequence[str]) -> dict[str, str]:
+    """Name → its style, those of the algorithms first."""
+    lines = list(dict.fromkeys(names))
     own, found = colours(), dict[str, int]()
+    own |= {_algorithm(title(name), whole=True): colour for name, colour in own.items()}
     for whole in (True, False):
         for name in lines:
             wanted = own.get(_algorithm(name, whole=whole))
@@ -43,7 +50,7 @@ def styles(figure: Figure) -> dict[str, str]:
     spare = sorted(free, key=lambda n: (n == faint, n in known)) or [*range(STYLE_COUNT)]
     rest = [name for name in lines if name not in found]
     found |= {name: spare[i % len(spare)] for i, name in enumerate(rest)}
-    return {c.name: f"s{found[c.name]}" if c.name in found else GUIDE for c in curves}
+    return {name: f"s{found[name]}" for name in lines}
 
 
 def names(figure: Figure) -> list[str]:
@@ -61,7 +68,7 @@ def inks() -> dict[str, Ink]:
             () if dash == "none" else tuple(map(float, dash.split())),
             float(width or 1.9),
         )
-        for style, colour, dash, width in re.findall(rule, read("style.css"))
+        for style, colour, dash, width in re.findall(rule, read("page.css"))
     }
     return found | {GUIDE: Ink("#1c1e21", (2, 3), 1.0)}
 

@@ -92,7 +92,9 @@ def _figure(figure: Figure, places: Mapping[str, int], most: int) -> dict[str, A
                     [places[name] for name in curve.runs],
                 ]
             )
-        panels.append({"title": panel.title, "x": panel.x, "y": panel.y, "curves": curves})
+        panels.append(
+            {"title": panel.title, "x": panel.x, "labels": panel.labels, "curves": curves}
+        )
     return {
         "title": figure.title,
         "names": names,

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedrows.report import look, payload
 from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable
-from fedrows.report.chart import swatch
+from fedrows.report.chart import panel_chart, spacing, swatch
 from fedrows.report.csv_files import show_ratio
 from fedrows.report.facts import (
     ABOUT,
@@ -23,8 +23,7 @@ from fedrows.report.facts import (
 )
 from fedrows.report.file_names import Files
 from fedrows.report.layout import left_out
-from fedrows.report.svg import panel_chart, spacing
-from fedrows.report.template import fill, read
+from fedrows.report.page import build
 
 Runs = Mapping[str, Mapping[str, Any]]
 
@@ -40,13 +39,13 @@ def render(
     artefacts = [*first, *(a for a in artefacts if a.name != "claims")]
     places = payload.runs_in_order(artefacts, runs)
     figures, thinned = payload.figures_json(files.figures, places)
-    return fill(
-        read("results_page.html"),
-        read("style.css") + read("results_page.css"),
-        read("theme.js") + read("results_page.js"),
-        title=str(facts.get("title") or TITLE),
-        about=str(facts.get("summary") or ("" if facts.get("title") else ABOUT)),
-        version_name=_version_name(facts),
+    return build(
+        "results_page.html",
+        figures,
+        payload.runs_json(places, runs),
+        headline=str(facts.get("title") or TITLE),
+        lede=str(facts.get("summary") or ("" if facts.get("title") else ABOUT)),
+        eyebrow=_version_name(facts),
         quick=QUICK if is_quick(facts) else "",
         facts=shown_facts(facts, artefacts, runs),
         command=payload.command_of(facts),
@@ -55,8 +54,6 @@ def render(
             (f"a{i}", a.title, _prose(a.missing)) for i, a in enumerate(artefacts) if a.missing
         ],
         runs=[_run(name, place, runs) for name, place in places.items()],
-        figures_json=Markup(figures),
-        runs_json=Markup(payload.runs_json(places, runs)),
         thinned=thinned,
         version=facts.get("fedrows") or "",
     )
@@ -133,7 +130,7 @@ def _figure(figure: Figure, places: Mapping[str, int], files: Files, near: float
             {
                 "key": keys[name],
                 "name": name,
-                "swatch": _dot(looks[name]) if name in dotted else swatch(looks[name]),
+                "swatch": swatch(looks[name], dot=name in dotted),
                 "runs": _places(tuple(made[name]), places),
                 "count": len(made[name]),
             }
@@ -146,13 +143,6 @@ def _figure(figure: Figure, places: Mapping[str, int], files: Files, near: float
         "pictures": files.pictures(figure),
         "csv": files.csv(figure),
     }
-
-
-def _dot(style: str) -> Markup:
-    return Markup(
-        '<svg class="swatch {}" viewBox="0 0 28 10" aria-hidden="true">'
-        '<circle class="dot" cx="14" cy="5" r="4"/></svg>'
-    ).format(style)
 
 
 def _run(name: str, place: int, runs: Runs) -> dict[str, Any]:
@@ -169,10 +159,10 @@ def _run(name: str, place: int, runs: Runs) -> dict[str, Any]:
     }
 
 
-def _version_name(facts: Mapping[str, Any]) -> str:
+def _version_name(facts: Mapping[str, Any]) -> list[str]:
     if not facts.keys() & {"quick", "mode"}:
-        return ""
-    return "quick version" if is_quick(facts) else "full version"
+        return []
+    return ["quick version" if is_quick(facts) else "full version"]
 
 
 def _name_of(value: Any) -> str:

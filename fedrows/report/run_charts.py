@@ -1,4 +1,4 @@
-"""The charts of a report, each with its title and its table: curves by round, buckets, heat."""
+"""The charts of a run's report, each with its title and its table: curves by round, heat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrows.measure.summary import METRICS, Line, Summary, display, number, show_number
-from fedrows.report import chart
+from fedrows.report.artefact import Curve, Panel
+from fedrows.report.axes import Point
 
 SUBTITLES = {
     "train_loss": "on a fixed sample of the training data",
@@ -17,6 +18,9 @@ SUBTITLES = {
     "test_gauc": "AUC inside each client, averaged by examples",
 }
 
+HEAT = "heat: clients that hold the feature"
+LOGARITHMIC = 30  # the y axis is, where values span more than this factor
+
 Curves = dict[str, dict[int, list[Line]]]
 
 
@@ -24,19 +28,15 @@ def curve_panels(
     summary: Summary,
     curves: Curves,
     order: Sequence[str],
-    styles: dict[str, str],
     data: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """One chart for each metric that was measured."""
     panels = []
     for metric, (title, higher, digits) in METRICS.items():
-        series = [
-            chart.Series(display(n), k, styles[n], _over_seeds(curves[n], metric))
-            for k, n in enumerate(order)
-        ]
-        if not any(s.points for s in series):
+        series = {display(name): _over_seeds(curves[name], metric) for name in order}
+        if not any(series.values()):
             continue
-        guides = []
+        guides: list[tuple[str, float]] = []
         target = summary["target"]
         if target["rule"] and target["metric"] == metric:
             guides.append(
@@ -46,30 +46,32 @@ def curve_panels(
         if metric == "test_loss" and best is not None:
             guides.append((f"best achievable {best:.{digits}f}", best))
         name = title[0].upper() + title[1:]
-        rounds = sorted({p.x for s in series for p in s.points})
+        rounds = sorted({p.x for points in series.values() for p in points})
         picked = (
             [rounds[round(i * (len(rounds) - 1) / 7)] for i in range(8)]
             if len(rounds) > 8
             else rounds
         )
-        tables = [{p.x: f"{p.y:.{digits}f}" for p in s.points} for s in series]
+        tables = {n: {p.x: f"{p.y:.{digits}f}" for p in points} for n, points in series.items()}
         panels.append(
             {
                 "title": name,
                 "subtitle": f"{SUBTITLES[metric]}; {'higher' if higher else 'lower'} is better",
-                "svg": chart.line_chart(
-                    f"{name} by round",
-                    f"{name} of {', '.join(s.name for s in series if s.points)}, "
-                    f"rounds {rounds[0]:.0f} to {rounds[-1]:.0f}; "
-                    "mean over seeds, band from lowest to highest.",
-                    series,
-                    guides,
+                "panel": Panel(
+                    name,
+                    "round",
+                    "",
+                    (
+                        *(_curve(n, points) for n, points in series.items()),
+                        *(Curve(label, (), (value,), kind="guide") for label, value in guides),
+                    ),
+                    log_y=_spans(series, [value for _, value in guides]),
                 ),
                 "columns": ["round", *(f"{r:,.0f}" for r in picked)],
                 "rows": [
-                    [s.name, *(t.get(r, "–") for r in picked)]
-                    for s, t in zip(series, tables, strict=True)
-                    if s.points
+                    [n, *(table.get(r, "–") for r in picked)]
+                    for n, table in tables.items()
+                    if table
                 ],
             }
         )
@@ -99,13 +101,13 @@ class HeatBuckets:
             round(statistics.fmean(f[i].get("examples") or 0 for f in same)) for i in range(size)
         ]
 
-    def points(self, name: str, metric: str) -> list[chart.Point]:
+    def points(self, name: str, metric: str) -> list[Point]:
         """One point per bucket in which some seed has a value."""
         points = []
         for i in range(len(self.labels)):
             values = [v for f in self.finals[name] if (v := number(f[i].get(metric))) is not None]
             if values:
-                points.append(chart.Point(i, statistics.fmean(values), min(values), max(values)))
+                points.append(Point(i, statistics.fmean(values), min(values), max(values)))
         return points
 
     def losses(self) -> list[tuple[str, dict[str, float]]]:
@@ -124,32 +126,31 @@ class HeatBuckets:
             if row and count >= enough
         ]
 
-    def panels(self, order: Sequence[str], styles: dict[str, str]) -> list[dict[str, Any]]:
+    def panels(self, order: Sequence[str]) -> list[dict[str, Any]]:
         """The charts of loss and AUC by bucket, each with its table."""
         panels = []
         for metric, title, better in (
             ("loss", "Test loss", "lower"),
             ("auc", "Test AUC", "higher"),
         ):
-            series = [
-                chart.Series(display(n), k, styles[n], self.points(n, metric))
-                for k, n in enumerate(order)
-            ]
-            if not any(s.points for s in series):
+            series = {display(name): self.points(name, metric) for name in order}
+            if not any(series.values()):
                 continue
             rows = []
-            for s in series:
-                by_bucket = {int(p.x): show_number(p.y) for p in s.points}
-                rows.append([s.name, *(by_bucket.get(i, "–") for i in range(len(self.labels)))])
+            for name, points in series.items():
+                by_bucket = {int(p.x): show_number(p.y) for p in points}
+                rows.append([name, *(by_bucket.get(i, "–") for i in range(len(self.labels)))])
             panels.append(
                 {
                     "title": f"{title} by heat",
                     "subtitle": f"after the last round; {better} is better, cold is on the left",
-                    "svg": chart.dot_chart(
-                        f"{title} by heat of the target feature",
-                        f"{title} of each algorithm in {len(self.labels)} buckets, cold to hot.",
-                        self.labels,
-                        series,
+                    "panel": Panel(
+                        title,
+                        "clients that hold the target feature",
+                        "",
+                        tuple(_curve(n, points, "joined") for n, points in series.items()),
+                        log_y=_spans(series),
+                        labels=tuple(self.labels),
                     ),
                     "columns": ["held by", *self.labels],
                     "rows": [*rows, ["test examples", *(f"{n:,}" for n in self.examples)]],
@@ -166,23 +167,37 @@ def heat_panel(group: dict[str, Any]) -> dict[str, Any]:
     words = f"{features:,} feature{'' if features == 1 else 's'}, heat {smallest:,} to {largest:,}"
     if dispersion is not None:
         words += f", dispersion {_dispersion(dispersion)}"
-    histogram = [(int(h), int(c)) for h, c in group.get("histogram") or []]
-    drawn = any(h > 0 and c > 0 for h, c in histogram)
+    histogram = sorted((int(h), int(c)) for h, c in group.get("histogram") or [] if h > 0 and c > 0)
+    heats, counts = (tuple(float(pair[i]) for pair in histogram) for i in (0, 1))
+    features_by_heat = Curve("features", heats, counts, kind="dots")
     return {
         "title": title,
-        "subtitle": words,
-        "table": table,
-        "svg": chart.heat_chart(f"Heat of {title}", words, histogram) if drawn else "",
+        "subtitle": f"{words} · table {table}" if table else words,
+        "panel": Panel(title, HEAT, "features", (features_by_heat,), log_x=True, log_y=True),
+        "columns": [],
+        "rows": [],
     }
 
 
-def _over_seeds(seeds: dict[int, list[Line]], metric: str) -> list[chart.Point]:
+def _curve(name: str, points: Sequence[Point], kind: str = "line") -> Curve:
+    x, y, low, high = (tuple(getattr(p, key) for p in points) for key in ("x", "y", "low", "high"))
+    return Curve(name, x, y, low, high, kind)
+
+
+def _spans(series: dict[str, list[Point]], others: Sequence[float] = ()) -> bool:
+    """Whether the values span so much that only a logarithmic axis shows them."""
+    values = [v for points in series.values() for p in points for v in (p.low, p.high)]
+    values += others
+    return min(values) > 0 and max(values) / min(values) > LOGARITHMIC
+
+
+def _over_seeds(seeds: dict[int, list[Line]], metric: str) -> list[Point]:
     values: dict[int, list[float]] = {}
     for curve in seeds.values():
         for line in curve:
             if (v := number(line.get(metric))) is not None:
                 values.setdefault(line["round"], []).append(v)
-    return [chart.Point(r, statistics.fmean(v), min(v), max(v)) for r, v in sorted(values.items())]
+    return [Point(r, statistics.fmean(v), min(v), max(v)) for r, v in sorted(values.items())]
 
 
 def _range(low: int, high: int) -> str:

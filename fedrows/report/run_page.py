@@ -21,11 +21,10 @@ from fedrows.measure.summary import (
     show_speed_up,
     summarise,
 )
-from fedrows.report import chart, exchange, spent, story, template
+from fedrows.report import chart, exchange, look, page, payload, spent, story
+from fedrows.report.artefact import Figure
 from fedrows.report.folder import read_json, read_metrics
 from fedrows.report.run_charts import HeatBuckets, curve_panels, heat_panel
-from fedrows.report.styles import STYLE_COUNT
-from fedrows.report.template import read
 
 
 def render(folder: Path) -> str:
@@ -36,32 +35,41 @@ def render(folder: Path) -> str:
     curves = by_algorithm(lines)
     # FedSubAvg and FedAvg first, in the order of the styles, so that every report reads alike
     own = colours()
-    order = sorted(curves, key=lambda name: (own.get(name, STYLE_COUNT), name))
+    order = sorted(curves, key=lambda name: (own.get(name, look.STYLE_COUNT), name))
     summary["algorithms"].sort(key=lambda a: order.index(a["name"]))
-    styles = _styles(order)
+    by_title = look.assign([display(name) for name in order])
+    styles = {name: by_title[display(name)] for name in order}
     buckets = HeatBuckets({name: curves[name] for name in order})
-    return template.fill(
-        read("run_page.html"),
-        read("style.css"),
-        read("theme.js") + read("script.js"),
-        kind=config.get("kind", "run"),
-        task=_name_of(config.get("task")),
+    panels, cold = curve_panels(summary, curves, order, data), buckets.panels(order)
+    heat = [heat_panel(group) for group in data.get("heat") or []]
+    figures = {
+        "curves": Figure("curves", "Learning curves", tuple(p["panel"] for p in (*panels, *cold))),
+        "heat": Figure("heat", "Heat of the features", tuple(p["panel"] for p in heat)),
+    }
+    _draw(figures["curves"], [*panels, *cold])
+    _draw(figures["heat"], heat)
+    task, kind = _name_of(config.get("task")), config.get("kind", "run")
+    return page.build(
+        "run_page.html",
+        payload.figures_json(figures, {})[0],
+        eyebrow=list(filter(None, ("comparison" if kind == "compare" else "run", task))),
+        task=task,
         version=config.get("fedrows"),
         headline=story.headline(summary),
-        lede=story.lede(summary, buckets.losses()),
+        lede=" ".join(story.lede(summary, buckets.losses())),
         facts=_facts(config, summary, data),
         legend=[(i, display(n), chart.swatch(styles[n])) for i, n in enumerate(order)],
         waiting=[display(n) for n in _configured(config) if n not in curves],
         race=_race(summary, styles),
         goal=story.goal(summary) if summary["target"]["rule"] else "",
-        panels=curve_panels(summary, curves, order, styles, data),
+        panels=panels,
         columns=_columns(summary),
         rows=_rows(summary, styles),
         single=_single_seeds(summary),
-        cold=buckets.panels(order, styles),
+        cold=cold,
         exchange=exchange.tables(exchange.read_rounds(folder / "rounds.jsonl")),
         spent=spent.table(summary, config),
-        heat=[heat_panel(h) for h in data.get("heat") or []],
+        heat=heat,
         traffic=_traffic(summary, styles),
         full_model=show_bytes(number(data.get("bytes_full_model"))),
         data_facts=_data_facts(data),
@@ -78,17 +86,14 @@ def _target(folder: Path) -> Target:
     return Target(**known)
 
 
-def _styles(order: Sequence[str]) -> dict[str, str]:
-    own = colours()
-    free = [i for i in range(STYLE_COUNT) if i not in {own.get(n) for n in order}]
-    found, new = {}, 0
-    for name in order:
-        if name in own:
-            found[name] = f"s{own[name]}"
-        else:
-            found[name] = f"s{free[new % len(free)]}"
-            new += 1
-    return found
+def _draw(figure: Figure, panels: Sequence[dict[str, Any]]) -> None:
+    """Adds its place in the figure and its drawing, if it has points, to every panel."""
+    styles = look.styles(figure)
+    keys = {name: key for key, name in enumerate(look.names(figure))}
+    for place, panel in enumerate(panels):
+        drawn = any(curve.x for curve in panel["panel"].curves)
+        panel["place"] = place
+        panel["svg"] = chart.panel_chart(panel["panel"], keys, styles) if drawn else ""
 
 
 def _race(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:

@@ -1,5 +1,22 @@
 "use strict";
 (() => {
+  const root = document.documentElement;
+
+  // Light and dark: the system's choice until the button is used; then remembered, where that is allowed.
+  const store = (value) => {
+    try { return value ? localStorage.setItem("fedrows-theme", value) : localStorage.getItem("fedrows-theme"); }
+    catch { return null; }
+  };
+  const saved = store();
+  if (saved === "light" || saved === "dark") root.dataset.theme = saved;
+  const theme = document.getElementById("theme");
+  theme.hidden = false;
+  theme.addEventListener("click", () => {
+    const now = root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+    root.dataset.theme = now === "dark" ? "light" : "dark";
+    store(root.dataset.theme);
+  });
+
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const figures = read("figures-data");
   const runs = read("runs-data");
@@ -109,22 +126,15 @@
     }
     return rows.map((row) => row.map(csvField).join(",")).join("\n") + "\n";
   };
-  for (const node of document.querySelectorAll("[data-figure]")) {
-    const figure = figures[node.dataset.figure];
-    const off = new Set();
-    const download = node.querySelector("[data-csv]");
-    download.hidden = false;
-    download.addEventListener("click", () => {
-      const address = URL.createObjectURL(new Blob([csvOf(figure)], { type: "text/csv" }));
-      const link = make("a", { href: address, download: `${node.dataset.figure}.csv` });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(address), 10000);
-    });
-    for (const button of node.querySelectorAll("[data-toggle]")) {
+  // A legend is that of the nearest element around it that has data-legend: a figure, or a whole report.
+  const hidden = new Map([...document.querySelectorAll("[data-legend]")].map((scope) => [scope, new Set()]));
+  for (const [scope, off] of hidden) {
+    const inside = (selector) => [...scope.querySelectorAll(selector)].filter((node) => node.closest("[data-legend]") === scope);
+    for (const button of inside("[data-toggle]")) {
       const key = Number(button.dataset.toggle);
-      const own = node.querySelectorAll(`.series[data-k="${key}"]`);
+      const own = inside(`.series[data-k="${key}"]`);
       const light = (on) => {
-        node.classList.toggle("dim", on && !off.has(key));
+        scope.classList.toggle("dim", on && !off.has(key));
         own.forEach((g) => g.classList.toggle("lit", on));
       };
       button.addEventListener("click", () => {
@@ -136,7 +146,22 @@
       button.addEventListener("pointerenter", (e) => e.pointerType === "mouse" && light(true));
       button.addEventListener("pointerleave", () => light(false));
     }
-    node.querySelectorAll("[data-panel]").forEach((box) => chartOf(box, figure, figure.panels[Number(box.dataset.panel)], off));
+  }
+  for (const node of document.querySelectorAll("[data-figure]")) {
+    const figure = figures[node.dataset.figure];
+    for (const download of node.querySelectorAll("[data-csv]")) {
+      download.hidden = false;
+      download.addEventListener("click", () => {
+        const address = URL.createObjectURL(new Blob([csvOf(figure)], { type: "text/csv" }));
+        const link = make("a", { href: address, download: `${node.dataset.figure}.csv` });
+        link.click();
+        setTimeout(() => URL.revokeObjectURL(address), 10000);
+      });
+    }
+    const off = hidden.get(node.closest("[data-legend]"));
+    node.querySelectorAll("[data-panel]").forEach((box) => {
+      if (box.querySelector(".chart")) chartOf(box, figure, figure.panels[Number(box.dataset.panel)], off);
+    });
   }
 
   function chartOf(box, figure, panel, off) {
@@ -195,13 +220,13 @@
         near = gaps[least] < 30 ? shown[least] : null;
         chosen = near ? near.c : null;
       }
-      const head = make("b", {}, `${panel.x}: ${show(step.x)}`);
+      const head = make("b", {}, `${panel.x}: ${panel.labels[step.x] ?? show(step.x)}`);
       tip.replaceChildren(head, ...shown.map(({ c, p }) => {
         cursor.append(draw("circle", { cx: p.px, cy: p.py, r: near && near.c === c ? 5 : 3.5, class: c.look }));
         const elsewhere = byX && Math.abs(p.px - step.px) > 2 ? ` at ${show(p.x)}` : "";
         const spread = p.low !== undefined && p.high > p.low ? ` (${show(p.low)} – ${show(p.high)})` : "";
         return make("div", near && near.c === c ? { class: "near" } : {},
-          draw("svg", { viewBox: "0 0 28 10", class: `swatch ${c.look}` }, c.kind === "dots" ? draw("circle", { class: "dot", cx: 14, cy: 5, r: 4 }) : draw("path", { d: "M1 5H27", class: "line" })),
+          draw("svg", { viewBox: "0 0 28 10", class: `swatch ${c.look}` }, c.kind === "dots" || c.kind === "joined" ? draw("circle", { class: "dot", cx: 14, cy: 5, r: 4 }) : draw("path", { d: "M1 5H27", class: "line" })),
           make("span", {}, c.name), make("span", {}, show(p.y), make("small", {}, spread + elsewhere)));
       }));
       tip.hidden = false;

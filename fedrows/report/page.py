@@ -1,4 +1,8 @@
-"""A page in one file: its style and its script inside, and a policy that lets nothing else act."""
+"""Builds a page in one file: style, script and data inside, and a policy that lets no other act.
+
+Every page extends `page.html` and shares `page.css` and `page.js`: the report of a run, a study and
+the paper.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +11,34 @@ import hashlib
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import BaseLoader, Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 
-def fill(page: str, css: str, script: str, **values: Any) -> str:
+def build(template: str, figures_json: str, runs_json: str = "[]", **values: Any) -> str:
     """The page as text; every value is escaped, and the style and script are named by hash."""
     environment = Environment(
-        loader=BaseLoader(),
+        loader=FunctionLoader(read),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.from_string(page).render(
+    css, script = read("page.css"), read("page.js")
+    return environment.get_template(template).render(
         css=Markup(css),
         script=Markup(script),
         css_hash=_hash(css),
         script_hash=_hash(script),
+        figures_json=Markup(figures_json),
+        runs_json=Markup(runs_json),
         **values,
     )
 
 
-def read(name: str, package: str = __package__) -> str:
-    """A file of a package, as text: a template, a style sheet or a script."""
-    return files(package).joinpath(name).read_text("utf-8")
+def read(name: str) -> str:
+    """A file beside this one, as text: a template, the style sheet or the script."""
+    return files(__package__).joinpath(name).read_text("utf-8")
 
 
 def _hash(text: str) -> str:
