@@ -93,7 +93,9 @@ def _made(
     return {name: results.of(setting) for name, setting in settings.items()}
 
 
-def _block(task: EvaluatedTask, runs: dict[str, list[FinishedRun]], rates: dict[str, Rates]) -> RunGroup:
+def _block(
+    task: EvaluatedTask, runs: dict[str, list[FinishedRun]], rates: dict[str, Rates]
+) -> RunGroup:
     lines = [
         {**line, "algorithm": name, "seed": run.seed}
         for name, some in runs.items()
