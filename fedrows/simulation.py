@@ -159,7 +159,7 @@ class Simulation:
             **({} if self.private is None else self.private.line()),
         }
 
-    def facts(self, seconds: Mapping[str, float]) -> RoundReport:
+    def round_report(self, seconds: Mapping[str, float]) -> RoundReport:
         """Returns what happened in the last round, in which everyone who is asked answers."""
         pooled, progress = self.algorithm.pooled, self.progress
         asked = self._running.clients_per_round

@@ -14,9 +14,9 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.files.whole import reason
 from fedrows.plan import Plan
-from fedrows.runs.driver import InFolder, drive, drop_later_lines, go_back_
-from fedrows.runs.folder import CONFIG, REPORT, RunFolder
-from fedrows.runs.settings import Settings, check_clients
+from fedrows.runs.driver import InFolder, drive
+from fedrows.runs.folder import REPORT, RunFolder
+from fedrows.runs.settings import check_clients
 from fedrows.simulation import Simulation
 from fedrows.simulator.process_group import GoneError
 from fedrows.task import Task
@@ -50,26 +50,6 @@ def check_machine(folder: RunFolder, plan: Plan) -> None:
             f"Note: the run was begun with torch {was} and goes on with {torch.__version__}: "
             "last bits may differ."
         )
-
-
-def go_back(folder: RunFolder, settings: Settings, data: FederatedData) -> Simulation:
-    """The run as its checkpoint has it, to go on with; metrics that lie past it are dropped."""
-    simulation = settings.simulation(data, folder.path)
-    go_back_(simulation, folder)
-    try:
-        drop_later_lines(simulation, folder)
-        config = folder.config
-        now = {**config, "plan": {**config["plan"], "rounds": settings.plan.rounds}}
-        if settings.privacy.private:
-            now["privacy"] = settings.privacy.config()
-        if now != config:
-            config |= now
-            folder.write_json(CONFIG, config)
-    except RunFolderError:
-        raise
-    except OSError as error:
-        raise RunFolderError(f"{folder.path} cannot be written ({reason(error)}).") from error
-    return simulation
 
 
 def run_of(name: str, folder: RunFolder, simulation: Simulation) -> RunInfo:

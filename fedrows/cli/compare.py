@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedrows import catalogue
-from fedrows.cli.carry_out import carry_out, check_machine, conclude, go_back, load, run_of
+from fedrows.cli.carry_out import carry_out, check_machine, conclude, load, run_of
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
@@ -29,38 +27,14 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import RunFolderError, UnknownNameError
 from fedrows.files.whole import reason
 from fedrows.measure.summary import METRICS, Target
-from fedrows.plan import Plan
-from fedrows.runs import checkpoint
-from fedrows.runs.driver import begin
-from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder, check_free
-from fedrows.runs.settings import Settings, from_config, resolve
+from fedrows.runs.folder import RunFolder, check_free
+from fedrows.runs.settings import resolve
 from fedrows.simulation import threads
 from fedrows.simulator import process_group
+from fedrows.study.comparison import COMPARE, ComparedRun, Comparison, config_of
 from fedrows.watch import Observers, RunInfo
 
 SEEDS = "0,1,2"
-
-
-@dataclass
-class Comparison:
-    """A comparison in its folder."""
-
-    folder: RunFolder
-    settings: dict[str, Settings]  # algorithm → its run, whatever the seed
-    seeds: list[int]
-    target: Target
-
-    @property
-    def plan(self) -> Plan:
-        """Some run's plan: rounds, device and threads are the same in all."""
-        return next(iter(self.settings.values())).plan
-
-    def runs(self) -> Iterator[tuple[str, Path, Settings]]:
-        """Label, folder and settings of every run, a seed at a time."""
-        for seed in self.seeds:
-            for name, its in self.settings.items():
-                path = self.folder.path / RUNS / f"{name}-seed{seed}"
-                yield f"{name} seed {seed}", path, replace(its, plan=replace(its.plan, seed=seed))
 
 
 def main(words: Sequence[str]) -> int:
@@ -107,13 +81,14 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         target = replace(target, rounds=max(1, plan.rounds * 2 // 3))
     check_free(path, overwrite=overwrite)
     with threads(plan.threads):
-        its = next(iter(settings.values()))
-        data = load(found, its.options, [s.plan for s in settings.values()])
-        config = _config(settings, plan, seeds, target) | {"command": command}
-        folder = RunFolder.create(path, "compare", config, overwrite=overwrite)
+        first = next(iter(settings.values()))
+        data = load(found, first.options, [one.plan for one in settings.values()])
+        config = config_of(settings, plan, seeds, target) | {"command": command}
+        folder = RunFolder.create(path, COMPARE, config, overwrite=overwrite)
+        comparison = Comparison(folder, settings, seeds, target)
         with folder.locked():
-            folder.write_json(DATA, its.facts(data))
-            return _go(Comparison(folder, settings, seeds, target), data, seconds, observer)
+            comparison.begin(data)
+            return _go(comparison, data, seconds, observer)
 
 
 def _resume(
@@ -126,30 +101,23 @@ def _resume(
     seconds: float,
     observer: Observers,
 ) -> int:
-    folder = RunFolder.open(path, "compare")
-    settings, config = from_config(folder.config, path), folder.config
-    its = next(iter(settings.values()))
-    if task is not None and task != its.task.name:
-        raise refuse_change("TASK", task, its.task.name, path)
+    old = Comparison.opened(path)
+    folder, settings, stored = old.folder, old.settings, old.seeds
+    if task is not None and task != old.task.name:
+        raise refuse_change("TASK", task, old.task.name, path)
     if algorithms and sorted(algorithms) != sorted(settings):
         raise refuse_change("--algorithms", ",".join(algorithms), ",".join(settings), path)
-    stored = config["seeds"]
     if missing := sorted(set(stored) - set(seeds or stored)):
         raise refuse_change("--seeds without", missing[0], _listed(stored), path)
-    before = its.plan.rounds
     settings = extended(settings, typed, path)
-    comparison = Comparison(
-        folder, settings, seeds or stored, target or Target(**config.get("target", {}))
-    )
-    if comparison.plan.rounds < before:
-        raise refuse_change("--rounds", comparison.plan.rounds, before, path)
+    comparison = Comparison(folder, settings, seeds or stored, target or old.target)
+    if comparison.plan.rounds < old.plan.rounds:
+        raise refuse_change("--rounds", comparison.plan.rounds, old.plan.rounds, path)
     check_machine(folder, comparison.plan)
     with threads(comparison.plan.threads), folder.locked():
-        data = load(its.task, its.options, [s.plan for s in settings.values()])
-        config["plan"]["rounds"] = comparison.plan.rounds
-        config |= {"seeds": comparison.seeds, "target": asdict(comparison.target)}
-        folder.write_json(CONFIG, config)
-        folder.write_json(DATA, its.facts(data))
+        first = next(iter(settings.values()))
+        data = load(first.task, first.options, [one.plan for one in settings.values()])
+        comparison.begin(data)
         return _go(comparison, data, seconds, observer)
 
 
@@ -157,23 +125,23 @@ def _go(comparison: Comparison, data: FederatedData, seconds: float, observer: O
     """Makes the runs that are missing, one after another."""
     folder, plan = comparison.folder, comparison.plan
     again = f"fedrows compare --resume {shlex.quote(str(folder.path))}"
-    runs = list(comparison.runs())
+    runs = comparison.runs()
     say(
         f"{', '.join(comparison.settings)} on {data.name}, seeds {_listed(comparison.seeds)}, "
         f"on {plan.device}: {len(runs)} runs of {plan.rounds} rounds"
     )
     done, stopped = True, ""
     with Stop() as stop:
-        for number, (label, path, settings) in enumerate(runs, start=1):
-            if not _finished(path, settings.plan.rounds):
-                title = f"{number}/{len(runs)} {label}"
-                done = _run(path, settings, data, observer, stop, title, again, seconds)
-                stopped = "" if done else label
+        for number, run in enumerate(runs, start=1):
+            if not run.finished:
+                title = f"{number}/{len(runs)} {run.label}"
+                done = _run(run, data, observer, stop, title, again, seconds)
+                stopped = "" if done else run.label
             if stop.asked and (number < len(runs) or not done):
-                done, stopped = False, stopped or label
+                done, stopped = False, stopped or run.label
                 break
     try:
-        folder.keep_lines(_lines(runs))
+        comparison.gather()
     except OSError as error:
         raise RunFolderError(
             f"{folder.path} cannot be written ({reason(error)}): make room, then go on with "
@@ -188,8 +156,7 @@ def _go(comparison: Comparison, data: FederatedData, seconds: float, observer: O
 
 
 def _run(
-    path: Path,
-    settings: Settings,
+    run: ComparedRun,
     data: FederatedData,
     observer: Observers,
     stop: Stop,
@@ -198,64 +165,13 @@ def _run(
     seconds: float,
 ) -> bool:
     """Makes one run, or what is left of it; False if it was stopped."""
-    if (path / CHECKPOINT).exists():
-        folder = RunFolder.open(path, "run")
-        [stored] = from_config(folder.config, path).values()
-        same = replace(stored, plan=replace(stored.plan, rounds=settings.plan.rounds))
-        if same != settings:
-            raise RunFolderError(
-                f"{path} holds another run than its comparison says: delete it, then go on with "
-                f"`{again}`."
-            )
-        simulation = go_back(folder, settings, data)
-    else:
-        simulation = settings.simulation(data, path)
-        simulation.prepare()
-        folder = RunFolder.create(path, "run", settings.config(), overwrite=True)
-        begin(folder, simulation, simulation.evaluator.facts())
-    name = f"{path.resolve().parents[1].name}/{path.name}"  # the comparison's folder, and its own
+    folder, simulation = run.opened(data, again)
+    name = f"{run.path.resolve().parents[1].name}/{run.path.name}"  # the comparison's, and its own
     with folder.locked():
         observer.begin(run_of(name, folder, simulation))
         done = carry_out(simulation, folder, observer, stop, title, again, seconds)
     observer.end(done)
     return done
-
-
-def _finished(path: Path, rounds: int) -> bool:
-    """Whether a run has nothing left to do."""
-    if not (path / CHECKPOINT).exists():
-        return False
-    lines = RunFolder.open(path, "run").lines()
-    at = checkpoint.standing(path / CHECKPOINT).round
-    return at == rounds and bool(lines) and lines[-1]["round"] == rounds
-
-
-def _lines(runs: list[tuple[str, Path, Settings]]) -> Iterator[dict[str, Any]]:
-    """The metrics of all runs."""
-    for _, path, _ in runs:
-        if path.is_dir():
-            yield from RunFolder.open(path, "run").lines()
-
-
-def _config(
-    settings: dict[str, Settings], plan: Plan, seeds: list[int], target: Target
-) -> dict[str, Any]:
-    """The comparison as config.json has it."""
-    shared = asdict(plan)
-    entries = []
-    for its in settings.values():
-        own = {key: value for key, value in asdict(its.plan).items() if value != shared[key]}
-        entries.append({**its.config()["algorithm"], **own})
-    del shared["seed"]
-    return {
-        "task": next(iter(settings.values())).config()["task"],
-        "algorithms": entries,
-        "plan": shared,
-        "seeds": seeds,
-        "target": asdict(target),
-        **({"privacy": its.privacy.config()} if its.privacy.private else {}),
-        "torch": torch.__version__,
-    }
 
 
 def _target(typed: dict[str, Any]) -> Target | None:

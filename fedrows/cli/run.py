@@ -9,7 +9,7 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
-from fedrows.cli.carry_out import carry_out, check_machine, conclude, go_back, load, run_of
+from fedrows.cli.carry_out import carry_out, check_machine, conclude, load, run_of
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
@@ -18,8 +18,8 @@ from fedrows.cli.show import say
 from fedrows.cli.stop import Stop
 from fedrows.cli.together import follow, one_voice, threads_of
 from fedrows.options import options
-from fedrows.runs.driver import begin, go_back_
 from fedrows.runs.folder import RunFolder, check_free
+from fedrows.runs.resume import begin, go_back_, resumed
 from fedrows.runs.settings import Settings, from_config
 from fedrows.simulation import Simulation, threads
 from fedrows.simulator import process_group
@@ -104,7 +104,7 @@ def _resume(
             return follow(simulation, _again(path))
     with threads(own), folder.locked():
         data = load(settings.task, settings.options, [settings.plan])
-        simulation = go_back(folder, settings, data)
+        simulation = resumed(folder, settings, data)
         return _go(folder, settings, simulation, seconds, observer)
 
 

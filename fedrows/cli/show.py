@@ -17,7 +17,7 @@ SHOWN_EVERY = 0.1  # seconds; a fast run has thousands of rounds in one
 class Display(Protocol):
     """How a run is shown while it goes."""
 
-    def round(self, facts: RoundReport) -> None:
+    def round(self, report: RoundReport) -> None:
         """A round is done."""
 
     def measured(self, line: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class PlainLines:
     def __init__(self, label: str, at: int, rounds: int) -> None:
         self._label, self._rounds, self._rate = label, rounds, Rate(at)
 
-    def round(self, facts: RoundReport) -> None:
+    def round(self, report: RoundReport) -> None:
         pass
 
     def measured(self, line: Mapping[str, Any]) -> None:
@@ -83,8 +83,8 @@ class LiveLine:
         self._bar.start()
         self._task = self._bar.add_task(label, total=rounds, completed=at, loss="", rate="")
 
-    def round(self, facts: RoundReport) -> None:
-        at = facts.round
+    def round(self, report: RoundReport) -> None:
+        at = report.round
         if time.monotonic() >= self._next or at == self._rounds:
             self._next = time.monotonic() + SHOWN_EVERY
             self._bar.update(self._task, completed=at, rate=f"{self._rate(at):.3g} rounds/s")

@@ -36,8 +36,9 @@ from fedrows.flower.wire.transport import Transport
 from fedrows.measure.evaluation import Evaluator
 from fedrows.report.exchange import read_rounds
 from fedrows.runs import checkpoint
-from fedrows.runs.driver import drive, drop_later_lines, go_back_
+from fedrows.runs.driver import drive
 from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RunFolder
+from fedrows.runs.resume import drop_later_lines, go_back_
 from fedrows.server import begin, rounds
 from fedrows.watch import Observer, RoundReport, RunInfo
 
@@ -115,7 +116,7 @@ class Deployment:
             **({} if self.private is None else {"epsilon": self.private.accounts.line()}),
         }
 
-    def facts(self, seconds: Mapping[str, float]) -> RoundReport:
+    def round_report(self, seconds: Mapping[str, float]) -> RoundReport:
         """Returns what happened in the last round; its own phases are the fleet's to measure."""
         last = self.fleet.last
         assert last is not None
@@ -235,7 +236,7 @@ class Journal:
                 with suppress(OSError):
                     other.unlink()
 
-    def note(self, facts: RoundReport) -> None:
+    def note(self, report: RoundReport) -> None:
         """Adds the round to rounds.jsonl, which has more of it than observers are told."""
         assert self.deployment.fleet.last is not None
         with (self.folder.path / ROUNDS).open("ab") as file:

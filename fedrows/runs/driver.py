@@ -12,10 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedrows.errors import RunFolderError
-from fedrows.files.whole import reason
 from fedrows.runs import checkpoint
-from fedrows.runs.folder import CHECKPOINT, DATA, RunFolder
+from fedrows.runs.folder import CHECKPOINT, RunFolder
 from fedrows.runs.run import TrainingRun
 from fedrows.watch.observer import RoundReport
 
@@ -38,14 +36,14 @@ class Keeper(Protocol):
     def save(self) -> Path | None:
         """Saves where the run stands; returns the file if observers are to hear of it."""
 
-    def note(self, facts: RoundReport) -> None:
+    def note(self, report: RoundReport) -> None:
         """Keeps what happened in a round."""
 
 
 class Watcher(Protocol):
     """Someone who is told of every round; an `Observer` is one."""
 
-    def round(self, facts: RoundReport) -> None:
+    def round(self, report: RoundReport) -> None:
         """A round is done."""
 
     def measured(self, line: Mapping[str, Any]) -> None:
@@ -64,7 +62,7 @@ def drive(
     """Runs the rounds that are left; returns False if it was stopped before the last of them.
 
     A round is measured before it is saved, so a checkpoint never lacks a line; lines past it are
-    dropped when the run goes on (see `go_back_`).
+    dropped when the run goes on (see `resume`).
     """
     clock, rounds, before = _Clock(), run.plan.rounds, run.seconds
 
@@ -98,10 +96,10 @@ def drive(
         stop = stopping()
         if run.progress.round == rounds or stop or keeper.due:
             save()
-        facts = run.facts(clock.taken())
-        keeper.note(facts)
-        for watcher in watchers:  # not through tell: the facts are this round's
-            watcher.round(facts)
+        report = run.round_report(clock.taken())
+        keeper.note(report)
+        for watcher in watchers:  # not through tell: the report is this round's
+            watcher.round(report)
         if stop:
             break
     if why := run.stopped:
@@ -128,7 +126,7 @@ class InMemory:
     def save(self) -> None:
         pass
 
-    def note(self, facts: RoundReport) -> None:
+    def note(self, report: RoundReport) -> None:
         pass
 
 
@@ -161,54 +159,8 @@ class InFolder:
         self.saved, self._next = self._run.progress.round, time.monotonic() + self._seconds
         return path
 
-    def note(self, facts: RoundReport) -> None:
+    def note(self, report: RoundReport) -> None:
         pass
-
-
-def begin(folder: RunFolder, run: TrainingRun, facts: Json) -> None:
-    """Writes what a run folder has before the first round, so that it can always be resumed.
-
-    facts: what data.json says.
-    """
-    try:
-        folder.write_json(DATA, facts)
-        checkpoint.save(folder.path / CHECKPOINT, run)
-    except OSError as error:
-        raise RunFolderError(
-            f"{folder.path} cannot be written ({reason(error)}): make room, then run again with "
-            "--overwrite."
-        ) from error
-
-
-def go_back_(run: TrainingRun, folder: RunFolder) -> None:
-    """Brings a new run to where the folder's checkpoint stands; nothing is written."""
-    checkpoint.restore_(run, folder.path / CHECKPOINT)
-    at = run.progress.round
-    if run.plan.rounds < at:
-        raise RunFolderError(
-            f"rounds is {run.plan.rounds}, but the run in {folder.path} has done {at}: "
-            f"ask for at least {at}."
-        )
-
-
-def drop_later_lines(run: TrainingRun, folder: RunFolder) -> None:
-    """Drops the metrics that lie past where the run stands; an error if one before it is missing.
-
-    The last round is always evaluated; once the run is made longer, it is like any other.
-    """
-    plan, every, at = run.plan, run.plan.evaluate_every, run.progress.round
-    lines = folder.lines()
-    left = [x for x in lines if x["round"] <= at and (x["round"] % every == 0 or at == plan.rounds)]
-    there = [x["round"] for x in left if x["round"] % every == 0]
-    wanted = list(range(every, at + 1, every))
-    if there != wanted:
-        odd = min(set(there) ^ set(wanted), default=at)
-        raise RunFolderError(
-            f"The metrics in {folder.path} do not fit its checkpoint of round {at}, look at round "
-            f"{odd}: run again with --overwrite."
-        )
-    if left != lines:
-        folder.keep_lines(left)
 
 
 class _Clock:

@@ -71,7 +71,7 @@ class TrainingRun(Protocol):
     def evaluate(self) -> dict[str, Any]:
         """Returns the present model's metrics, as a line of metrics.jsonl."""
 
-    def facts(self, seconds: Mapping[str, float]) -> RoundReport:
+    def round_report(self, seconds: Mapping[str, float]) -> RoundReport:
         """Returns what happened in the last round. seconds: by phase, as the driver measured."""
 
     def tensors(self) -> dict[str, Tensor]:

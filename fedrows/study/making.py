@@ -119,8 +119,8 @@ class _Rounds:
     def __init__(self, heard: Heard) -> None:
         self._heard = heard
 
-    def round(self, facts: RoundReport) -> None:
-        self._heard(facts.round)
+    def round(self, report: RoundReport) -> None:
+        self._heard(report.round)
 
     def measured(self, line: Mapping[str, Any]) -> None:
         pass

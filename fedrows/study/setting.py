@@ -20,7 +20,7 @@ from fedrows.errors import PlanError, UnknownNameError
 from fedrows.files.fetch import data_folder
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.runs.settings import Settings, presets, taken_names
+from fedrows.runs.settings import FROM, Settings, presets, taken_names
 
 FORMAT = 1  # grows when the same setting comes to other numbers, or a run's file changes
 DECIDED = ("seed", "device", "threads", "deterministic")  # of the plan, but by the study
@@ -121,6 +121,8 @@ class PlannedRun:
         del config["torch"]
         for decided in DECIDED[1:]:
             del config["plan"][decided]
+        for plugin in ("task", "algorithm"):  # where its file lies decides no numbers
+            config[plugin].pop(FROM, None)
         return config
 
     def command(self, device: str, chunk: int | None) -> str:

@@ -1,0 +1,80 @@
+"""A run folder at the beginning, and when its run goes on: back to the checkpoint, to the bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedrows.data.federation import FederatedData
+from fedrows.errors import RunFolderError
+from fedrows.files.whole import reason
+from fedrows.runs import checkpoint
+from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RunFolder
+from fedrows.runs.run import TrainingRun
+from fedrows.runs.settings import Settings
+from fedrows.simulation import Simulation
+
+
+def begin(folder: RunFolder, run: TrainingRun, facts: dict[str, Any]) -> None:
+    """Writes what a run folder has before the first round, so that it can always be resumed.
+
+    facts: what data.json says.
+    """
+    try:
+        folder.write_json(DATA, facts)
+        checkpoint.save(folder.path / CHECKPOINT, run)
+    except OSError as error:
+        raise RunFolderError(
+            f"{folder.path} cannot be written ({reason(error)}): make room, then run again with "
+            "--overwrite."
+        ) from error
+
+
+def resumed(folder: RunFolder, settings: Settings, data: FederatedData) -> Simulation:
+    """The run as its checkpoint has it, to go on with; metrics that lie past it are dropped."""
+    simulation = settings.simulation(data, folder.path)
+    go_back_(simulation, folder)
+    try:
+        drop_later_lines(simulation, folder)
+        config = folder.config
+        now = {**config, "plan": {**config["plan"], "rounds": settings.plan.rounds}}
+        if settings.privacy.private:
+            now["privacy"] = settings.privacy.config()
+        if now != config:
+            config |= now
+            folder.write_json(CONFIG, config)
+    except RunFolderError:
+        raise
+    except OSError as error:
+        raise RunFolderError(f"{folder.path} cannot be written ({reason(error)}).") from error
+    return simulation
+
+
+def go_back_(run: TrainingRun, folder: RunFolder) -> None:
+    """Brings a new run to where the folder's checkpoint stands; nothing is written."""
+    checkpoint.restore_(run, folder.path / CHECKPOINT)
+    at = run.progress.round
+    if run.plan.rounds < at:
+        raise RunFolderError(
+            f"rounds is {run.plan.rounds}, but the run in {folder.path} has done {at}: "
+            f"ask for at least {at}."
+        )
+
+
+def drop_later_lines(run: TrainingRun, folder: RunFolder) -> None:
+    """Drops the metrics that lie past where the run stands; an error if one before it is missing.
+
+    The last round is always evaluated; once the run is made longer, it is like any other.
+    """
+    plan, every, at = run.plan, run.plan.evaluate_every, run.progress.round
+    lines = folder.lines()
+    left = [x for x in lines if x["round"] <= at and (x["round"] % every == 0 or at == plan.rounds)]
+    there = [x["round"] for x in left if x["round"] % every == 0]
+    wanted = list(range(every, at + 1, every))
+    if there != wanted:
+        odd = min(set(there) ^ set(wanted), default=at)
+        raise RunFolderError(
+            f"The metrics in {folder.path} do not fit its checkpoint of round {at}, look at round "
+            f"{odd}: run again with --overwrite."
+        )
+    if left != lines:
+        folder.keep_lines(left)
