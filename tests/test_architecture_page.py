@@ -1,20 +1,19 @@
 """docs/architecture.md: its map is drawn from the code, and its walks happen in that order."""
 
-import ast
 import re
 import shutil
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import CodeType, FrameType, SimpleNamespace
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import make_architecture
 import pytest
+import torch
 from deployed import CONFIG, examples, shards_of, task_of
 from private_runs import COHORT, run, synthetic
+from walks import A_PAGE, PAGE, ROOT, Step, called, defined, first_missing, on_a_gpu, steps, walks
 
 from fedrows.flower import apps
 from fedrows.flower.deployment import Deployment, Journal
@@ -22,79 +21,6 @@ from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.privacy.options import Privacy
 from fedrows.runs.driver import InMemory, drive
-
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "architecture.md"
-STEP = re.compile(r"^\d+\. `(fedrows/[\w/]+\.py)`, (.*?):", re.MULTILINE)
-A_PAGE = 45  # lines
-
-
-class Step(NamedTuple):
-    """A function that a walk names."""
-
-    file: str
-    name: str
-
-
-def walks() -> dict[str, str]:
-    """The sections that walk through a round, by their titles."""
-    sections = re.split(r"^## ", PAGE.read_text("utf-8"), flags=re.MULTILINE)[1:]
-    found = {title: text for title, _, text in (part.partition("\n") for part in sections)}
-    return {title: text for title, text in found.items() if STEP.search(text)}
-
-
-def steps(text: str) -> list[Step]:
-    return [
-        Step(file, name)
-        for file, names in STEP.findall(text)
-        for name in re.findall(r"`([\w.]+)`", names)
-    ]
-
-
-def defined(file: Path) -> set[str]:
-    """The functions and methods of a file, as `function` and `Class.method`."""
-    names = set()
-
-    def visit(node: ast.AST, prefix: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef):
-                names.add(prefix + child.name)
-            elif isinstance(child, ast.ClassDef):
-                visit(child, f"{prefix}{child.name}.")
-
-    visit(ast.parse(file.read_text("utf-8")), "")
-    return names
-
-
-def called(work: Callable[[], Any]) -> list[Step]:
-    """What is called in fedrows/ while something works, in order, in all threads."""
-    names: dict[CodeType, Step | None] = {}
-    events: list[Step] = []
-
-    def look(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call":
-            return
-        code = frame.f_code
-        if code not in names:
-            path = Path(code.co_filename)
-            inside = path.is_relative_to(ROOT / "fedrows")
-            names[code] = Step(str(path.relative_to(ROOT)), code.co_qualname) if inside else None
-        if (step := names[code]) is not None:
-            events.append(step)
-
-    threading.setprofile(look)
-    sys.setprofile(look)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
-    return events
-
-
-def first_missing(wanted: list[Step], events: Iterator[Step]) -> Step | None:
-    """The first step that does not come after those before it; None if all of them do."""
-    return next((step for step in wanted if step not in events), None)
 
 
 def test_the_map_is_drawn_from_the_code(tmp_path: Path) -> None:
@@ -113,7 +39,8 @@ def test_a_page_without_its_markers_is_left_alone(tmp_path: Path) -> None:
     assert page.read_text() == "# Architecture\n"
 
 
-def test_every_walk_fits_on_a_page() -> None:
+def test_there_are_four_walks_and_each_fits_on_a_page() -> None:
+    assert [title.split()[-1] for title in walks()] == ["round", "round", "round", "GPU"]
     for title, text in walks().items():
         assert len(text.strip().splitlines()) <= A_PAGE, title
 
@@ -200,6 +127,13 @@ def test_a_deployed_round_goes_as_it_is_written(
 ) -> None:
     events = called(deployed(tmp_path, monkeypatch))
     assert first_missing(steps(walks()["A deployed round"]), iter(events)) is None
+
+
+@pytest.mark.gpu
+def test_a_round_on_a_gpu_goes_as_it_is_written() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    assert first_missing(steps(walks()["A round on a GPU"]), iter(on_a_gpu())) is None
 
 
 def test_the_tracer_sees_order() -> None:
