@@ -48,7 +48,7 @@ _REFERRED: dict[tuple[str, str], tuple[str, Any]] = {}  # (kind, name) → the r
 
 def names(kind: str) -> list[str]:
     """The names of everything of a kind (algorithm, model, task or writer); imports none of it."""
-    referred = (name for its, name in _REFERRED if its == kind)
+    referred = (name for of, name in _REFERRED if of == kind)
     return sorted({*built_in(kind), *_installed(kind), *referred})
 
 

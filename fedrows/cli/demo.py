@@ -40,6 +40,12 @@ def main(words: Sequence[str]) -> int:
     if not count.isdecimal() or int(count) < 1:
         raise UsageError(f"--nodes is {count}, but must be a whole number from 1 on.")
     nodes = int(count)
+    for kind, name in (("task", task), ("algorithm", named[0])):
+        if (reference := catalogue.reference(kind, name)) is not None:
+            raise UsageError(
+                f"The {kind} {reference} is a file or a module, but nodes know what is installed: "
+                "install it as a plug-in."
+            )
     settings = _settings(task, named[0], typed)
     path = Path(out or f"runs/deploy-{task}-{named[0]}").absolute()
     check_free(path, overwrite=overwrite)

@@ -1,13 +1,13 @@
-"""Structured logs, through Python's logging: a line of text or of JSON for everything that is said.
+"""Structured logs, through Python's logging: every message is a line of text or of JSON.
 
     {"time": "2026-11-16T09:30:00.123Z", "level": "info", "event": "round", "run": "a", "round": 3}
     2026-11-16T09:30:00.123Z info  round run=a round=3
 
-What is said goes to the logger `fedrows` and those below it, with its fields as `fields`:
+Messages go to the logger `fedrows` and those below it, with their fields as `fields`:
 
     logging.getLogger("fedrows.run").info("round", extra={"fields": {"run": "a", "round": 3}})
 
-A line is one line, whatever is in it, and what looks like a password is not.
+A message never takes more than one line, and what looks like a password is left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LogError(FedrowsError, OSError):
 
 
 def start(form: str, path: Path | None = None, level: str = "info") -> logging.Handler:
-    """Lets everything that fedrows says be written, as `text` or `json`, to stderr or a file.
+    """Writes all messages of fedrows, as `text` or `json`, to stderr or a file.
 
     A file is added to, and opened anew when it was moved away (logrotate).
     """
@@ -69,7 +69,7 @@ def stop(handler: logging.Handler) -> None:
     logger.removeHandler(handler)
     if not logger.handlers:
         logger.setLevel(logging.NOTSET)
-    with suppress(OSError):  # what a full disk has no room for was told already
+    with suppress(OSError):  # a full disk was reported before
         handler.close()
 
 
@@ -102,19 +102,19 @@ def without_secrets(value: Any, name: str = "") -> Any:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Everything that a line says, in its order."""
+    """The fields of a line, in their order."""
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    found = {
+    fields = {
         "time": f"{moment}.{int(record.msecs):03}Z",
         "level": record.levelname.lower(),
         "event": without_secrets(record.getMessage()),
     }
     given = without_secrets(getattr(record, "fields", {}))
-    found |= {name: value for name, value in given.items() if name not in found}
+    fields |= {name: value for name, value in given.items() if name not in fields}
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
-        found["error"] = without_secrets(f"{type(error).__name__}: {error}")
-    return found
+        fields["error"] = without_secrets(f"{type(error).__name__}: {error}")
+    return fields
 
 
 def _text(value: Any) -> str:
@@ -127,20 +127,20 @@ def _text(value: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Text without line breaks and control characters: nobody can make up a line of their own."""
+    """Text without line breaks and control characters, so that no text can forge a line."""
     return re.sub(
-        r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: f"\\u{ord(found[0]):04x}", text
+        r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", text
     )
 
 
 class _Quiet:
-    """What a handler does when a line cannot be written: it says so once, and the run goes on."""
+    """A handler that reports once that a line cannot be written, and lets the run go on."""
 
-    _said = False
+    _reported = False
 
     def handleError(self, record: logging.LogRecord) -> None:
-        if not self._said:
-            self._said = True
+        if not self._reported:
+            self._reported = True
             error = sys.exc_info()[1]
             print(f"The log cannot be written ({error}): the run goes on.", file=sys.stderr)
 

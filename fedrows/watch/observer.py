@@ -74,16 +74,16 @@ class Served(Protocol):
 
 def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of an evaluated round by name; those that have no value are left out."""
-    found = {name: line.get(name) for name in (*METRICS, "bytes_down", "bytes_up", "seconds")}
+    numbers = {name: line.get(name) for name in (*METRICS, "bytes_down", "bytes_up", "seconds")}
     for bucket in line.get("buckets") or ():
         prefix = f"heat/{bucket['low']}-{bucket['high']}"
-        found |= {f"{prefix}/{name}": bucket.get(name) for name in ("loss", "auc")}
-    return {name: float(x) for name, x in found.items() if x is not None and math.isfinite(x)}
+        numbers |= {f"{prefix}/{name}": bucket.get(name) for name in ("loss", "auc")}
+    return {name: float(x) for name, x in numbers.items() if x is not None and math.isfinite(x)}
 
 
 def numbers_of(report: RoundReport) -> dict[str, float]:
     """The numbers of a round by name."""
-    found = {
+    numbers = {
         "round/asked": report.asked,
         "round/answered": report.answered,
         "round/dropped": report.dropped,
@@ -93,18 +93,18 @@ def numbers_of(report: RoundReport) -> dict[str, float]:
         **{f"round/rejected_by/{plain(why)}": count for why, count in report.rejected.items()},
         **{f"round/seconds/{plain(phase)}": x for phase, x in report.seconds.items()},
     }
-    return {name: float(x) for name, x in found.items() if x is not None}
+    return {name: float(x) for name, x in numbers.items() if x is not None}
 
 
 def settings_of(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """A config as a flat list of settings: {"plan": {"lr": 0.1}} has plan.lr."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):
-            found |= settings_of(value, f"{before}{name}.")
+            settings |= settings_of(value, f"{before}{name}.")
         else:
-            found[before + name] = value
-    return found
+            settings[before + name] = value
+    return settings
 
 
 def plain(text: str) -> str:

@@ -21,14 +21,14 @@ def opened(watching: Watching) -> Iterator[Observers]:
     What cannot be opened (a port in use, a package that is missing) is an error here, before a run
     has begun.
     """
-    found: list[Observer] = []
-    observers = Observers(found)
+    writers: list[Observer] = []
+    observers = Observers(writers)
     try:
         for name in catalogue.built_in("writer"):
             observer: Observer | None = catalogue.own("writer", name)(watching)
             if observer is not None:
-                found.append(observer)
-        found += [_plugged(word) for word in (watching.writer or "").split(",") if word.strip()]
+                writers.append(observer)
+        writers += [_plugged(word) for word in (watching.writer or "").split(",") if word.strip()]
         yield observers
     finally:
         observers.close()
@@ -69,8 +69,8 @@ class Observers:
     @property
     def addresses(self) -> list[str]:
         """The addresses at which writers can be asked."""
-        found = (x.address for x in self._all if isinstance(x, Served))
-        return [address for address in found if address is not None]
+        addresses = (x.address for x in self._all if isinstance(x, Served))
+        return [address for address in addresses if address is not None]
 
     def begin(self, run: RunInfo) -> None:
         self._failures.clear()

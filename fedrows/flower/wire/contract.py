@@ -131,6 +131,8 @@ class Contract:
             "plan": repr(self.plan),
             "privacy": repr(self.privacy),
         }
+        if code := catalogue.code_of(type(self.algorithm)):  # both sides need the same plug-in
+            facts["code"] = code[:16]
         return "\n".join(f"{k}={json.dumps(v, sort_keys=True)}" for k, v in facts.items())
 
 

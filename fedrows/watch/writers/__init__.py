@@ -1,1 +1,1 @@
-"""Who writes down what a run measures. A file here has `opened(watching)`: an observer, or None."""
+"""Writers of what a run measures; a file here has `opened(watching)`: an observer, or None."""

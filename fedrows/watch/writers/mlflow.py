@@ -64,9 +64,11 @@ class MLflow:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
         try:
             self._client = module.MlflowClient(where)
-            found = self._client.get_experiment_by_name(name)
+            experiment = self._client.get_experiment_by_name(name)
             self._experiment = (
-                self._client.create_experiment(name) if found is None else found.experiment_id
+                self._client.create_experiment(name)
+                if experiment is None
+                else experiment.experiment_id
             )
         except Exception as error:  # whatever the store, the network or the server raises
             raise WatchError(
@@ -75,17 +77,17 @@ class MLflow:
             ) from error
 
     def begin(self, run: RunInfo) -> None:
-        place = str((run.folder or Path(run.name)).absolute())
-        found = self._found(run, place) if run.at else None
-        if found is None:
-            tags = {"fedrows.run": run.name, "fedrows.folder": place, "fedrows": __version__}
+        folder = str((run.folder or Path(run.name)).absolute())
+        earlier = self._earlier(folder) if run.at else None
+        if earlier is None:
+            tags = {"fedrows.run": run.name, "fedrows.folder": folder, "fedrows": __version__}
             made = self._client.create_run(self._experiment, run_name=run.name, tags=tags)
             self._run, self._done = made.info.run_id, {}
             self._log_settings(run)
             return
-        self._run = found.info.run_id
+        self._run = earlier.info.run_id
         self._client.update_run(self._run, status="RUNNING")
-        self._done = {name: self._last_step(name) for name in found.data.metrics}
+        self._done = {name: self._last_step(name) for name in earlier.data.metrics}
 
     def round(self, report: RoundReport) -> None:
         self._add(numbers_of(report), report.round)
@@ -110,9 +112,9 @@ class MLflow:
     def close(self) -> None:
         self.end(done=False)
 
-    def _found(self, run: RunInfo, place: str) -> Any:
-        """The newest run of this name and folder; None if there is none."""
-        quoted = place.replace("\\", "\\\\").replace("'", "\\'")
+    def _earlier(self, folder: str) -> Any:
+        """The newest run of this folder; None if there is none."""
+        quoted = folder.replace("\\", "\\\\").replace("'", "\\'")
         runs = self._client.search_runs(
             [self._experiment],
             f"tags.`fedrows.folder` = '{quoted}'",
