@@ -43,11 +43,11 @@ class Progress:
 
         Tables that are not in memory are in the table folder, and not here.
         """
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for part, params in {"model": self.params, **self.state}.items():
-            found |= {f"{part}/table/{name}": x for name, x in params.tables.items()}
-            found |= {f"{part}/dense/{name}": x for name, x in params.dense.items()}
-        return {name: x for name, x in found.items() if not isinstance(x, SparseTable)}
+            tensors |= {f"{part}/table/{name}": x for name, x in params.tables.items()}
+            tensors |= {f"{part}/dense/{name}": x for name, x in params.dense.items()}
+        return {name: x for name, x in tensors.items() if not isinstance(x, SparseTable)}
 
     def whole(self) -> Params:
         """The model with every row up to date.
@@ -84,8 +84,8 @@ def begin(
         )
     table_folder, (starts, dense) = TableFolder(folder), model.initial_rows()
     tables: dict[str, Tensor] = {}
-    for name, its in model.schema.tables.items():
-        part = table_folder.add(name, its.rows, starts[name], (its.width,), dtype)
+    for name, table in model.schema.tables.items():
+        part = table_folder.add(name, table.rows, starts[name], (table.width,), dtype)
         tables[name] = SparseTable.of(part, device)
     copies = {name: x.to(device, dtype, copy=True) for name, x in dense.items()}
     params = Params(tables, copies)

@@ -174,17 +174,17 @@ class Simulation:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next round depends on, by a name of its own; not copies."""
-        found = self.progress.tensors()
+        tensors = self.progress.tensors()
         kept = self.simulated.kept
         if kept is not None:
-            found |= {f"clients/table/{name}": x for name, x in kept.rows.items()}
-            found |= {f"clients/dense/{name}": x for name, x in kept.dense.items()}
-        return found
+            tensors |= {f"clients/table/{name}": x for name, x in kept.rows.items()}
+            tensors |= {f"clients/dense/{name}": x for name, x in kept.dense.items()}
+        return tensors
 
     def restore_(self, tensors: Mapping[str, Tensor], round_: int, seconds: float) -> None:
         """Goes back to where a run stood: the next round is round_ + 1."""
-        for name, mine in self.tensors().items():
-            mine.copy_(tensors[name])
+        for name, own in self.tensors().items():
+            own.copy_(tensors[name])
         self.progress.round = round_
         self.seconds = seconds
 

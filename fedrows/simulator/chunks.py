@@ -100,8 +100,8 @@ def train_in_chunks(
 
     def train(low: int, high: int) -> Upload:
         own = start.slice(low, high)
-        its_sent, its_kept = (None if x is None else x.slice(low, high) for x in (sent, kept))
-        return trainer.train(local.slice(low, high), own, its_sent, its_kept, round_)
+        own_sent, own_kept = (None if x is None else x.slice(low, high) for x in (sent, kept))
+        return trainer.train(local.slice(low, high), own, own_sent, own_kept, round_)
 
     bounds = chunks.bounds(len(local.clients))
     if len(bounds) == 2:
@@ -194,9 +194,9 @@ class ChunkedTrainer:
         self.forget()
         before = cohort if self.chunks is None else min(self.chunks.clients, cohort)
         self.chunks = Chunks(-(-before // 2))
-        said = f"A cohort of {cohort} does not fit into the GPU's memory: it trains in chunks of "
-        self.notes[:] = [note for note in self.notes if not note.startswith(said)]
-        self.notes.append(f"{said}{self.chunks.clients}.")
+        begin = f"A cohort of {cohort} does not fit into the GPU's memory: it trains in chunks of "
+        self.notes[:] = [note for note in self.notes if not note.startswith(begin)]
+        self.notes.append(f"{begin}{self.chunks.clients}.")
 
     def _pool(self, threads: int) -> ThreadPoolExecutor:
         """Threads that compute on one core each."""

@@ -90,6 +90,8 @@ class CudaGraphTrainer:
         recording = self._recordings.get(count)
         if recording is None or not recording.fits(local, start):
             self._recordings.pop(count, None)
+            if not self._recordings:
+                self._pool = None  # it went with the last recording in it
             recording = _Recording(plain, local, start, sent, kept)
             recording.load_(local, start, sent, kept, round_)
             self._pool = recording.record(self._pool)
@@ -149,9 +151,9 @@ class _Recording:
         if isinstance(self.lr, Tensor):
             self.lr.fill_(round_.lr)
         _copy_(self.start, start)
-        for mine, given in ((self.sent, sent), (self.kept, kept)):
-            if mine is not None and given is not None:
-                _copy_(mine, given)
+        for buffers, given in ((self.sent, sent), (self.kept, kept)):
+            if buffers is not None and given is not None:
+                _copy_(buffers, given)
         if self.one_by_one:
             order = shuffled(local, RoundInputs(self.facts, self.tables), self.plan)
             self.order[:, : order.shape[1]] = order
@@ -211,12 +213,12 @@ class _Recording:
     def _stream(self, known: RoundInputs, most: int | None) -> Iterator[Batch]:
         if self.one_by_one:
             batch = nth_shuffled(self.local, known, self.plan, self.order, self.step)
-            found = iter([batch])
+            stream = iter([batch])
         else:
-            found = drawn(self.local, known, self.plan)
+            stream = drawn(self.local, known, self.plan)
         if self.model.random:
-            found = with_keys(found, known, self.step if self.one_by_one else 0)
-        for count, batch in enumerate(found):
+            stream = with_keys(stream, known, self.step if self.one_by_one else 0)
+        for count, batch in enumerate(stream):
             if count == most:
                 return
             yield batch
@@ -242,11 +244,11 @@ class _Recording:
         )
 
 
-def _copy_(mine: Submodels, given: Submodels) -> None:
-    """Copies what is given into the front of what may have more room."""
-    to = [mine.rows[table][: len(x)] for table, x in given.rows.items()]
+def _copy_(buffers: Submodels, given: Submodels) -> None:
+    """Copies what is given into the front of buffers that may have more room."""
+    to = [buffers.rows[table][: len(x)] for table, x in given.rows.items()]
     torch._foreach_copy_(
-        [*to, *(mine.dense[name] for name in given.dense)],
+        [*to, *(buffers.dense[name] for name in given.dense)],
         [*given.rows.values(), *given.dense.values()],
         non_blocking=True,
     )

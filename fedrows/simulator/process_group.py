@@ -62,22 +62,22 @@ def rank() -> int:
 
 def cores() -> int:
     """This process's part of the machine's cores."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (found or 1) // _number("LOCAL_WORLD_SIZE", 1))
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (count or 1) // _number("LOCAL_WORLD_SIZE", 1))
 
 
 def device_of(device: torch.device) -> str:
     """The device of this process: of several GPUs, the one with the process's own number."""
     if device.type != "cuda" or not several():
         return str(device)
-    mine, found = _number("LOCAL_RANK", 0), torch.cuda.device_count()
-    if mine >= found:
+    number, gpus = _number("LOCAL_RANK", 0), torch.cuda.device_count()
+    if number >= gpus:
         raise PlanError(
-            f"{_number('LOCAL_WORLD_SIZE', 1)} processes were started on a machine with {found} "
-            f"GPU{'' if found == 1 else 's'}: start at most {found} there, or use --device cpu."
+            f"{_number('LOCAL_WORLD_SIZE', 1)} processes were started on a machine with {gpus} "
+            f"GPU{'' if gpus == 1 else 's'}: start at most {gpus} there, or use --device cpu."
         )
-    torch.cuda.set_device(mine)
-    return f"cuda:{mine}"
+    torch.cuda.set_device(number)
+    return f"cuda:{number}"
 
 
 @cache
@@ -117,20 +117,20 @@ class RankGroup:
         self._heart.start()
         atexit.register(self._leave)
 
-    def gather(self, mine: Tensor) -> Tensor:
+    def gather(self, numbers: Tensor) -> Tensor:
         """What every process has, each (n,), by rank: (ranks, n)."""
         import torch.distributed as dist
 
-        found = mine.new_empty(self.size, *mine.shape)
-        if mine.device.type == "cuda":
+        gathered = numbers.new_empty(self.size, *numbers.shape)
+        if numbers.device.type == "cuda":
             if self._gpus is None:
                 patience = timedelta(seconds=self.timeout)
                 self._gpus = dist.new_group(backend="nccl", timeout=patience)
-            dist.all_gather(list(found), mine, group=self._gpus)
-            return found
+            dist.all_gather(list(gathered), numbers, group=self._gpus)
+            return gathered
         self._beats.clear()
         try:
-            work = dist.all_gather(list(found), mine, group=self._host, async_op=True)
+            work = dist.all_gather(list(gathered), numbers, group=self._host, async_op=True)
             while not self._done(work):
                 self._find_gone(self.timeout)
         except GoneError:
@@ -139,7 +139,7 @@ class RankGroup:
         except RuntimeError as error:
             self._lost = True
             raise self._broken(error) from error
-        return found
+        return gathered
 
     def alike(self, facts: Mapping[str, object]) -> None:
         """Raises a RankError if a process has another value for any of these facts."""
@@ -249,11 +249,11 @@ class RankGroup:
         while time.monotonic() < until:
             try:
                 self._find_gone(_STILL)
-            except GoneError as found:
-                return found
+            except GoneError as gone:
+                return gone
             time.sleep(_BEAT / 2)
-        said = str(error).strip().splitlines()[0]
-        return GoneError(f"The processes can no longer reach each other ({said})")
+        why = str(error).strip().splitlines()[0]
+        return GoneError(f"The processes can no longer reach each other ({why})")
 
     def _gone(
         self, who: list[int], what: str = "gone", one: str = "is", many: str = "are"
@@ -266,10 +266,10 @@ class RankGroup:
 
 def digest(parts: Iterable[bytes | memoryview]) -> int:
     """A number of 63 bits that tells what was read from anything else."""
-    found = blake2b(digest_size=8)
+    hashed = blake2b(digest_size=8)
     for part in parts:
-        found.update(part)
-    return int.from_bytes(found.digest(), "big") >> 1
+        hashed.update(part)
+    return int.from_bytes(hashed.digest(), "big") >> 1
 
 
 def _key(*words: object) -> str:

@@ -113,9 +113,9 @@ class SimulatedFleet:
         schema, dtype = self.model.schema, self.plan.torch_dtype
         rows = {
             table: torch.zeros(
-                len(self.data.index[table].ids), its.width, dtype=dtype, device=self.device
+                len(self.data.index[table].ids), kind.width, dtype=dtype, device=self.device
             )
-            for table, its in schema.tables.items()
+            for table, kind in schema.tables.items()
             if table not in self.data.local
         }
         dense = {

@@ -108,16 +108,16 @@ class TorchrunFleet:
         steps = steps_of(local_data(self.inner.data, cohort), self.inner.plan)
         places = cuts(steps.numpy(), self.group.size, self.inner.plan.chunk)
         low, high = places[self.group.rank : self.group.rank + 2]
-        mine = self.inner.trained(
+        own = self.inner.trained(
             cohort[low:high],
             start.slice(low, high),
             None if sent is None else sent.slice(low, high),
             round_,
         )
-        parts = [mine.update, *mine.extra.values(), *([mine.kept] if mine.kept else [])]
+        parts = [own.update, *own.extra.values(), *([own.kept] if own.kept else [])]
         update, *others = self._exchange(parts, start.index, places)
-        extra = dict(zip(mine.extra, others, strict=False))
-        if mine.kept is not None:
+        extra = dict(zip(own.extra, others, strict=False))
+        if own.kept is not None:
             self.inner.remember(cohort, others[-1])
         return Upload(cohort, update, steps.to(torch.float64), extra, None)
 
@@ -125,7 +125,7 @@ class TorchrunFleet:
         self, parts: list[Submodels], index: Mapping[str, Index], places: list[int]
     ) -> list[Submodels]:
         """The whole cohort's submodels, of which this rank has a part."""
-        splits = {table: its.splits[places].tolist() for table, its in index.items()}
+        splits = {table: rows.splits[places].tolist() for table, rows in index.items()}
         tensors = [x for part in parts for x in (*part.rows.values(), *part.dense.values())]
         named = [t for part in parts for t in (*part.rows, *([""] * len(part.dense)))]
         # How many rows of each tensor each rank has; a dense tensor has one a client.
@@ -137,8 +137,8 @@ class TorchrunFleet:
         torch.cat([x.reshape(-1) for x in tensors], out=own)
         everyones = self._gathered(flat, places)
         by_rank = [
-            everyone[: int(its.sum())].split(its.tolist())
-            for everyone, its in zip(everyones, sizes.T, strict=True)
+            numbers[: int(lengths.sum())].split(lengths.tolist())
+            for numbers, lengths in zip(everyones, sizes.T, strict=True)
         ]
         whole = (
             torch.cat(pieces).view(-1, *x.shape[1:])
@@ -146,18 +146,18 @@ class TorchrunFleet:
         )
         return [_filled(part, index, whole) for part in parts]
 
-    def _gathered(self, mine: Tensor, places: list[int]) -> Tensor:
+    def _gathered(self, numbers: Tensor, places: list[int]) -> Tensor:
         """Everyone's numbers; beside them goes what is to be agreed upon."""
-        told = mine.new_tensor([self.stopping(), *self._chunks(places)], device="cpu")
-        if mine.device.type == "cpu":  # in one exchange, for each takes its time to begin
-            both = self.group.gather(torch.cat([told, mine]))
-            said, found = both[:, : len(told)], both[:, len(told) :]
+        wishes = numbers.new_tensor([self.stopping(), *self._chunks(places)], device="cpu")
+        if numbers.device.type == "cpu":  # in one exchange, for each takes its time to begin
+            both = self.group.gather(torch.cat([wishes, numbers]))
+            all_wishes, all_numbers = both[:, : len(wishes)], both[:, len(wishes) :]
         else:  # on the host, where it is needed, and where it is found out who is gone
-            said, found = self.group.gather(told), self.group.gather(mine)
-        self.exchanged += mine.nbytes + told.nbytes
-        self.stopped = bool(said[:, 0].any())
-        self.inner.chunks = Chunks(*min((int(a), int(b)) for a, b in said[:, 1:].tolist()))
-        return found
+            all_wishes, all_numbers = self.group.gather(wishes), self.group.gather(numbers)
+        self.exchanged += numbers.nbytes + wishes.nbytes
+        self.stopped = bool(all_wishes[:, 0].any())
+        self.inner.chunks = Chunks(*min((int(a), int(b)) for a, b in all_wishes[:, 1:].tolist()))
+        return all_numbers
 
     def _chunks(self, places: list[int]) -> tuple[int, int]:
         """How this rank cuts its clients; all take the smallest, so that a resumed run does too."""
@@ -210,7 +210,7 @@ def _filled(part: Submodels, index: Mapping[str, Index], whole: Iterator[Tensor]
 def _contents(data: FederatedData) -> Iterator[bytes]:
     """All that is trained on."""
     columns = [*data.slots.values(), *data.train.numbers.values(), data.train.label]
-    tensors = [data.train.splits, *(its.ids for its in data.index.values())]
+    tensors = [data.train.splits, *(index.ids for index in data.index.values())]
     for column in columns:
         tensors += [column.values, column.offsets] if isinstance(column, Ragged) else [column]
     if data.train.weight is not None:
