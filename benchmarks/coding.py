@@ -1,6 +1,6 @@
 """What float16 and int8 on the wire cost in quality: deployed runs within one process.
 
-Letters are packed, checked and decoded as in any deployment, and what a coding rounds off stays in
+Messages are packed, checked and decoded as in any deployment, and what a coding rounds off stays in
 the clients' memory on disk; only the network is left out. Runs of one seed have the same cohorts
 and batches, so what differs between them is rounding alone. Rows of up to four numbers travel as
 float16 even where int8 is asked for, as MovieLens' do: so there is a model with wide rows, too.
@@ -61,7 +61,7 @@ class Factors(nn.Module):
 
 
 class Within:
-    """Carries letters to nodes of this process, each answered before the next is sent."""
+    """Carries messages to nodes of this process, each answered before the next is sent."""
 
     def __init__(self, nodes: Iterable[ClientNode]) -> None:
         self._nodes = dict(enumerate(nodes, start=1))
@@ -71,12 +71,12 @@ class Within:
     def nodes(self) -> list[int]:
         return list(self._nodes)
 
-    def send(self, letters: Mapping[int, bytes], seconds: float, round_: int) -> dict[str, int]:
+    def send(self, messages: Mapping[int, bytes], seconds: float, round_: int) -> dict[str, int]:
         found = {}
-        for node, letter in letters.items():
+        for node, content in messages.items():
             message = str(next(self._number))
             found[message] = node
-            self._answers[message] = self._nodes[node].answer(letter)
+            self._answers[message] = self._nodes[node].answer(content)
         return found
 
     def receive(self, messages: Iterable[str]) -> dict[str, bytes | str]:

@@ -1,4 +1,4 @@
-"""A private deployment without the network: the same letters, halves that live in files."""
+"""A private deployment without the network: the same messages, halves that live in files."""
 
 from __future__ import annotations
 

@@ -185,8 +185,8 @@ def _node(words: Sequence[str]) -> int:
     refused = state / "refused.txt"
     refused.unlink(missing_ok=True)
     home = state / "home"
-    told = {POLL: str(poll), APPS: ",".join(apps)}
-    group = ProcessGroup(state / "logs", environment(home, secrets.token_hex(8), **told))
+    settings = {POLL: str(poll), APPS: ",".join(apps)}
+    group = ProcessGroup(state / "logs", environment(home, secrets.token_hex(8), **settings))
     config = {"shard": str(shard), "state": str(state), "name": name}
     if typed["peers"]:
         read_peers(Path(typed["peers"]))  # it must be right before anything starts
@@ -307,8 +307,8 @@ def _authority(certificates: Path) -> Path:
 def _config(project: Path, pairs: Sequence[str]) -> dict[str, Any]:
     """What was typed as KEY=VALUE; a value is TOML, or else text."""
     try:
-        told = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
-        known = told["tool"]["flwr"]["app"].get("config", {})
+        project_file = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
+        known = project_file["tool"]["flwr"]["app"].get("config", {})
     except (OSError, KeyError, tomllib.TOMLDecodeError):
         raise UsageError(
             f"{project} is not a Flower project, for its pyproject.toml is missing or has no "

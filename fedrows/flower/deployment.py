@@ -75,7 +75,7 @@ class Deployment:
         self.stopped = ""  # why the run ended before its last round, if it did
         self.progress = begin(self.model, self.algorithm, self.plan, frozenset(data.local))
         self.seconds = 0.0
-        self._rejected: dict[str, int] = {}  # as far as they were told of
+        self._rejected: dict[str, int] = {}  # as far as observers know
 
     def __iter__(self) -> Iterator[Exchange]:
         running = rounds(self.fleet, self.plan, self.progress)
@@ -140,18 +140,18 @@ class Deployment:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that the next round depends on, by a name of its own."""
-        found = self.progress.tensors()
-        found["fleet/accepted"] = self.registry.accepted()
-        found["fleet/registry"] = torch.tensor([self.registry.version])
+        tensors = self.progress.tensors()
+        tensors["fleet/accepted"] = self.registry.accepted()
+        tensors["fleet/registry"] = torch.tensor([self.registry.version])
         held = [node.held for _, node in sorted(self.registry.nodes.items())]
-        found["fleet/held"] = torch.tensor(held, dtype=torch.int64)
-        return found
+        tensors["fleet/held"] = torch.tensor(held, dtype=torch.int64)
+        return tensors
 
     def restore_(self, tensors: Mapping[str, Tensor], round_: int, seconds: float) -> None:
         """Goes back to where a run stood: the next round is round_ + 1."""
-        for name, mine in self.tensors().items():
+        for name, tensor in self.tensors().items():
             if not name.startswith("fleet/"):
-                mine.copy_(tensors[name])
+                tensor.copy_(tensors[name])
         for one, tag in zip(self.registry.clients, tensors["fleet/accepted"].tolist(), strict=True):
             one.accepted = tag
         nodes = [node for _, node in sorted(self.registry.nodes.items())]

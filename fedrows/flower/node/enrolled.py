@@ -1,7 +1,7 @@
 """A node's data, as they are and as the server knows them.
 
-Data may change between two messages. Until the server knows, a client trains on those of
-its examples that the rows the server knows of are enough for.
+Data may change between two messages. Until the server knows of it, a client trains on the examples
+that need no other rows than those it was enrolled with.
 """
 
 from __future__ import annotations
@@ -31,86 +31,86 @@ class EnrolledClients:
     examples: list[int]
     index: dict[str, Index]
 
-    def select(self, places: list[int]) -> EnrolledClients:
+    def select(self, positions: list[int]) -> EnrolledClients:
         """Some of the clients."""
-        some = torch.tensor(places, dtype=torch.int64)
+        chosen = torch.tensor(positions, dtype=torch.int64)
         return EnrolledClients(
-            [self.names[i] for i in places],
-            [self.examples[i] for i in places],
-            {table: its.select(some) for table, its in self.index.items()},
+            [self.names[i] for i in positions],
+            [self.examples[i] for i in positions],
+            {table: index.select(chosen) for table, index in self.index.items()},
         )
 
 
 def current_clients(data: FederatedData) -> EnrolledClients:
-    """The clients as they are."""
+    """The clients as they are now."""
     names = data.client_names if data.client_names is not None else np.arange(data.clients)
-    index = {table: its for table, its in data.index.items() if table not in data.local}
+    index = {table: rows for table, rows in data.index.items() if table not in data.local}
     return EnrolledClients(names[: data.clients].tolist(), data.sizes.tolist(), index)
 
 
 @dataclass
 class EnrolmentChanges:
-    """What the server should know: places that left, clients that came or changed."""
+    """How a node's clients differ from those that the server knows."""
 
-    left: list[int]
-    moved: EnrolledClients
+    left: list[int]  # positions of clients that are gone
+    moved: EnrolledClients  # clients that are new or have other data
     after: EnrolledClients  # all clients, in the order that the server will have them in
 
 
 def changes_since(enrolled: EnrolledClients, current: EnrolledClients) -> EnrolmentChanges | None:
-    """What has changed since the clients were enrolled; None if nothing has."""
-    where = {name: i for i, name in enumerate(current.names)}
-    old = {name: place for place, name in enumerate(enrolled.names)}
-    left = [place for name, place in old.items() if name not in where]
-    both = [(i, old[name]) for name, i in where.items() if name in old]
-    moved = {i for name, i in where.items() if name not in old}
-    moved |= {i for i, place in both if current.examples[i] != enrolled.examples[place]}
+    """What has changed since enrolment; None if nothing has."""
+    now = {name: i for i, name in enumerate(current.names)}
+    before = {name: i for i, name in enumerate(enrolled.names)}
+    left = [i for name, i in before.items() if name not in now]
+    moved = {i for name, i in now.items() if name not in before}
+    both = [(i, before[name]) for name, i in now.items() if name in before]
+    moved |= {i for i, old in both if current.examples[i] != enrolled.examples[old]}
     if both:
-        mine, theirs = (torch.tensor(x) for x in zip(*both, strict=True))
-        for table, its in current.index.items():
-            moved |= _differing(its, mine, enrolled.index[table], theirs)
+        here, there = (torch.tensor(positions) for positions in zip(*both, strict=True))
+        for table, index in current.index.items():
+            moved |= _differing(index, here, enrolled.index[table], there)
     if not left and not moved:
         return None
-    kept = [name for name in enrolled.names if name in where]
-    order = kept + [current.names[i] for i in sorted(moved) if current.names[i] not in old]
+    order = [name for name in enrolled.names if name in now]
+    order += [current.names[i] for i in sorted(moved) if current.names[i] not in before]
     return EnrolmentChanges(
-        left, current.select(sorted(moved)), current.select([where[name] for name in order])
+        left, current.select(sorted(moved)), current.select([now[name] for name in order])
     )
 
 
 def fit_to_enrolled(
     data: FederatedData, current: EnrolledClients, enrolled: EnrolledClients
 ) -> tuple[LocalData, Tensor]:
-    """Examples that the rows the server knows of are enough for, and where the clients are in data.
+    """The examples that need no row but those the server knows of, and the clients' positions.
 
     Raises `StateLost` if a client has gone, or has no such example.
     """
-    where = {name: i for i, name in enumerate(current.names)}
-    if any(name not in where for name in enrolled.names):
+    now = {name: i for i, name in enumerate(current.names)}
+    if any(name not in now for name in enrolled.names):
         raise StateLost
-    position = torch.tensor([where[name] for name in enrolled.names], dtype=torch.int64)
-    same = True
-    for table, its in current.index.items():
-        mine, theirs = its.select(position), enrolled.index[table]
-        same &= torch.equal(mine.splits, theirs.splits) and torch.equal(mine.ids, theirs.ids)
-    if same:
+    position = torch.tensor([now[name] for name in enrolled.names], dtype=torch.int64)
+    if all(
+        _equal(index.select(position), enrolled.index[table])
+        for table, index in current.index.items()
+    ):
         return local_data(data, position), position
-    left = narrow(data, position, enrolled.index)
-    if len(left.clients) < len(position):
+    narrowed = narrow(data, position, enrolled.index)
+    if len(narrowed.clients) < len(position):
         raise StateLost
-    return left.local, position
+    return narrowed.local, position
 
 
-def _differing(mine: Index, at: Tensor, theirs: Index, there: Tensor) -> set[int]:
-    """Which of `at` have another index set than their counterparts."""
-    ours, others = mine.select(at), theirs.select(there)
-    if torch.equal(ours.splits, others.splits) and torch.equal(ours.ids, others.ids):
+def _equal(one: Index, other: Index) -> bool:
+    return torch.equal(one.splits, other.splits) and torch.equal(one.ids, other.ids)
+
+
+def _differing(current: Index, here: Tensor, enrolled: Index, there: Tensor) -> set[int]:
+    """Which clients of `here` have another index set than their counterparts of `there`."""
+    new, old = current.select(here), enrolled.select(there)
+    if _equal(new, old):
         return set()
-    return {
-        int(i)
-        for i, one, other in zip(at, _sets(ours), _sets(others), strict=True)
-        if not torch.equal(one, other)
-    }
+    pairs = zip(here.tolist(), _sets(new), _sets(old), strict=True)
+    return {i for i, ids, known in pairs if not torch.equal(ids, known)}
 
 
 def _sets(index: Index) -> list[Tensor]:

@@ -23,19 +23,19 @@ def losses(model: Model, local: LocalData, start: Submodels) -> Tensor:
     )
 
 
-def _loss(model: Model, local: LocalData, client: int, mine: Submodels) -> Tensor:
+def _loss(model: Model, local: LocalData, client: int, submodel: Submodels) -> Tensor:
     """One client's mean loss: its rows are a small model, and its slots the ids of that one."""
     low, size = int(local.starts[client]), int(local.sizes[client])
     some = torch.arange(low, low + min(size, LOSS_EXAMPLES))
     whole = torch.tensor([0, len(local.label)])
     own = Examples(whole, dict(local.slots), local.label, dict(local.numbers)).pick(some)
-    first = {table: int(table in local.padded) for table in mine.rows}  # row 0 means nothing there
+    first = {table: int(table in local.padded) for table in submodel.rows}  # row 0 is padding
     shifted = {name: _shifted(x, first[local.fields[name]]) for name, x in own.ids.items()}
     tables = {
         table: torch.cat([rows.new_zeros(first[table], rows.shape[1]), rows])
-        for table, rows in mine.rows.items()
+        for table, rows in submodel.rows.items()
     }
-    params = Params(tables, {name: x[0] for name, x in mine.dense.items()})
+    params = Params(tables, {name: x[0] for name, x in submodel.dense.items()})
     examples = replace(own, ids=shifted)
     with torch.no_grad():
         model.calibrate(params, examples)

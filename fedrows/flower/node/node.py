@@ -252,12 +252,12 @@ class ClientNode:
         rows, index, begin = dict(start.rows), dict(start.index), self.model.start().tables
         for table in self.data.local:
             index[table] = its = self.data.index[table].select(position)
-            mine = index_select(begin[table], its.ids).to(self.contract.plan.torch_dtype)
+            own = index_select(begin[table], its.ids).to(self.contract.plan.torch_dtype)
             for i, memory in enumerate(memories):
                 if f"local/{table}" in memory:
                     low, high = int(its.splits[i]), int(its.splits[i + 1])
-                    overlay(mine[low:high], its.ids[low:high], f"local/{table}", memory)
-            rows[table] = mine
+                    overlay(own[low:high], its.ids[low:high], f"local/{table}", memory)
+            rows[table] = own
         return Submodels(index, rows, start.dense)
 
 
@@ -286,8 +286,8 @@ def spread_rows(union: Submodels, index: Mapping[str, Index]) -> Submodels:
     """Every client's own copy of its rows, from those of the union."""
     rows = {}
     for table, its in index.items():
-        place = torch.searchsorted(union.index[table].ids, its.ids)
-        rows[table] = index_select(union.rows[table], place)
+        at = torch.searchsorted(union.index[table].ids, its.ids)
+        rows[table] = index_select(union.rows[table], at)
     clients = next(iter(index.values())).clients
     dense = {n: x.expand(clients, *x.shape[1:]).clone() for n, x in union.dense.items()}
     return Submodels(index, rows, dense)

@@ -1,6 +1,6 @@
 """Who is in the federation: nodes, the clients they host, and the heat that follows from them.
 
-Clients stand in an order of their own, and a client's number is its place in it. Those that are
+Clients stand in an order of their own, and a client's number is its position in it. Those that are
 there at the start are sorted by name, as a simulation has them; who comes later goes to the end.
 Heat comes from here, never from uploads, and follows every change at the cost of the change.
 """
@@ -120,20 +120,21 @@ class Registry:
 
     def change(self, node: str, message: Message) -> None:
         """Takes in what a node says has changed: who left, who came, whose data did."""
-        mine = self.nodes[node]
-        left = _places(message.facts.get("left", []), len(mine.clients))
+        registered = self.nodes[node]
+        left = _positions(message.facts.get("left", []), len(registered.clients))
         moved = self._read(node, message, "changed/")
         members = {one.name: one for one in self.clients if one.node == node}
-        for place in left:
-            members.pop(mine.clients[place], None)
+        for position in left:
+            members.pop(registered.clients[position], None)
         for one in moved:
             if one.name in members:
                 one.accepted = members[one.name].accepted
             members[one.name] = one
-        kept = [name for place, name in enumerate(mine.clients) if place not in left]
-        mine.clients = kept + [one.name for one in moved if one.name not in set(kept)]
-        mine.version += 1
-        self._replace(node, [members[name] for name in mine.clients])
+        stayed = [name for i, name in enumerate(registered.clients) if i not in left]
+        new = [one.name for one in moved if one.name not in set(stayed)]
+        registered.clients = stayed + new
+        registered.version += 1
+        self._replace(node, [members[name] for name in registered.clients])
 
     def _read(self, node: str, message: Message, prefix: str) -> list[RegisteredClient]:
         """The clients that a message describes, checked."""
@@ -270,7 +271,7 @@ def _word(facts: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _places(value: Any, limit: int) -> set[int]:
+def _positions(value: Any, limit: int) -> set[int]:
     if not isinstance(value, list) or not all(type(x) is int and 0 <= x < limit for x in value):
         raise WireError("The message names clients that the node does not have.")
     return set(value)

@@ -137,13 +137,13 @@ class Contract:
 
 
 def digest(fingerprint: str) -> str:
-    """A fingerprint in sixteen letters."""
+    """A fingerprint in sixteen characters."""
     return hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
 
 
-def difference(mine: str, theirs: str) -> str:
+def difference(own: str, theirs: str) -> str:
     """Where two fingerprints differ, in a few words."""
-    ours, others = (dict(line.split("=", 1) for line in x.splitlines()) for x in (mine, theirs))
+    ours, others = (dict(line.split("=", 1) for line in x.splitlines()) for x in (own, theirs))
     for name, value in ours.items():
         if others.get(name) != value:
             return f"its {name} is {others.get(name, 'missing')}, not {value}"
@@ -189,7 +189,7 @@ def _check_privacy(made: Contract) -> None:
     if privacy.privacy in ("heat", "full"):
         raise PlanError(
             f"privacy is {privacy.privacy!r}, but deployments know clear and index: with heat "
-            "alone index sets would be told at registration, and noise is for simulations."
+            "alone index sets would be sent at enrolment, and noise is for simulations."
         )
     if not made.secret:
         return
