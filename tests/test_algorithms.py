@@ -23,7 +23,7 @@ from fedrows.model import Model
 from fedrows.models.logistic import Logistic
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.report.look import STYLE_COUNT
+from fedrows.report.artefact import STYLE_COUNT
 from fedrows.rows.heat import Heat
 from fedrows.rows.params import Params, Total
 

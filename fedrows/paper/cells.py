@@ -49,8 +49,8 @@ def guides(levels: Levels, metric: str, rounds: int) -> tuple[Curve, ...]:
     """The trivial baselines as levels, those that have no finite value left out."""
     return tuple(
         Curve(NAMES[name], (0.0, float(rounds)), (level, level), kind="guide")
-        for name, its in levels.items()
-        if (level := number(its[metric])) is not None
+        for name, values in levels.items()
+        if (level := number(values[metric])) is not None
     )
 
 

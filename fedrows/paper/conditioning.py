@@ -55,7 +55,7 @@ def make(work: Work) -> Artefact:
     }
     every = [row for rows in made.values() for row in rows]
     hot = whole[0][2]
-    held = [all(its.checks().values()) for _, _, its in (*subset, *whole, *every)]
+    held = [all(one.checks().values()) for _, _, one in (*subset, *whole, *every)]
     at_zero = " At x = 0 only; the full run also measures at the minimum." if work.quick else ""
     return Artefact(
         "conditioning",
@@ -123,7 +123,7 @@ def _measure(
 def _grows(rows: Sequence[Row]) -> bool:
     """Whether κ(H)/κ(Ĥ) grows with the dispersion, wherever it was measured."""
     for point in {at for at, *_ in rows}:
-        pairs = sorted((its.dispersion, its.gain) for at, _, its in rows if at == point)
+        pairs = sorted((one.dispersion, one.gain) for at, _, one in rows if at == point)
         if any(low[1] >= high[1] for low, high in pairwise(pairs)):
             return False
     return True
@@ -134,13 +134,13 @@ def _table(key: str, title: str, rows: Sequence[Row], note: str) -> ResultTable:
     cells = [
         (
             Cell(at),
-            *map(number_cell, (its.dispersion, size, its.least, its.most, its.alpha)),
-            *map(number_cell, (its.least_condition, its.condition, its.bound)),
-            *map(number_cell, (its.corrected_condition, its.corrected_bound, its.convex_bound)),
-            number_cell(its.gain),
-            *map(verdict_cell, its.checks().values()),
+            *map(number_cell, (one.dispersion, size, one.least, one.most, one.alpha)),
+            *map(number_cell, (one.least_condition, one.condition, one.bound)),
+            *map(number_cell, (one.corrected_condition, one.corrected_bound, one.convex_bound)),
+            number_cell(one.gain),
+            *map(verdict_cell, one.checks().values()),
         )
-        for at, size, its in rows
+        for at, size, one in rows
     ]
     return ResultTable(key, title, COLUMNS + checks, tuple(cells), note)
 
@@ -154,21 +154,21 @@ def _figure(subset: Sequence[Row], whole: Sequence[Row], made: dict[str, list[Ro
         **{f"family: {kind}": rows for kind, rows in made.items()},
     }
     ratios = tuple(
-        line(name, _dispersions(rows), [its.gain for *_, its in rows])
+        line(name, _dispersions(rows), [one.gain for *_, one in rows])
         for name, rows in problems.items()
         if rows
     )  # fmt: skip
     panels = [Panel("What the correction gains", "n_max/n_min", "κ(H)/κ(Ĥ)", ratios, True, True)]
     for name in ("the whole", "family: flat", "family: steep"):
         rows = problems[name]
-        x, every = _dispersions(rows), [its for *_, its in rows]
+        x, every = _dispersions(rows), [one for *_, one in rows]
         curves = (
-            line("κ(H)", x, [its.condition for its in every]),
-            line("Theorem 1's bound", x, [its.least_condition for its in every]),
-            line("k", x, [its.bound for its in every]),
-            line("κ(Ĥ)", x, [its.corrected_condition for its in every]),
-            line("k̂", x, [its.corrected_bound for its in every]),
-            line("ρ2/μ0", x, [its.convex_bound for its in every]),
+            line("κ(H)", x, [one.condition for one in every]),
+            line("Theorem 1's bound", x, [one.least_condition for one in every]),
+            line("k", x, [one.bound for one in every]),
+            line("κ(Ĥ)", x, [one.corrected_condition for one in every]),
+            line("k̂", x, [one.corrected_bound for one in every]),
+            line("ρ2/μ0", x, [one.convex_bound for one in every]),
         )
         title = "MovieLens, at x = 0" if name == "the whole" else name
         panels.append(Panel(title, "n_max/n_min", "condition number", curves, True, True))
@@ -176,7 +176,7 @@ def _figure(subset: Sequence[Row], whole: Sequence[Row], made: dict[str, list[Ro
 
 
 def _dispersions(rows: Sequence[Row]) -> list[float]:
-    return [its.dispersion for *_, its in rows]
+    return [one.dispersion for *_, one in rows]
 
 
 EXPERIMENT = Experiment(

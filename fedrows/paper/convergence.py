@@ -99,12 +99,12 @@ def rate(data: FederatedData, cohort: int, length: int) -> float:
 
 def bound(data: FederatedData, cohort: int, length: int, lr: float) -> float:
     """The right side of Theorem 3."""
-    its = known_constants.constants(data, BATCH)
-    drift = STEPS**2 * its.gradient * its.smoothness  # I²G²L
+    constants = known_constants.constants(data, BATCH)
+    drift = STEPS**2 * constants.gradient * constants.smoothness  # I²G²L
     return (
-        2 * its.gap / (lr * length)
-        + 2 * lr * its.smoothness * its.variance / min(HEATS)
-        + 4 * CLIENTS * lr**2 * drift * its.smoothness / min(HEATS)
+        2 * constants.gap / (lr * length)
+        + 2 * lr * constants.smoothness * constants.variance / min(HEATS)
+        + 4 * CLIENTS * lr**2 * drift * constants.smoothness / min(HEATS)
         + 2 * lr * CLIENTS * drift / (min(HEATS) * cohort)
     )
 
@@ -136,12 +136,13 @@ def walk(
 
 
 def _note(data: FederatedData) -> str:
-    its = known_constants.constants(data, BATCH)
+    constants = known_constants.constants(data, BATCH)
     return (
         f"N = {CLIENTS}, I = {STEPS}, batches of {BATCH}; heats {CLIENTS}, "
         f"{', '.join(map(str, HEATS))}; logistic regression with one row per example. Known "
-        f"exactly: L = {its.smoothness:.4g} (a row's largest share of a client's examples, over "
-        f"4), f(X¹) − f* = {its.gap:.4g}; G² = {its.gradient:g} and σ² = {its.variance:g} hold for "
+        f"exactly: L = {constants.smoothness:.4g} (a row's largest share of a client's examples, "
+        f"over 4), f(X¹) − f* = {constants.gap:.4g}; G² = {constants.gradient:g} and "
+        f"σ² = {constants.variance:g} hold for "
         f"every x, since an example's gradient is p − y. γ = {FACTOR:g}·√(n_min·K/(N·T)) ≤ 1/(2L) "
         "and T > n_min·K³/N throughout. X^t averages over all N clients between rounds, as the "
         "proof has it. The theorem bounds an expectation; here every seed is below it. The bound "

@@ -60,7 +60,7 @@ def make(work: Work) -> Artefact:
     paths = {name: path(name, data, objective, many) for name in NAMES}
     coldest, convexity = int(objective.heat.min()), objective.least_curved(objective.minimum())
     scale = objective.clients / coldest  # N/n_min
-    held = {name: _hold(its, scale, convexity) for name, its in paths.items()}
+    held = {name: _hold(walked, scale, convexity) for name, walked in paths.items()}
     wrong, right = (_apart(paths, measure) for measure in ("plain", "corrected"))
     guarantees, panel, exponent = _guarantees(work)
     return Artefact(
@@ -106,12 +106,12 @@ def path(name: str, data: FederatedData, objective: Objective, many: int = ROUND
     return Path(gap.clip(min=0), squares.sum(1), squares @ objective.correction)
 
 
-def _hold(its: Path, scale: float, convexity: float) -> tuple[bool, bool]:
+def _hold(walked: Path, scale: float, convexity: float) -> tuple[bool, bool]:
     """Whether the bound by |∇f|², and that by ∇f^T D ∇f, hold at every round."""
-    seen = its.gap > LOST
-    plain, corrected = (scale * its.plain)[seen], its.corrected[seen]
+    seen = walked.gap > LOST
+    plain, corrected = (scale * walked.plain)[seen], walked.corrected[seen]
     limits = plain / (2 * convexity), corrected / (2 * convexity)
-    return bool((its.gap[seen] <= limits[0]).all()), bool((its.gap[seen] <= limits[1]).all())
+    return bool((walked.gap[seen] <= limits[0]).all()), bool((walked.gap[seen] <= limits[1]).all())
 
 
 def _apart(paths: dict[str, Path], measure: str) -> float:
@@ -121,9 +121,12 @@ def _apart(paths: dict[str, Path], measure: str) -> float:
     yet lost in rounding.
     """
     first, second = paths["fedavg"], paths["fedsubavg"]
-    seen = {id(its): (its.gap > LOST) & _falling(getattr(its, measure)) for its in (first, second)}
-    x = [np.log(getattr(its, measure)[seen[id(its)]]) for its in (first, second)]
-    y = [np.log(its.gap[seen[id(its)]]) for its in (first, second)]
+    seen = {
+        id(walked): (walked.gap > LOST) & _falling(getattr(walked, measure))
+        for walked in (first, second)
+    }
+    x = [np.log(getattr(walked, measure)[seen[id(walked)]]) for walked in (first, second)]
+    y = [np.log(walked.gap[seen[id(walked)]]) for walked in (first, second)]
     low, high = max(x[0].min(), x[1].min()), min(x[0].max(), x[1].max())
     at = np.linspace(low, high, 400)
     gaps = [np.interp(at, x[i][::-1], y[i][::-1]) for i in (0, 1)]
@@ -137,7 +140,7 @@ def _falling(values: np.ndarray) -> np.ndarray:
 
 
 def _all(held: dict[str, tuple[bool, bool]]) -> bool:
-    return all(both for its in held.values() for both in its)
+    return all(both for walked in held.values() for both in walked)
 
 
 def _levels(
@@ -145,16 +148,16 @@ def _levels(
 ) -> ResultTable:
     """f − f* where a criterion first falls to ε."""
     rows = []
-    for name, its in paths.items():
+    for name, walked in paths.items():
         for which, measure in enumerate(("|∇f|²", "∇f^T D ∇f")):
-            values = its.corrected if which else its.plain
+            values = walked.corrected if which else walked.plain
             for level in LEVELS:
                 reached = np.flatnonzero(values <= level)
                 label = Cell(f"{NAMES[name]}: {measure} ≤ {level:.0e}")
                 if not len(reached):
                     rows.append((label, Cell(f"more than {len(values) - 1:,}"), *[Cell("–")] * 4))
                     continue
-                gap, short = float(its.gap[reached[0]]), level / (2 * convexity)
+                gap, short = float(walked.gap[reached[0]]), level / (2 * convexity)
                 allowed = short if which else short * scale
                 rows.append(
                     (
@@ -187,19 +190,19 @@ def _panels(paths: dict[str, Path], scale: float, convexity: float) -> tuple[Pan
     ):
         curves: list[Curve] = []
         ends = [np.inf, 0.0]
-        for key, its in paths.items():
-            seen = its.gap > LOST
-            x = getattr(its, measure)[seen]
+        for key, walked in paths.items():
+            seen = walked.gap > LOST
+            x = getattr(walked, measure)[seen]
             ends = [min(ends[0], x.min()), max(ends[1], x.max())]
-            curves.append(line(NAMES[key], x, its.gap[seen]))
+            curves.append(line(NAMES[key], x, walked.gap[seen]))
         if factor > 1:
             level = [factor * end / (2 * convexity) for end in ends]
             curves.append(line("N·ε/(2·n_min·μ0)", ends, level, "guide"))
         curves.append(line("ε/(2·μ0)", ends, [end / (2 * convexity) for end in ends], "guide"))
         found.append(Panel(f"By {name}", f"ε = {name}", "f − f*", tuple(curves), True, True))
     by_round = tuple(
-        line(NAMES[name], np.flatnonzero(its.gap > LOST).tolist(), its.gap[its.gap > LOST])
-        for name, its in paths.items()
+        line(NAMES[name], np.flatnonzero(walked.gap > LOST).tolist(), walked.gap[walked.gap > LOST])
+        for name, walked in paths.items()
     )
     return (*found, Panel("By round", "round", "f − f*", by_round, log_y=True))
 
@@ -243,8 +246,8 @@ def _guarantees(work: Work) -> tuple[ResultTable, Panel, float]:
 def guaranteed(coldest: int, length: int, seed: int) -> np.ndarray:
     """FedAvg's and FedSubAvg's guarantee times 2μ0, and f − f* at the end: (2, 2)."""
     data = known_constants.federation(CLIENTS, (CLIENTS, coldest))
-    objective, its = Objective(data, 0.0), known_constants.constants(data, convergence.BATCH)
-    lowest = objective.value(np.zeros(len(objective.rows))) - its.gap
+    objective, constants = Objective(data, 0.0), known_constants.constants(data, convergence.BATCH)
+    lowest = objective.value(np.zeros(len(objective.rows))) - constants.gap
     found = []
     for name, share in (("fedavg", 1.0), ("fedsubavg", coldest / CLIENTS)):
         lr = convergence.FACTOR * float(np.sqrt(share * COHORT / length))

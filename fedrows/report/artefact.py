@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+STYLE_COUNT = 12  # colours and dashes of curves: .s0 to .s11 of page.css
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -44,7 +44,7 @@ class PanelLayout:
 
 def lay_out(panel: Panel) -> PanelLayout:
     """The axes that hold every point of the panel, its bands and guides."""
-    curves = [(its, pieces(its, panel)) for its in (level(c, panel) for c in panel.curves)]
+    curves = [(curve, pieces(curve, panel)) for curve in (level(c, panel) for c in panel.curves)]
     points = [p for _, found in curves for piece in found for p in piece]
     # what only goes right may begin and end at the frame
     pad = 0.0 if all(rises(found) for _, found in curves) else PAD

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedrows.catalogue import REFERENCE, colours, title
-from fedrows.report.artefact import Curve, Figure, Panel
+from fedrows.report.artefact import STYLE_COUNT, Curve, Figure, Panel
 from fedrows.report.page import read
 
-STYLE_COUNT = 12  # .s0 to .s11 of page.css
 GUIDE = "guide"  # the look of a level to compare with, and the kind of curve that is one
 
 

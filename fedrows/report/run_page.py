@@ -22,7 +22,7 @@ from fedrows.measure.summary import (
     summarise,
 )
 from fedrows.report import chart, exchange, look, page, payload, spent, story
-from fedrows.report.artefact import Figure
+from fedrows.report.artefact import STYLE_COUNT, Figure
 from fedrows.report.folder import read_json, read_metrics
 from fedrows.report.run_charts import HeatBuckets, curve_panels, heat_panel
 
@@ -35,7 +35,7 @@ def render(folder: Path) -> str:
     curves = by_algorithm(lines)
     # FedSubAvg and FedAvg first, in the order of the styles, so that every report reads alike
     own = colours()
-    order = sorted(curves, key=lambda name: (own.get(name, look.STYLE_COUNT), name))
+    order = sorted(curves, key=lambda name: (own.get(name, STYLE_COUNT), name))
     summary["algorithms"].sort(key=lambda a: order.index(a["name"]))
     by_title = look.assign([display(name) for name in order])
     styles = {name: by_title[display(name)] for name in order}

@@ -18,9 +18,9 @@ MEANING = {
 def table(summary: Summary, config: dict[str, Any]) -> dict[str, Any] | None:
     """The table and the mode; None for a run in the clear."""
     rows = [
-        [kind, *MEANING.get(kind, ("", "")), display(its["name"]), show_epsilon(spent)]
-        for its in summary["algorithms"]
-        for kind, spent in (its.get("epsilon") or {}).items()
+        [kind, *MEANING.get(kind, ("", "")), display(entry["name"]), show_epsilon(spent)]
+        for entry in summary["algorithms"]
+        for kind, spent in (entry.get("epsilon") or {}).items()
     ]
     if not rows:
         return None
