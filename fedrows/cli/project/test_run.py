@@ -19,7 +19,7 @@ def test_the_task_is_found_by_its_file() -> None:
     task = catalogue.task(f"{Path(__file__).with_name('data.py')}:TASK")
     data = task.load(task.options())
     model = catalogue.model(task.model)(data, 0)
-    history = fedrows.simulate(data, model, "fedavg", rounds=2).history
+    history = fedrows.simulate(data, model, rounds=2).history
     assert history[-1]["round"] == 2
 
 
