@@ -108,7 +108,7 @@ def test_a_large_vocabulary_fits_into_a_mebibyte(missed: float, word: str) -> No
     plan, held, total = large(missed)
     assert plan.word == word
     assert total.nbytes + 64 <= 2**20
-    found = set(plan.found(total).tolist())
+    found = set(plan.rows_in(total).tolist())
     false = found - held
     assert len(false) <= 0.01 * (10**6 - len(held))
     assert len(held - found) <= 40  # about two on average; all rows of a lost cell go together
@@ -117,7 +117,7 @@ def test_a_large_vocabulary_fits_into_a_mebibyte(missed: float, word: str) -> No
 def test_a_smaller_word_misses_more_as_said() -> None:
     plan, held, total = large(missed=0.05)
     assert plan.word == "uint8"
-    lost = held - set(plan.found(total).tolist())
+    lost = held - set(plan.rows_in(total).tolist())
     assert 0 < len(lost) <= plan.missed * len(held)
 
 
@@ -125,7 +125,7 @@ def test_the_salt_moves_the_false_positives() -> None:
     plan = Bloom.for_sets(10_000, clients=2, held=50)
     rows = np.arange(100)
     found = [
-        set(one.found(one.entries(rows, 0)).tolist()) - set(rows.tolist())
+        set(one.rows_in(one.entries(rows, 0)).tolist()) - set(rows.tolist())
         for one in (replace(plan, salt="a"), replace(plan, salt="b"))
     ]
     assert found[0] != found[1]

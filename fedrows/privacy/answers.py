@@ -98,7 +98,7 @@ class Answers:
 
     permanent: Response
     values: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # sorted
-    said: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
+    yes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
 
     def recall_(
         self, values: np.ndarray, held: np.ndarray, source: Source = os.urandom
@@ -107,10 +107,10 @@ class Answers:
         asked, back = np.unique(values, return_inverse=True)
         new = asked[~np.isin(asked, self.values, assume_unique=True)]
         first = self.permanent.answer(np.isin(new, held), source)
-        both, said = np.concatenate([self.values, new]), np.concatenate([self.said, first])
+        both, yes = np.concatenate([self.values, new]), np.concatenate([self.yes, first])
         order = np.argsort(both, kind="stable")
-        self.values, self.said = both[order], said[order]
-        return self.said[np.searchsorted(self.values, asked)][back]
+        self.values, self.yes = both[order], yes[order]
+        return self.yes[np.searchsorted(self.values, asked)][back]
 
     def answer_(
         self,
@@ -130,15 +130,15 @@ class Answers:
                 f"{stages.permanent.epsilon:.4g}: keep that ε, since answering anew spends anew."
             )
         of_value, variant = (values or Values()).of(np.asarray(rows, dtype=np.int64))
-        my_values, mine = (values or Values()).of(np.asarray(held, dtype=np.int64))
+        my_values, variants = (values or Values()).of(np.asarray(held, dtype=np.int64))
         asked, back = np.unique(of_value, return_inverse=True)
         fresh = stages.fresh.answer(self.recall_(asked, my_values, source), source)
-        return fresh[back] & ((variant == 0) | np.isin(variant, mine))
+        return fresh[back] & ((variant == 0) | np.isin(variant, variants))
 
     def save(self, path: Path) -> None:
         """Writes the answers into a file of their own that only the user may read."""
         stage, file = np.array([self.permanent.keep, self.permanent.lie]), BytesIO()
-        np.savez(file, values=self.values, said=np.packbits(self.said), permanent=stage)
+        np.savez(file, values=self.values, yes=np.packbits(self.yes), permanent=stage)
         write_private(path, file.getvalue())
 
     @classmethod
@@ -147,10 +147,10 @@ class Answers:
         try:
             with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as file:
                 values, permanent = file["values"], file["permanent"].tolist()
-                said = np.unpackbits(file["said"], count=len(values)).astype(bool)
+                yes = np.unpackbits(file["yes"], count=len(values)).astype(bool)
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise RunFolderError(
                 f"The permanent answers in {path} cannot be read ({error}): restore the file, since"
                 " answering anew spends anew."
             ) from error
-        return cls(Response(*permanent), values, said)
+        return cls(Response(*permanent), values, yes)

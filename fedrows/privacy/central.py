@@ -113,14 +113,14 @@ class CentralDP:
 
         For sums that come out of a secure sum; `sizes` are the rows of the whole tables.
         """
-        found = {}
+        selected = {}
         for table, its in touched.items():
             ids = self._selected(its, sizes[table], source)
-            found[table] = ids, _sum_at(ids, its.ids, its.sums, its.sums.shape[1])
-        count = sum(x.numel() for x in (*(sums for _, sums in found.values()), *dense.values()))
+            selected[table] = ids, _sum_at(ids, its.ids, its.sums, its.sums.shape[1])
+        count = sum(x.numel() for x in (*(sums for _, sums in selected.values()), *dense.values()))
         add = GridNoise(self.noise_deviation, count, source)
         scale = cohort * self.mean_share
-        rows = {table: (ids, add(sums) / scale) for table, (ids, sums) in found.items()}
+        rows = {table: (ids, add(sums) / scale) for table, (ids, sums) in selected.items()}
         return rows, {name: add(x) / scale for name, x in dense.items()}
 
     def _selected(self, touched: Touched, rows: int, source: Source) -> Tensor:

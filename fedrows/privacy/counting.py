@@ -112,19 +112,19 @@ def count(
     cap, own = how.heat_cap, weights.cpu().numpy()
     shares = None if cap is None else np.minimum(own / cap, 1.0)
     held = clear.ids.cpu().numpy()
-    found = _estimate(Holders(index, held, rows, values or Values(), shares), how, source)
+    estimate = _estimate(Holders(index, held, rows, values or Values(), shares), how, source)
     unit = cap or 1.0
-    counts = unit * floored(found.counts, found.errors, how.heat_z)
+    counts = unit * floored(estimate.counts, estimate.errors, how.heat_z)
     total = float(index.clients if cap is None else np.minimum(own, cap).sum())
     return Counted(
         how.heat,
         Heat(clear.ids, torch.from_numpy(counts).to(clear.ids.device), total),
-        unit * found.counts,
-        unit * found.errors,
-        found.bytes_up,
-        found.epsilon,
-        found.epsilon_set,
-        unit * found.smallest,
+        unit * estimate.counts,
+        unit * estimate.errors,
+        estimate.bytes_up,
+        estimate.epsilon,
+        estimate.epsilon_set,
+        unit * estimate.smallest,
     )
 
 

@@ -223,7 +223,7 @@ def _index(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
         f"{stages.epsilon_once:.3g} in one round, {stages.epsilon_after(setting.rounds):.3g} in "
         f"{setting.rounds:,}, {stages.epsilon_for_ever:.3g} for ever, for one value"
     )
-    said = (
+    learns = (
         "which rows of the union a client asks for: a holder asks with probability "
         f"{stages.keep_probability:.3g}, any other with {stages.decoy_probability:.3g}"
     )
@@ -231,7 +231,7 @@ def _index(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
     coins = 2 * setting.union / speed.coins
     return [
         *union,
-        Disclosure("index", "the server", said, answers, setting.union / 8, down, coins),
+        Disclosure("index", "the server", learns, answers, setting.union / 8, down, coins),
     ]
 
 

@@ -21,11 +21,11 @@ from fedrows.privacy.protocol import MessageError, ProtocolError
 
 def digest(*parts: bytes) -> bytes:
     """SHA-256 of some parts, each with its length in front, so that no two lists collide."""
-    found = hashlib.sha256()
+    hash_ = hashlib.sha256()
     for part in parts:
-        found.update(struct.pack("<Q", len(part)))
-        found.update(part)
-    return found.digest()
+        hash_.update(struct.pack("<Q", len(part)))
+        hash_.update(part)
+    return hash_.digest()
 
 
 def pack(*parts: bytes) -> bytes:

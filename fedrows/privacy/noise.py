@@ -53,12 +53,12 @@ def binomials(trials: np.ndarray, chance: float, source: Source = os.urandom) ->
     order = np.argsort(which, kind="stable")
     ends = np.searchsorted(which[order], np.arange(len(different) + 1))
     for place, n in enumerate(different.tolist()):
-        mine = order[ends[place] : ends[place + 1]]
+        alike = order[ends[place] : ends[place + 1]]
         middle, reach = n * chance, 10 * np.sqrt(n * chance * (1 - chance)) + 40
         low, high = max(0, int(middle - reach)), min(n, int(middle + reach) + 1)
         cumulative = np.cumsum(_binomial(n, chance, low, high))
-        found = np.searchsorted(cumulative / cumulative[-1], draws[mine], side="right")
-        made[mine] = low + np.minimum(found, high - low)
+        steps = np.searchsorted(cumulative / cumulative[-1], draws[alike], side="right")
+        made[alike] = low + np.minimum(steps, high - low)
     return made.reshape(np.shape(trials))
 
 

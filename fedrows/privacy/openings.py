@@ -245,14 +245,14 @@ def _told(plan: Openings, session: Session, answer: bytes) -> Bits:
     if not answer:
         return np.zeros(plan.rows, dtype=np.bool_)
     parts = _parts(openers[0], answer, len(openers))
-    found = [
+    opened = [
         _bits(plan, opener, session.check(_ROWS, opener, part))
         for opener, part in zip(openers, parts, strict=True)
     ]
-    for opener, bits in zip(openers, found, strict=True):
-        if (bits != found[0]).any():
+    for opener, bits in zip(openers, opened, strict=True):
+        if (bits != opened[0]).any():
             raise MessageError(opener, "opens other rows than another opener's")
-    return found[0]
+    return opened[0]
 
 
 def _seed(session: Session, opener: int) -> bytes:

@@ -257,6 +257,6 @@ class Privacy:
             )
 
 
-def from_config(found: Mapping[str, Any] | None) -> Privacy:
+def from_config(config: Mapping[str, Any] | None) -> Privacy:
     """The dials that a config.json has; a run from before there were any was in the clear."""
-    return Privacy() if not found else Privacy(**found)
+    return Privacy() if not config else Privacy(**config)

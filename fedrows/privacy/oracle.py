@@ -91,8 +91,8 @@ class Oracle:
         one = (1 - self._chance) / (1 + self._chance) * self._chance**away
         whole = np.fft.irfft(np.fft.rfft(one) ** clients, size).clip(min=0)
         cumulative = np.cumsum(np.roll(whole, size // 2))  # from −size/2 up
-        found = np.searchsorted(cumulative / cumulative[-1], uniforms(count, source), side="right")
-        return np.minimum(found, size - 1) - size // 2
+        steps = np.searchsorted(cumulative / cumulative[-1], uniforms(count, source), side="right")
+        return np.minimum(steps, size - 1) - size // 2
 
     @cached_property
     def _keys(self) -> np.ndarray:
@@ -147,13 +147,13 @@ class Sketches:
 
     def estimate(self, ids: np.ndarray) -> np.ndarray:
         """The unbiased estimate of how many clients hold each id: (V,)."""
-        found = np.zeros(len(ids))
+        counts = np.zeros(len(ids))
         for low in range(0, len(ids), _CHUNK):
             part = ids[low : low + _CHUNK]
             for hash_ in range(self.oracle.hashes):
                 bucket, sign = self.oracle.place(part, hash_)
-                found[low : low + _CHUNK] += sign * self.sums[hash_][bucket]
-        return found
+                counts[low : low + _CHUNK] += sign * self.sums[hash_][bucket]
+        return counts
 
     @property
     def error(self) -> float:

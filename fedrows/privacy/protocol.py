@@ -108,12 +108,12 @@ def collect(replies: Iterable[tuple[int, bytes]]) -> tuple[dict[int, bytes], dic
 
     A client that answers twice is left out: which of the two it meant cannot be known.
     """
-    found: dict[int, bytes] = {}
+    once: dict[int, bytes] = {}
     twice: dict[int, str] = {}
     for name, reply in replies:
-        if name in found or name in twice:
-            found.pop(name, None)
+        if name in once or name in twice:
+            once.pop(name, None)
             twice[name] = f"Client {name} answered twice in one phase: it is left out."
         else:
-            found[name] = reply
-    return found, twice
+            once[name] = reply
+    return once, twice

@@ -62,12 +62,12 @@ class Response:
     def answer(self, bits: np.ndarray, source: Source = os.urandom) -> np.ndarray:
         """What a client says for its bits, of any shape: every bit with a coin of its own."""
         flat = np.asarray(bits, dtype=bool).reshape(-1)
-        said = np.empty(len(flat), dtype=bool)
+        answers = np.empty(len(flat), dtype=bool)
         limits = np.array([round(self.lie * _ONE), round(self.keep * _ONE)], dtype=np.uint32)
         for low in range(0, len(flat), _BLOCK):
             part = flat[low : low + _BLOCK]
-            said[low : low + _BLOCK] = words(len(part), source) < limits[part.astype(np.int8)]
-        return said.reshape(np.shape(bits))
+            answers[low : low + _BLOCK] = words(len(part), source) < limits[part.astype(np.int8)]
+        return answers.reshape(np.shape(bits))
 
     def ones(
         self, counts: np.ndarray, clients: int | np.ndarray, source: Source = os.urandom

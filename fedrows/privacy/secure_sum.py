@@ -157,26 +157,26 @@ class _Desk:
         read: Callable[[int, bytes], T],
     ) -> dict[int, T]:
         """What each client that was asked replied; who did not, or wrongly, is left out."""
-        found: dict[int, T] = {}
+        accepted: dict[int, T] = {}
         for one in asked:
             if one not in replies:
                 self.left_out[one] = f"Client {one} did not answer in phase {phase!r}."
                 continue
             try:
                 body = check(self.registry, self.terms.context, phase, one, replies[one])
-                found[one] = read(one, body)
+                accepted[one] = read(one, body)
             except ProtocolError as error:
                 self.left_out[one] = str(error)
             except ValueError as error:
                 self.left_out[one] = str(MessageError(one, f"of phase {phase!r} {error}"))
-        self.enough(phase, found)
-        return found
+        self.enough(phase, accepted)
+        return accepted
 
-    def enough(self, phase: str, found: Mapping[int, object]) -> None:
+    def enough(self, phase: str, left: Mapping[int, object]) -> None:
         """A ProtocolError if fewer clients are left than the threshold."""
-        if len(found) < self.terms.threshold:
+        if len(left) < self.terms.threshold:
             raise ProtocolError(
-                f"{len(found)} of {len(self.terms.cohort)} clients came through phase {phase!r} of "
+                f"{len(left)} of {len(self.terms.cohort)} clients came through phase {phase!r} of "
                 f"{self.terms.name}, but {self.terms.threshold} are needed: nothing was opened."
             )
 
@@ -191,13 +191,13 @@ class _Desk:
 
     def advert(self, sender: int, body: bytes) -> Advert:
         """A client's keys; those with which every secret would be the same are no keys."""
-        found = Advert.read(sender, body)
+        advert = Advert.read(sender, body)
         try:
-            for public in (found.sealing, found.masking):
+            for public in (advert.sealing, advert.masking):
                 self._probe.agree(public, b"probe")
         except ValueError:
             raise ValueError("has a key that hides nothing") from None
-        return found
+        return advert
 
     def words(self, sender: int, body: bytes) -> Words:
         """A masked vector."""
@@ -215,13 +215,13 @@ class _Desk:
 
     def self_mask(self, one: int, advert: Advert, shares: Mapping[int, int]) -> bytes:
         """The key of the self mask of a client that is in the sum."""
-        seed = self._secret(one, shares, lambda found: commit(found) == advert.commitment)
+        seed = self._secret(one, shares, lambda seed: commit(seed) == advert.commitment)
         return derive(seed, b"self" + self.terms.context)
 
     def masking_key(self, one: int, advert: Advert, shares: Mapping[int, int]) -> AgreementKey:
         """The masking key of a client that dropped out."""
         return AgreementKey(
-            self._secret(one, shares, lambda found: AgreementKey(found).public == advert.masking)
+            self._secret(one, shares, lambda key: AgreementKey(key).public == advert.masking)
         )
 
     def _secret(self, one: int, shares: Mapping[int, int], right: Callable[[bytes], bool]) -> bytes:
@@ -231,11 +231,11 @@ class _Desk:
             return number < 2 ** (8 * KEY) and right(number.to_bytes(KEY, "little"))
 
         needed = self.terms.shares_needed
-        found = recover(shares, needed, fits) if len(shares) >= needed else None
-        if found is None:
+        recovered = recover(shares, needed, fits) if len(shares) >= needed else None
+        if recovered is None:
             raise ProtocolError(
                 f"The {len(shares)} shares that came back do not open client {one}'s mask in "
                 f"{self.terms.name}, for which {needed} right ones are needed: nothing was opened."
             )
-        self.liars.update(found[1])
-        return found[0].to_bytes(KEY, "little")
+        self.liars.update(recovered[1])
+        return recovered[0].to_bytes(KEY, "little")

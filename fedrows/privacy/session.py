@@ -61,9 +61,9 @@ def commit(seed: bytes) -> bytes:
     return digest(b"fedrows self mask", seed)
 
 
-def mask_key(mine: AgreementKey, other: bytes, context: bytes) -> bytes:
+def mask_key(own: AgreementKey, other: bytes, context: bytes) -> bytes:
     """The key of the mask between two clients; the server makes the same of a recovered key."""
-    return mine.agree(other, b"mask" + context)
+    return own.agree(other, b"mask" + context)
 
 
 class Session:
@@ -128,11 +128,11 @@ class Session:
         if len(ids) < self.terms.threshold:
             raise self._wrong(f"shows {len(ids)} clients, below {self.terms.threshold}")
 
-        def told(one: int) -> bytes:  # the digest of a client's keys
+        def digest_of(one: int) -> bytes:  # the digest of a client's keys
             place = KEY * bisect_left(ids, one)
             return digests[place : place + KEY]
 
-        if self.me not in ids or told(self.me) != digest(self._advert.body):
+        if self.me not in ids or digest_of(self.me) != digest(self._advert.body):
             raise self._wrong("shows another key of this client than its own")
         self._circle = circle = self.terms.circle(ids, digest(ids_part, digests))
         peers = circle.peers(self.me)
@@ -140,7 +140,7 @@ class Session:
             raise self._wrong("does not show the keys of this client's peers")
         for peer, message in zip(peers, adverts, strict=True):
             body = self.check(KEYS, peer, message)
-            if digest(body) != told(peer):
+            if digest(body) != digest_of(peer):
                 raise MessageError(peer, "has other keys than those that all were told of")
             self._adverts[peer] = Advert.read(peer, body)
         return self.sign(SHARES, pack(*map(self._box, peers, self._shares(peers))))

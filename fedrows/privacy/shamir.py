@@ -23,13 +23,13 @@ def share(
 ) -> dict[int, int]:
     """A share of the secret for every holder."""
     factors = [below(prime) for _ in range(threshold - 1)]
-    found = {}
+    shares = {}
     for holder in holders:
         value, x = 0, holder + 1
         for factor in factors:
             value = (value + factor) * x % prime
-        found[holder] = (value + secret) % prime
-    return found
+        shares[holder] = (value + secret) % prime
+    return shares
 
 
 def value_at(x: int, shares: Mapping[int, int], prime: int = PRIME) -> int:
@@ -60,12 +60,12 @@ def recover(
 @lru_cache(maxsize=4096)
 def _weights(x: int, holders: tuple[int, ...], prime: int) -> tuple[int, ...]:
     """Lagrange's weights: what each share counts for at x."""
-    found = []
+    factors = []
     for one in holders:
         above, below = 1, 1
         for other in holders:
             if other != one:
                 above = above * (x - other - 1) % prime
                 below = below * (one - other) % prime
-        found.append(above * pow(below, -1, prime) % prime)
-    return tuple(found)
+        factors.append(above * pow(below, -1, prime) % prime)
+    return tuple(factors)

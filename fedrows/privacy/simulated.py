@@ -355,6 +355,7 @@ class PrivateSimulatedRound:
             fleet.weights[round_.cohort[training.clients]].numpy(),
             training.clients.numpy(),
             names,
+            np.zeros(len(training.clients)),
         )
         union = fleet.space.by_table(self.united.places)
         layout = self.mechanism.layout(union)

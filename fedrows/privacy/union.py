@@ -59,7 +59,7 @@ class Direct:
         vector[held] = _non_zero(len(held), self.word)
         return vector
 
-    def found(self, total: Words) -> Ids:
+    def rows_in(self, total: Words) -> Ids:
         """The union, sorted."""
         return np.flatnonzero(total)
 
@@ -122,7 +122,7 @@ class Bloom:
         vector[places] = _non_zero(len(places), self.word)
         return vector
 
-    def found(self, total: Words) -> Ids:
+    def rows_in(self, total: Words) -> Ids:
         """The union and its false positives, sorted; each hash looks at what the last one left."""
         parts = []
         for start in range(0, self.vocabulary, _BATCH):
@@ -181,7 +181,7 @@ def server(
 ) -> ServerHalf[UnionResult]:
     """The server half; it tells the union to all who are still there."""
     total = yield from secure_sum.server(terms, registry)
-    ids = plan.found(total.values)
+    ids = plan.rows_in(total.values)
     yield dict.fromkeys(total.answering, ids.astype(_id_type(plan)).tobytes())
     return UnionResult(ids, total)
 

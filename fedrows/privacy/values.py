@@ -58,7 +58,7 @@ class Values:
 
 def derived(groups: Mapping[str, tuple[int, int]]) -> Values:
     """The values behind a table's groups, read off their names."""
-    found = []
+    parts = []
     for name, (low, high) in groups.items():
         base = name.rpartition("×")[2]
         if base not in groups:
@@ -69,8 +69,8 @@ def derived(groups: Mapping[str, tuple[int, int]]) -> Values:
                 f"The group {name} has {high - low} rows, which is no multiple of the "
                 f"{stop - start} rows of {base}."
             )
-        found.append((low, high, start, stop - start))
-    return Values(tuple(found))
+        parts.append((low, high, start, stop - start))
+    return Values(tuple(parts))
 
 
 def rows_per_value(owner: np.ndarray, values: np.ndarray) -> int:

@@ -135,8 +135,8 @@ def by_value(holders: Holders, epsilon: float, source: Source) -> Estimate:
         names, number = np.unique(values[rows], return_inverse=True)
         value = np.zeros(len(held), dtype=np.int64)
         value[rows] = number
-        mine = bases[holders.place] == base
-        owner, place = holders.owner[mine], holders.place[mine]
+        inside = bases[holders.place] == base
+        owner, place = holders.owner[inside], holders.place[inside]
         profile, profiles = _profiles(owner, variants[place], holders.clients)
         who, what = np.divmod(np.unique(owner * len(names) + value[place]), len(names))
         _check_whole(len(place), profile[who], profiles)
@@ -145,13 +145,13 @@ def by_value(holders: Holders, epsilon: float, source: Source) -> Estimate:
         shape = len(profiles), len(names)
         having = np.bincount(profile[who] * len(names) + what, minlength=shape[0] * shape[1])
         asked = np.bincount(profile[profile >= 0], minlength=len(profiles))  # clients
-        said = response.ones(
+        ones = response.ones(
             having.reshape(shape), np.repeat(asked[:, None], len(names), 1), source
         )
         for variant in np.unique(variants[rows]).tolist():
             with_it = np.array([variant in its for its in profiles])
             here, clients = rows[variants[rows] == variant], int(asked[with_it].sum())
-            counts[here] = response.estimate(said[with_it].sum(0)[value[here]], clients)
+            counts[here] = response.estimate(ones[with_it].sum(0)[value[here]], clients)
             errors[here] = response.error(counts[here], clients)
             smallest = max(smallest, _smallest(response, clients))
     whole = int(most.max(initial=0)) * response.epsilon

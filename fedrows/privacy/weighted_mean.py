@@ -34,7 +34,7 @@ class ClientUpdates:
     weights: np.ndarray  # (A,)
     party: np.ndarray  # (A,), the place of each client's party, rising
     names: np.ndarray  # (P,), of the parties, by which they hold rows back
-    losses: np.ndarray | None = None  # (A,), before they trained, if they are told
+    losses: np.ndarray  # (A,), before they trained; 0 if they are not told
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +88,9 @@ class WeightedMean:
             rest[table] = (x - rows[table]).numpy()
         figures = [totals[:, None]]
         if self.losses:
-            most_loss = max(1.0, self.range)
-            told = np.zeros(0) if updates.losses is None else updates.losses.clip(max=most_loss)
-            figures.append(np.bincount(party, updates.weights * told, minlength=count)[:, None])
+            # A loss above the range of a number would leave its client out of the sum.
+            loss = np.minimum(updates.losses, max(1.0, self.range))
+            figures.append(np.bincount(party, updates.weights * loss, minlength=count)[:, None])
         dense = [_by_party(weighted.dense[name], party, count) for name in self.dense]
         return Contribution(
             Submodels(whole.index, rows, {}), np.concatenate([*figures, *dense], axis=1), rest

@@ -95,10 +95,10 @@ class PrivateNode(ClientNode):
             sums.begin(facts)
             sums.put_inputs(facts["sum"], self._inputs(sums, facts, message.parts))
         request = message.parts.get("request", b"")
-        facts, found = sums.advance(name, lambda *args: self._half(sums, *args), request)
-        if not isinstance(found, Done):
-            return Message("sum", {"sum": name}, {"reply": found})
-        parts = self._end(sums, facts, found.result)
+        facts, reply = sums.advance(name, lambda *args: self._half(sums, *args), request)
+        if not isinstance(reply, Done):
+            return Message("sum", {"sum": name}, {"reply": reply})
+        parts = self._end(sums, facts, reply.result)
         sums.end(facts["sum"])
         return Message("sum", {"sum": name}, parts)
 
@@ -238,15 +238,16 @@ class PrivateNode(ClientNode):
         self, facts: dict[str, Any], asked: Arrays, training: AskedTraining, position: Tensor
     ) -> Arrays:
         """What the node puts into the sum of updates."""
-        count, told = len(training.clients), None
+        count = len(training.clients)
+        before = np.zeros(count)
         if self.contract.options.report_loss and training.local is not None:
-            told = losses(self.model, training.local, training.start).double().numpy()
+            before = losses(self.model, training.local, training.start).double().numpy()
         updates = ClientUpdates(
             shared_update(training, self._space.tables, self.contract.privacy.keep_probability),
             self.data.weights(self.contract.plan.weighting)[position[training.clients]].numpy(),
             np.zeros(count, dtype=np.int64),
             _NODE,
-            np.zeros(count) if told is None else told,
+            before,
         )
         united = self._space.by_table(asked["union"])
         self.state.held.settle(facts["held"])

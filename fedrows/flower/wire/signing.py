@@ -23,15 +23,15 @@ FILE = "signing.key"
 
 def own_key(state: Path) -> NodeKey:
     """The node's signing key, made up if there is none yet."""
-    place = state / FILE
-    if not place.exists():
+    path = state / FILE
+    if not path.exists():
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(NodeKey().secret)
-    secret = place.read_bytes()
+    secret = path.read_bytes()
     if len(secret) != KEY:
-        raise FedrowsError(f"{place} is no signing key: restore it, or join as a new node.")
+        raise FedrowsError(f"{path} is no signing key: restore it, or join as a new node.")
     return NodeKey(secret)
 
 
@@ -43,8 +43,8 @@ def write_peers(path: Path, keys: Mapping[str, bytes]) -> None:
 def read_peers(path: Path) -> dict[str, bytes]:
     """The public keys that a node trusts, by node."""
     try:
-        found = json.loads(path.read_text("utf-8"))
-        keys = {str(name): bytes.fromhex(key) for name, key in found.items()}
+        entries = json.loads(path.read_text("utf-8"))
+        keys = {str(name): bytes.fromhex(key) for name, key in entries.items()}
         if not all(len(key) == KEY for key in keys.values()):
             raise ValueError
     except (OSError, ValueError, AttributeError, TypeError):
