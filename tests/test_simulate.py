@@ -98,7 +98,8 @@ def test_the_public_function_is_a_function(code):
 
 
 def test_public_names():
-    names = "FederatedData Hashed Plan Simulation Split Study Vocabulary simulate __version__"
+    names = "FederatedData Hashed Plan Simulation Split Study Vocabulary "
+    names += "open_data read_parquet save_data simulate __version__"
     assert fedrows.__all__ == names.split()
     assert all(hasattr(fedrows, name) for name in fedrows.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
