@@ -73,16 +73,16 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     path = Path(out) if out else _default(task)
     algorithms = algorithms or catalogue.built_in("algorithm")
     seeds = sorted(set(seeds)) or [int(seed) for seed in SEEDS.split(",")]
-    found = catalogue.task(task)
-    settings = {k: v.resolved() for k, v in choose(found, algorithms, typed).items()}
-    plan = resolve(shared_plan(found, typed))
+    chosen = catalogue.task(task)
+    settings = {k: v.resolved() for k, v in choose(chosen, algorithms, typed).items()}
+    plan = resolve(shared_plan(chosen, typed))
     target = target or Target()
     if target.rounds is None:  # leave room for those who need longer than CentralSGD
         target = replace(target, rounds=max(1, plan.rounds * 2 // 3))
     check_free(path, overwrite=overwrite)
     with threads(plan.threads):
         first = next(iter(settings.values()))
-        data = load(found, first.options, [one.plan for one in settings.values()])
+        data = load(chosen, first.options, [one.plan for one in settings.values()])
         config = config_of(settings, plan, seeds, target) | {"command": command}
         folder = RunFolder.create(path, COMPARE, config, overwrite=overwrite)
         comparison = Comparison(folder, settings, seeds, target)

@@ -60,10 +60,10 @@ def _list() -> None:
             continue
         where = "made on the spot"
         if task.source is not None:
-            place = fetch.path(task.source)
-            where = str(place) if place.is_file() else f"not here: fedrows data fetch {name}"
-            if not place.is_file() and place.parent.is_dir() and any(place.parent.iterdir()):
-                where = f"not as published, but see {place.parent}"
+            path = fetch.path(task.source)
+            where = str(path) if path.is_file() else f"not here: fedrows data fetch {name}"
+            if not path.is_file() and path.parent.is_dir() and any(path.parent.iterdir()):
+                where = f"not as published, but see {path.parent}"
         rows.append((name, task.summary, where))
     if sys.stdout.isatty():
         for name, summary, where in rows:
@@ -89,9 +89,9 @@ def _fetch(source: fetch.Source, force: bool) -> None:
             of = f" of {show_bytes(total)}" if total else ""
             print(f"\r{show_bytes(done)}{of}   ", end="", flush=True)
 
-    found = fetch.fetch(source, progress, force=force)
+    fetched = fetch.fetch(source, progress, force=force)
     if live:
         print()
-    if found.note:
-        say(f"Note: {found.note}")
-    say(f"File: {found.path}")
+    if fetched.note:
+        say(f"Note: {fetched.note}")
+    say(f"File: {fetched.path}")

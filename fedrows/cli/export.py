@@ -37,8 +37,8 @@ def main(words: Sequence[str]) -> int:
     folder, path = Path(typed["run"]), Path(typed["to"])
     vocabulary = None if typed["vocabulary"] is None else Path(typed["vocabulary"])
     format = check_format(typed["format"] or format_of(path))
-    for place in filter(None, (path, vocabulary)):
-        _check_place(place, typed["overwrite"])
+    for file in filter(None, (path, vocabulary)):
+        _check_place(file, typed["overwrite"])
     if vocabulary is not None and vocabulary.absolute() == path.absolute():
         raise UsageError(f"--to and --vocabulary both say {path}: name two files.")
     trained = read(folder)
@@ -60,8 +60,8 @@ def read(path: Path) -> Trained:
         runs = sorted(p for p in (path / RUNS).glob("*") if p.is_dir())
         such = f", such as {runs[0]}" if runs else ""
         raise RunFolderError(f"{path} is a comparison: name one of its runs{such}.")
-    place = path / CHECKPOINT
-    standing = checkpoint.standing(place)  # so that a bad one is found before the data are read
+    saved = path / CHECKPOINT
+    standing = checkpoint.standing(saved)  # so that a bad one is found before the data are read
     [settings] = from_config(folder.config, path).values()
     settings = replace(settings, plan=replace(settings.plan, device="cpu"))
     data = settings.task.load(settings.options)
@@ -69,7 +69,7 @@ def read(path: Path) -> Trained:
     model = catalogue.model(settings.task.model)(data, plan.seed)
     progress = begin(model, settings.algorithm, plan, data.local, path / TABLES)
     with folder.locked() if progress.table_folder is not None else nullcontext():
-        _fill_(progress, place, standing.tables)
+        _fill_(progress, saved, standing.tables)
         progress.round = standing.round
         params = progress.whole()
         params = Params({table: whole(x) for table, x in params.tables.items()}, params.dense)
@@ -77,18 +77,18 @@ def read(path: Path) -> Trained:
     return Trained(model, params, data, _about(settings, standing.round))
 
 
-def _fill_(progress: Progress, place: Path, tables: SavePoint | None) -> None:
+def _fill_(progress: Progress, saved: Path, tables: SavePoint | None) -> None:
     """Puts a checkpoint's numbers, and the algorithm's state, where a run begins."""
     safe_open = importlib.import_module("safetensors").safe_open
-    with safe_open(place, framework="pt", device="cpu") as file:
-        for key, mine in progress.tensors().items():
-            found = file.get_tensor(key) if key in file.keys() else None  # noqa: SIM118
-            if found is None or found.shape != mine.shape:
+    with safe_open(saved, framework="pt", device="cpu") as file:
+        for key, tensor in progress.tensors().items():
+            stored = file.get_tensor(key) if key in file.keys() else None  # noqa: SIM118
+            if stored is None or stored.shape != tensor.shape:
                 raise RunFolderError(
-                    f"{place} does not fit its run, look at {key!r}: the data or the model "
+                    f"{saved} does not fit its run, look at {key!r}: the data or the model "
                     "have changed since."
                 )
-            mine.copy_(found)
+            tensor.copy_(stored)
     if progress.table_folder is not None and tables is not None:
         progress.table_folder.restore(tables, read_only=True)
 

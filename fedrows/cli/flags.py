@@ -44,12 +44,12 @@ class Parser(argparse.ArgumentParser):
             if flag.startswith("-") and not _is_number(word) and flag not in self.flags:
                 raise UnknownNameError("option", flag, self.flags)
         try:
-            found, rest = self.parse_known_args(words)
+            typed, rest = self.parse_known_args(words)
         except argparse.ArgumentError as error:
             raise UsageError(_sentence(error)) from None
         if rest:
             raise UsageError(f"{rest[0]!r} is one word too many: see {self.prog} --help.")
-        return vars(found)
+        return vars(typed)
 
     @property
     def flags(self) -> list[str]:
@@ -84,11 +84,11 @@ def add_options(
     presets: defaults that come before the dataclasses' own, as shown in the help.
     """
     group = parser.add_argument_group(title)
-    found: dict[str, list[tuple[type, Field[Any]]]] = {}
+    by_name: dict[str, list[tuple[type, Field[Any]]]] = {}
     for owner in owners:
         for item in (item for item in options(owner) if item.name not in without):
-            found.setdefault(item.name, []).append((owner, item))
-    for name, items in found.items():
+            by_name.setdefault(item.name, []).append((owner, item))
+    for name, items in by_name.items():
         flag = flag_of(name, prefixed)
         if f"--{flag}" in parser._option_string_actions:
             continue  # another task's option of the same name

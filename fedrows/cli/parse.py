@@ -51,11 +51,11 @@ def add_watching(parser: Parser) -> None:
 def watched(typed: dict[str, Any]) -> Iterator[Observers]:
     """Everyone who is to watch, by flags that are taken out of what was typed."""
     flags = {item.name: item for item in options(Watching) if item.name in typed}
-    found = {
+    values = {
         name: value(Watching, item, typed.pop(name), name.replace("_", "-"))
         for name, item in flags.items()
     }
-    with opened(Watching(**found)) as observers:
+    with opened(Watching(**values)) as observers:
         for address in observers.addresses:
             say(f"Metrics: {address}")
         yield observers
@@ -100,19 +100,19 @@ def with_settings(
 
 def _algorithms_in(words: Sequence[str]) -> list[str]:
     """The algorithms that are named on a command line, before it is known which flags there are."""
-    found = []
+    names = []
     for word, after in pairwise([*words, ""]):
         flag, equals, text = word.partition("=")
         if flag in ("--algorithm", "--algorithms"):
-            found += algorithms_of({"algorithm": text if equals else after})
-    return [catalogue.algorithm(name)().name for name in found]
+            names += algorithms_of({"algorithm": text if equals else after})
+    return [catalogue.algorithm(name)().name for name in names]
 
 
 def task_in(words: Sequence[str], parser: Parser) -> str | None:
     """The task that is named on a command line, if there is one."""
     try:
-        found = parser.parse_known_args(words)[0].task
-        return None if found is None else catalogue.task(found).name
+        name = parser.parse_known_args(words)[0].task
+        return None if name is None else catalogue.task(name).name
     except (argparse.ArgumentError, UsageError, UnknownNameError):
         return None  # an error when the command line is parsed, if it is one
 

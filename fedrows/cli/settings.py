@@ -53,32 +53,32 @@ def add_settings(
         for item in options(own(name)):
             parts.setdefault(item.name, []).append(name)
     for names in dict.fromkeys(map(tuple, parts.values())):
-        mine = presets(catalogue.task(task), names[0])[1] if only and task else {}
-        add_options(parser, "algorithm " + ", ".join(names), [own(n) for n in names], mine)
+        own_presets = presets(catalogue.task(task), names[0])[1] if only and task else {}
+        add_options(parser, "algorithm " + ", ".join(names), [own(n) for n in names], own_presets)
     for name in tasks:
-        found = catalogue.task(name)
+        of_task = catalogue.task(name)
         add_options(
-            parser, f"task {name}", [found.options], {}, names_of_prefixed(found, algorithms)
+            parser, f"task {name}", [of_task.options], {}, names_of_prefixed(of_task, algorithms)
         )
 
 
 def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> dict[str, Settings]:
     """The settings of a run of each algorithm; an option of none of them is an error."""
     prefixed = names_of_prefixed(task, algorithms)
-    theirs, left = _mine(task.options, typed, prefixed)
-    plan, left = _mine(Plan, left)
-    dials, left = _mine(Privacy, left)
+    of_task, left = _values_of(task.options, typed, prefixed)
+    plan, left = _values_of(Plan, left)
+    dials, left = _values_of(Privacy, left)
     privacy = Privacy.of(**dials)
     made: dict[str, Settings] = {}
     unused = dict(left)
     for name in algorithms:
         of = catalogue.algorithm(name)
-        own, rest = _mine(of, left)
+        own, rest = _values_of(of, left)
         unused = {key: unused[key] for key in unused.keys() & rest.keys()}
         plan_presets, own_presets = presets(task, name)
         made[name] = Settings(
             task,
-            task.options(**theirs),
+            task.options(**of_task),
             of(**{**own_presets, **own}),
             Plan(**{**plan_presets, **plan}),
             privacy,
@@ -97,20 +97,20 @@ def add_privacy(parser: Parser) -> None:
 
 def shared_plan(task: Task, typed: Mapping[str, Any]) -> Plan:
     """The plan of a task before any algorithm has its say."""
-    return Plan(**{**task.plan, **_mine(Plan, typed)[0]})
+    return Plan(**{**task.plan, **_values_of(Plan, typed)[0]})
 
 
-def _mine(
+def _values_of(
     owner: type, typed: Mapping[str, Any], prefixed: set[str] | frozenset[str] = frozenset()
 ) -> tuple[Values, dict[str, Any]]:
     """What was typed for one dataclass, by its own names, and the rest."""
-    found, left = {}, dict(typed)
+    values, left = {}, dict(typed)
     for item in options(owner):
         flag = flag_of(item.name, prefixed)
         key = flag.replace("-", "_")
         if key in left:
-            found[item.name] = value(owner, item, left.pop(key), flag)
-    return found, left
+            values[item.name] = value(owner, item, left.pop(key), flag)
+    return values, left
 
 
 def extended(
@@ -118,10 +118,10 @@ def extended(
 ) -> dict[str, Settings]:
     """Stored settings with the rounds, or the ε, that the user now wants; no other change goes."""
     task = next(iter(stored.values())).task
-    dials, typed = _mine(Privacy, typed)
+    dials, typed = _values_of(Privacy, typed)
     privacy = _extended(next(iter(stored.values())).privacy, dials, path)
     wanted = choose(task, list(stored), typed)
-    found = {}
+    settings = {}
     for name, old in stored.items():
         new = wanted[name]
         parts: list[tuple[Any, Any, set[str]]] = [
@@ -137,8 +137,8 @@ def extended(
                 if flag.replace("-", "_") in typed and not same:
                     raise refuse_change(f"--{flag}", is_now, was, path)
         rounds = new.plan.rounds if "rounds" in typed else old.plan.rounds
-        found[name] = replace(old, plan=replace(old.plan, rounds=rounds), privacy=privacy)
-    return found
+        settings[name] = replace(old, plan=replace(old.plan, rounds=rounds), privacy=privacy)
+    return settings
 
 
 def _extended(old: Privacy, dials: Values, path: Path) -> Privacy:

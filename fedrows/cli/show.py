@@ -115,12 +115,12 @@ def say(text: str) -> None:
 
 def metrics_of(line: Mapping[str, Any]) -> list[str]:
     """The metrics of a line that have a value, as text."""
-    found = [
+    words = [
         f"{title} {line[name]:.{digits}f}"
         for name, (title, _, digits) in METRICS.items()
         if line.get(name) is not None and line[name] == line[name]
     ]
-    return [*found, spent] if (spent := epsilon_of(line)) else found
+    return [*words, spent] if (spent := epsilon_of(line)) else words
 
 
 def epsilon_of(line: Mapping[str, Any]) -> str:
@@ -140,8 +140,8 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     for row in [titles, ["-" * width for width in widths], *rows]:
         cells = [
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         say("  ".join(cells).rstrip())
 
@@ -156,13 +156,15 @@ def _rich_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console = Console()
     columns = list(zip(titles, *rows, strict=True))
     widths = [max(map(len, column)) + 3 for column in columns]
-    place = 1
-    while place < len(columns):
+    next_column = 1
+    while next_column < len(columns):
         part, used = [columns[0]], widths[0]
-        while place < len(columns) and (len(part) == 1 or used + widths[place] < console.width):
-            part.append(columns[place])
-            used += widths[place]
-            place += 1
+        while next_column < len(columns) and (
+            len(part) == 1 or used + widths[next_column] < console.width
+        ):
+            part.append(columns[next_column])
+            used += widths[next_column]
+            next_column += 1
         table = Table(box=box.SIMPLE_HEAD)
         for title, *_ in part:
             table.add_column(title, justify="right" if table.columns else "left")

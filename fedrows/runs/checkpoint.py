@@ -58,10 +58,10 @@ def save(path: Path, run: TrainingRun) -> None:
             safetensors.torch.save_file(tensors, part, {"fedrows": json.dumps(asdict(standing))})
         except safetensors.SafetensorError as error:
             # The disk's own errors arrive as text: "… No space left on device (os error 28)".
-            found = re.search(r"os error (\d+)", str(error))
-            if found is None:
+            number = re.search(r"os error (\d+)", str(error))
+            if number is None:
                 raise
-            raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
         part.chmod(0o644)  # the library makes it for its owner alone
         with part.open("rb") as file:
             os.fsync(file.fileno())
@@ -83,16 +83,16 @@ def restore_(run: TrainingRun, path: Path) -> None:
             kind = "in memory" if at.tables is None else "mapped"
             raise RunFolderError(f"{path} does not belong to this run: its tables are {kind}.")
         tensors = {}
-        for name, mine in run.tensors().items():
+        for name, tensor in run.tensors().items():
             if name not in file.keys():  # noqa: SIM118 - not a dict
                 raise RunFolderError(f"{path} does not belong to this run: it lacks {name!r}.")
-            found = file.get_tensor(name)
-            if (found.shape, found.dtype) != (mine.shape, mine.dtype):
+            stored = file.get_tensor(name)
+            if (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
                 raise RunFolderError(
-                    f"{path} does not belong to this run: its {name!r} is {_kind(found)}, "
-                    f"not {_kind(mine)}."
+                    f"{path} does not belong to this run: its {name!r} is {_kind(stored)}, "
+                    f"not {_kind(tensor)}."
                 )
-            tensors[name] = found
+            tensors[name] = stored
         loose = {
             name.removeprefix(PRIVATE): file.get_tensor(name)
             for name in file.keys()  # noqa: SIM118 - not a dict
@@ -130,15 +130,15 @@ def _opened(path: Path) -> Any:
 
 def _standing(path: Path, file: Any) -> Standing:
     try:
-        said = json.loads((file.metadata() or {})["fedrows"])
-        if said["format"] != FORMAT:
+        header = json.loads((file.metadata() or {})["fedrows"])
+        if header["format"] != FORMAT:
             raise RunFolderError(
-                f"{path} has format {said['format']!r}, but this fedrows reads format {FORMAT}: "
+                f"{path} has format {header['format']!r}, but this fedrows reads format {FORMAT}: "
                 "start the run again with --overwrite."
             )
-        if said.get("tables"):
-            said["tables"] = SavePoint(**said["tables"])
-        return Standing(**said)
+        if header.get("tables"):
+            header["tables"] = SavePoint(**header["tables"])
+        return Standing(**header)
     except (KeyError, ValueError, TypeError):
         raise RunFolderError(
             f"{path} is not a checkpoint of fedrows: start the run again with --overwrite."

@@ -74,16 +74,16 @@ class Trained:
         """The numbers by the names of the module, each with memory of its own."""
         params = self.shared()
         if isinstance(self.model, Lifted):
-            found = self.model.export(params)
+            numbers = self.model.export(params)
         else:
-            found = {**params.tables, **params.dense}
+            numbers = {**params.tables, **params.dense}
         state: dict[str, Tensor] = {}
-        places = set()
-        for name, x in found.items():
+        seen = set()
+        for name, x in numbers.items():
             own = x.detach().cpu().contiguous()
-            place = own.untyped_storage().data_ptr() if own.numel() else None
-            state[name] = own.clone() if place in places else own  # tied weights have two names
-            places.add(place if own.numel() else object())
+            address = own.untyped_storage().data_ptr() if own.numel() else None
+            state[name] = own.clone() if address in seen else own  # tied weights have two names
+            seen.add(address if own.numel() else object())
         return state
 
     def module(self) -> nn.Module:
@@ -99,13 +99,13 @@ class Trained:
         """Two examples as the module takes them, by field: a list has at least two places."""
         data = self.data
         some = torch.arange(2, device=data.train.label.device) % len(data.train)
-        found = {}
+        columns = {}
         for name, column in data.train.fields(some).items():
             column = column.cpu()
             if name in self.lists() and column.shape[1] < 2:
                 column = nn.functional.pad(column, (0, 2 - column.shape[1]))
-            found[name] = column if name in data.train.ids else column.to(self._dtype())
-        return found
+            columns[name] = column if name in data.train.ids else column.to(self._dtype())
+        return columns
 
     def lists(self) -> set[str]:
         """The fields that hold lists, which may have any length."""
@@ -224,7 +224,8 @@ def _save_onnx(trained: Trained, path: Path) -> None:
             except Exception:  # a module may be made for lists of one length
                 program = _program(module, inputs, set())
         except Exception as error:  # whatever the exporter meets in the user's code
-            name = type(getattr(trained.model, "module", trained.model)).__name__
+            model = trained.model
+            name = type(model.module if isinstance(model, Lifted) else model).__name__
             raise ExportError(
                 f"{name} cannot be exported to ONNX ({_last_line(error)}): export it as "
                 "safetensors."
@@ -261,8 +262,8 @@ class _Scorer(nn.Module):
         super().__init__()
         self._model, self._names = model, names
         self._tables, self._dense = list(params.tables), list(params.dense)
-        for place, x in enumerate([*params.tables.values(), *params.dense.values()]):
-            self.register_buffer(f"number_{place}", x.detach().cpu())
+        for number, x in enumerate([*params.tables.values(), *params.dense.values()]):
+            self.register_buffer(f"number_{number}", x.detach().cpu())
 
     def forward(self, *columns: Tensor) -> Tensor:
         numbers = list(self.buffers())

@@ -131,21 +131,21 @@ class RunFolder:
 
 def read_config(path: Path) -> Json:
     """The config.json of a folder that some version of fedrows has written."""
-    place = path / CONFIG
+    file = path / CONFIG
     if not path.is_dir():
         raise RunFolderError(f"There is no folder {path}: name one that a run has written.")
     try:
-        config = json.loads(place.read_bytes())
+        config = json.loads(file.read_bytes())
     except FileNotFoundError:
         raise RunFolderError(
             f"{path} is not a run folder, for it has no {CONFIG}: name one that a run has written."
         ) from None
     except ValueError:
         raise RunFolderError(
-            f"{place} is cut short or not JSON: restore it, or run into a new folder."
+            f"{file} is cut short or not JSON: restore it, or run into a new folder."
         ) from None
     except OSError as error:
-        raise RunFolderError(f"{place} cannot be read ({reason(error)}).") from error
+        raise RunFolderError(f"{file} cannot be read ({reason(error)}).") from error
     wanted = {"format", "fedrows", "kind"}
     if not isinstance(config, dict) or wanted - config.keys():
         raise RunFolderError(

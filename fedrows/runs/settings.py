@@ -117,7 +117,7 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
     try:
         task = dict(config["task"])
         name = task.pop("name")
-        found = catalogue.task(task.pop(FROM, name))
+        chosen = catalogue.task(task.pop(FROM, name))
         made, privacy = {}, privacy_from(config.get("privacy"))
         for entry in config.get("algorithms") or [config["algorithm"]]:
             name = entry["name"]
@@ -125,7 +125,7 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
             own = {item.name: entry[item.name] for item in options(of)}
             rest = {key: entry[key] for key in entry.keys() - own.keys() - {"name", FROM}}
             plan = Plan(**{**config["plan"], **rest})
-            made[name] = Settings(found, found.options(**task), of(**own), plan, privacy)
+            made[name] = Settings(chosen, chosen.options(**task), of(**own), plan, privacy)
         return made
     except (KeyError, TypeError, ValueError, LookupError) as error:
         raise RunFolderError(

@@ -44,8 +44,8 @@ def load(task: str, **options: Any) -> FederatedData:
     if key not in _loaded:
         if len(_loaded) >= MOST_LOADED:
             del _loaded[next(iter(_loaded))]
-        found = catalogue.task(task)
-        _loaded[key] = found.load(found.options(**options))
+        chosen = catalogue.task(task)
+        _loaded[key] = chosen.load(chosen.options(**options))
     return _loaded[key]
 
 
