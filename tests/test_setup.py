@@ -28,7 +28,6 @@ def core_modules() -> list[str]:
         for path in paths
         if path.parts[1] not in BEYOND_CORE
         and path.parts[1:3] != ("nn", "kernels")  # they need triton, which comes with a GPU's torch
-        and path.parts[1:3] != ("paper", "page")
     )
 
 
