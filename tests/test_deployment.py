@@ -1,0 +1,79 @@
+"""A deployed run in its folder: what is written, and going on after its process was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployed import CONFIG, difference, examples, shards_of, task_of
+from loopback import Loopback, fresh
+
+from fedrows.errors import RunFolderError
+from fedrows.flower import deployment as module
+from fedrows.flower.deployment import ROUNDS, Deployment, Journal, carry_out
+from fedrows.flower.wire.contract import make_contract
+from fedrows.report.exchange import read_rounds
+from fedrows.runs.folder import RunFolder
+from fedrows.watch import Observers
+
+DATA = examples()
+EVERY = {**CONFIG, "evaluate-every": 1, "device": "cpu"}
+
+
+class KilledError(Exception):
+    """Ends a server between two rounds."""
+
+
+def deployed(nodes: Path, **more: object) -> Deployment:
+    """A server whose nodes live in this process; they remember in a folder."""
+    task, config, loopback = task_of(DATA), {**EVERY, **more}, Loopback()
+    for number, (name, shard) in enumerate(shards_of(DATA).items(), start=1):
+        loopback.here[number] = fresh(task, config, shard, nodes / name, name)
+    return Deployment(make_contract(task, config), loopback, config, lambda text: None)
+
+
+def run(path: Path, nodes: Path, killed_after: int | None = None) -> Deployment:
+    deployment = deployed(nodes)
+    with Journal.opened(path, deployment) as journal:
+        note = journal.note
+
+        def noted(report: object) -> None:
+            note(report)
+            if deployment.progress.round == killed_after:
+                raise KilledError
+
+        journal.note = noted
+        carry_out(deployment, journal, Observers())
+    return deployment
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_model(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", tmp_path / "nodes of the whole")
+    with pytest.raises(KilledError):
+        run(tmp_path / "run", tmp_path / "nodes", killed_after=2)
+    again = run(tmp_path / "run", tmp_path / "nodes")
+    assert difference(again.progress.whole(), whole.progress.whole()) == 0
+    lines = RunFolder.open(tmp_path / "run").lines()
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    rounds = read_rounds(tmp_path / "run" / ROUNDS)
+    assert [(line["round"], line["asked"], line["answered"]) for line in rounds] == [
+        (number, 6, 6) for number in (1, 2, 3, 4)
+    ]
+    assert {"evaluate", "save"} <= rounds[0]["seconds"].keys()
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_folder_is_one_servers_until_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOCK_SECONDS", 0.0)
+    path, nodes = tmp_path / "run", tmp_path / "nodes"
+    with (
+        Journal.opened(path, deployed(nodes)),
+        pytest.raises(RunFolderError, match="Another fedrows is at work"),
+    ):
+        Journal.opened(path, deployed(nodes))
+    with Journal.opened(path, deployed(nodes)):
+        pass
+    with pytest.raises(RunFolderError, match="a run of another model, plan or algorithm"):
+        Journal.opened(path, deployed(nodes, seed=4))
