@@ -107,9 +107,9 @@ class Measure:
         losses, opened, left_out = [], [], []
         for progress in run:
             losses.append(run.evaluator.train_loss(progress.whole()))
-            if run.private is not None and run.private.told.opened_share is not None:
-                opened.append(run.private.told.opened_share)
-                left_out.append(run.private.told.left_out_share or 0.0)
+            if run.private is not None and run.private.report.opened_share is not None:
+                opened.append(run.private.report.opened_share)
+                left_out.append(run.private.report.left_out_share or 0.0)
         early = losses[len(losses) * 3 // 4 - 1]
         target = self.targets.setdefault(group, early)
         need = next((number for number, loss in enumerate(losses, 1) if loss <= target), None)

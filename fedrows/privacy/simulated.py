@@ -11,11 +11,10 @@ protocol fails closed has no upload, and the model stays where it is.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,13 @@ from fedrows.errors import RunFolderError
 from fedrows.fleet import NO_TRAFFIC, OpenRound, Traffic, clear_traffic
 from fedrows.privacy.accounts import Accounts
 from fedrows.privacy.asking import Asking
-from fedrows.privacy.central import draw_cohort, private_heat
+from fedrows.privacy.central import draw_cohort
 from fedrows.privacy.client_side import AskedTraining, shared_update, train_on_asked
-from fedrows.privacy.counting import heats, values_of
+from fedrows.privacy.counting import values_of
+from fedrows.privacy.heat_of_mode import heat_of_mode
 from fedrows.privacy.held_back import HeldBack
 from fedrows.privacy.in_memory import ClientKeys, InMemoryProtocols, SumOutcome, UnionOutcome
 from fedrows.privacy.layout import SumLayout
-from fedrows.privacy.ledger import Entry
 from fedrows.privacy.noisy_mean import NoisyMean
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.randomness import fresh, replaying
@@ -138,7 +137,7 @@ class PrivateSimulatedFleet:
         """
         if self._heat is None:
             with self._secrets("heat"):
-                self._heat = self._count()
+                self._heat = self._count_heat()
         if self.privacy.secret_sums and self._mechanism is None:
             self._mechanism = self._chosen(self._heat)
         return self._heat
@@ -273,24 +272,13 @@ class PrivateSimulatedFleet:
         most = {table: int(inner.data.index[table].lengths.max()) for table in self.widths}
         return noisy, noisy.coding(most)
 
-    def _count(self) -> dict[str, Heat]:
-        data, central = self.inner.data, self.privacy.central
-        if central is None:
-            counted = heats(data, self.inner.plan.weighting, self.privacy.counting, fresh)
-            for table, its in counted.items():
-                self.accounts.ledger.add_(*its.entries(table))
-            local = {t: x for t, x in self.inner.heat().items() if t in data.local}
-            return {**{table: its.heat for table, its in counted.items()}, **local}
-        heat, privacy = {}, self.privacy
-        for table in self.widths:
-            dials = privacy.dp_heat_noise, privacy.dp_heat_rows, privacy.heat_z
-            noisy = private_heat(data.index[table], self.weights, central, *dials, fresh)
-            heat[table], entry = noisy
-            name = f"heat of {table}"  # the server sees its exact total before the noise
-            self.accounts.ledger.add_(
-                replace(entry, mechanism=name), Entry("totals/value", name, 0, math.inf)
-            )
-        return heat
+    def _count_heat(self) -> dict[str, Heat]:
+        """The heat of every shared table as the mode has it counted, and exactly that of others."""
+        data, weighting = self.inner.data, self.inner.plan.weighting
+        counted, entries = heat_of_mode(self.privacy, data, weighting, fresh)
+        self.accounts.ledger.add_(*entries)
+        local = {t: x for t, x in self.inner.heat().items() if t in data.local}
+        return counted if self.privacy.central is not None else {**counted, **local}
 
     @property
     def _name(self) -> str:
