@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ class PrivateSimulatedFleet:
         index = {table: own.get(table, its) for table, its in inner.index.items()}
         return PrivateSimulatedRound(self, inner, carrier, united, asked, index, *self._mechanism)
 
-    @property
+    @cached_property
     def largest_set(self) -> int:
         """The most rows that one client holds, all shared tables together."""
         index = self.inner.data.index
