@@ -128,8 +128,8 @@ def tables(found: Mapping[str, Json]) -> str:
          f"{its['mebibytes_beyond_the_table'][size]:.0f}"]
         for size, x in its["growth"].items()
     ]  # fmt: skip
-    first = f"How many times as long a round takes as in a table of {its['small']:,} rows, all "
-    first += f"{its['width']} wide."
+    first = f"The time of a round, divided by its time in a table of {its['small']:,} rows. All "
+    first += f"tables are {its['width']} wide."
     return f"## The size of the table\n\n{first} {measured_on([its])}\n\n{table(head, rows)}"
 
 
@@ -147,7 +147,7 @@ def billion(found: Mapping[str, Json]) -> str:
         for name, x in its.items() if isinstance(x, dict) and "touched" in x
     ]  # fmt: skip
     first = f"{its['rounds']} rounds on a mapped table of {its['rows']:,} rows, {its['width']} "
-    first += "wide, ids at random."
+    first += "wide. The ids are drawn at random."
     return f"## A table larger than memory\n\n{first} {measured_on([its])}\n\n{table(head, rows)}"
 
 
