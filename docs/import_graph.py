@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the round", ("fleet", "robust", "server")),
     ("simulated clients", ("simulator",)),
     ("what a model is worth", ("measure",)),
-    ("privacy", ("privacy",)),
+    ("privacy", ("privacy", "privacy.mechanisms")),
     ("one run", ("watch", "watch.writers", "simulation", "runs", "report")),
     ("many runs", ("study", "paper.theory", "paper")),
     ("a real network", ("flower.wire", "flower.node", "flower.server", "flower.launch", "flower")),

@@ -1,4 +1,4 @@
-"""Algorithms, models, tasks and writers by name: ours, and those that others bring.
+"""Algorithms, models, tasks, writers and privacy mechanisms by name: ours, and others'.
 
     fedavg              a file in one of our folders
     fedavgm             an entry point of an installed package, in the group `fedrows.algorithms`
@@ -40,14 +40,23 @@ FOLDERS = {
     "model": "models",
     "task": "datasets",
     "writer": "watch.writers",
+    "mechanism": "privacy.mechanisms",
 }
-GROUPS = {kind: f"fedrows.{kind}s" for kind in FOLDERS}  # of entry points
+GROUPS = {  # of entry points
+    **{kind: f"fedrows.{kind}s" for kind in ("algorithm", "model", "task", "writer")},
+    "mechanism": "fedrows.privacy",
+}
+CLASSES = {  # kind → what its classes are derived from
+    "algorithm": "fedrows.algorithm.Algorithm",
+    "mechanism": "fedrows.privacy.mechanism.Mechanism",
+}
+FROM = "from"  # in config.json: the reference of a plug-in that is no installed one
 
 _REFERRED: dict[tuple[str, str], tuple[str, Any]] = {}  # (kind, name) → the reference, the object
 
 
 def names(kind: str) -> list[str]:
-    """The names of everything of a kind (algorithm, model, task or writer); imports none of it."""
+    """The names of everything of a kind, such as algorithm; imports none of it."""
     referred = (name for of, name in _REFERRED if of == kind)
     return sorted({*built_in(kind), *_installed(kind), *referred})
 
@@ -65,6 +74,12 @@ def reference(kind: str, name: str) -> str | None:
     """The reference that a name was loaded by, its path absolute; None if it was not by any."""
     given, _ = _REFERRED.get((kind, name), (None, None))
     return given
+
+
+def stored_name(kind: str, name: str) -> dict[str, str]:
+    """A name as config.json has it, so that a plug-in is found when a run goes on."""
+    given = reference(kind, name)
+    return {"name": name} if given is None else {"name": name, FROM: given}
 
 
 def short(name: str) -> str:
@@ -119,6 +134,12 @@ def builder(name: str) -> Callable[[FederatedData, int], Any]:
 def writer(name: str) -> Callable[[Any], Any]:
     """The function that opens a writer of what a run measures."""
     found: Callable[[Any], Any] = _find("writer", name)
+    return found
+
+
+def mechanism(name: str) -> type[Any]:
+    """The privacy mechanism's class, a `fedrows.privacy.mechanism.Mechanism`."""
+    found: type[Any] = _find("mechanism", name)
     return found
 
 
@@ -201,7 +222,7 @@ def _find(kind: str, name: str) -> Any:
 def own(kind: str, name: str) -> Any:
     """What one of our own files brings, whatever plug-ins there are."""
     module = importlib.import_module(f"fedrows.{FOLDERS[kind]}.{name}")
-    if kind == "algorithm":
+    if kind in CLASSES:
         for word, value in vars(module).items():
             if word.lower() == name and isinstance(value, type):
                 return value
@@ -224,13 +245,14 @@ def _refer(kind: str, text: str) -> Any:
         # A relative file is one beside the task's own.
         found = replace(found, model=str(file.parent / found.model))
     name = _own_name(kind, found)
+    shown = name or word.lower()
+    if shown in built_in(kind) or shown in _installed(kind):
+        whose = "a built-in" if shown in built_in(kind) else "an installed"
+        raise PluginError(
+            f"{what} ({_source(found, file)}) has the name of {whose} {kind}, {shown}: give it "
+            "another."
+        )
     if name is not None:
-        if name in built_in(kind) or name in _installed(kind):
-            whose = "a built-in" if name in built_in(kind) else "an installed"
-            raise PluginError(
-                f"{what} ({_source(found, file)}) has the name of {whose} {kind}, {name}: give it "
-                "another."
-            )
         before = reference(kind, name)
         if before not in (None, given):
             raise PluginError(
@@ -242,14 +264,16 @@ def _refer(kind: str, text: str) -> Any:
 
 def _check(kind: str, found: Any, what: str) -> None:
     """Raises a PluginError if an object is not of its kind."""
-    from fedrows.algorithm import Algorithm
     from fedrows.task import Task
 
-    if kind == "algorithm":
-        wanted = "a class derived from fedrows.algorithm.Algorithm"
-        right = isinstance(found, type) and issubclass(found, Algorithm)
+    if kind in CLASSES:
+        wanted = f"a class derived from {CLASSES[kind]}"
+        module, _, word = CLASSES[kind].rpartition(".")
+        parent = getattr(importlib.import_module(module), word)
+        right = isinstance(found, type) and issubclass(found, parent)
         if right and inspect.isabstract(found):
-            raise PluginError(f"{what} ({_source(found)}) has no step_: define the method.")
+            missing = ", ".join(sorted(found.__abstractmethods__))
+            raise PluginError(f"{what} ({_source(found)}) has no {missing}: define the method.")
     elif kind == "task":
         wanted, right = "a fedrows.task.Task", isinstance(found, Task)
     else:
@@ -259,8 +283,8 @@ def _check(kind: str, found: Any, what: str) -> None:
 
 
 def _own_name(kind: str, found: Any) -> str | None:
-    """The name that an algorithm or a task has of itself."""
-    if kind == "algorithm":
+    """The name that a class or a task has of itself."""
+    if kind in CLASSES:
         return str(found.__name__).lower()
     return str(found.name) if kind == "task" else None
 

@@ -27,7 +27,7 @@ class RunFolderError(FedrowsError, OSError):
 
 
 class PluginError(FedrowsError, ImportError):
-    """An algorithm, a model, a task or a writer of somebody else's that cannot be used."""
+    """A plug-in, such as an algorithm of somebody else's, that cannot be used."""
 
 
 class UnknownNameError(FedrowsError, LookupError):

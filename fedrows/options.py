@@ -49,13 +49,16 @@ def default(item: Field[Any]) -> Any:
     return None if item.default is MISSING else item.default
 
 
-def check(owner: Any) -> None:
-    """Raises a PlanError that names the first option of `owner` whose value cannot be right."""
+def check(owner: Any, prefix: str = "") -> None:
+    """Raises a PlanError that names the first option of `owner` whose value cannot be right.
+
+    prefix: what stands before the options' names on the command line.
+    """
     for item in options(type(owner)):
         value = getattr(owner, item.name)
         wanted = _complaint(value, *kind(type(owner), item), item.metadata)
         if wanted:
-            flag = item.name.replace("_", "-")
+            flag = prefix + item.name.replace("_", "-")
             raise PlanError(f"{flag} is {value!r}, but must be {wanted}.")
 
 

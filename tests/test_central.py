@@ -15,16 +15,11 @@ from torch import Tensor
 from fedrows.algorithm import Round
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.errors import PlanError
-from fedrows.privacy.central import (
-    CentralDP,
-    GridNoise,
-    Touched,
-    capped_counts,
-    corrected,
-    draw_cohort,
-    private_heat,
-)
+from fedrows.privacy.central import capped_counts, corrected, draw_cohort, private_heat
 from fedrows.privacy.ledger import Ledger
+from fedrows.privacy.mechanism import Touched
+from fedrows.privacy.mechanisms.gaussian import Gaussian
+from fedrows.privacy.noise import GridNoise
 from fedrows.rows.heat import Heat, heat_of
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, RowTotal, Submodels, Total, total
@@ -84,7 +79,7 @@ def updates(clients: list[int], size: float = 1.0) -> Submodels:
     )
 
 
-def summed(how: CentralDP, clients: list[int]) -> np.ndarray:
+def summed(how: Gaussian, clients: list[int]) -> np.ndarray:
     """Everything that noise is added to, as one vector."""
     weights = torch.tensor([10.0 ** (client % 4) for client in clients])
     made = how.clipped(updates(clients), weights)
@@ -97,7 +92,7 @@ def summed(how: CentralDP, clients: list[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("cap", [None, 1.0, 50.0])
 def test_a_user_moves_the_sum_by_no_more_than_the_clip(cap):
-    how, cohort = CentralDP(clip=0.7, weight_cap=cap), list(range(8))
+    how, cohort = Gaussian(clip=0.7, weight_cap=cap), list(range(8))
     everybody = summed(how, cohort)
     moved = []
     for client in cohort:
@@ -123,7 +118,7 @@ def test_the_mean_over_the_cohorts_own_weight_would_break_the_bound():
 
 
 def test_small_updates_are_left_alone_and_broken_ones_count_as_zero():
-    how = CentralDP(clip=1e4)
+    how = Gaussian(clip=1e4)
     plain = updates([1, 2, 3])
     made = how.clipped(plain, torch.ones(3))
     assert torch.equal(made.rows["a"], plain.rows["a"].double())
@@ -157,14 +152,14 @@ def test_a_user_moves_the_counts_of_rows_by_no_more_than_their_bound(sampling, b
         after = [others] if sampling == "poisson" else [[*others, s] for s in range(30, 40)]
         for neighbour in after:
             assert np.linalg.norm(counts(cohort) - counts(neighbour)) <= bound + 1e-12
-    assert CentralDP(sampling=sampling, select_noise=3.0).select_deviation == 3 * bound
-    assert CentralDP(sampling=sampling, clip=0.5, noise=3.0).noise_deviation == (
+    assert Gaussian(sampling=sampling, select_noise=3.0).select_deviation == 3 * bound
+    assert Gaussian(sampling=sampling, clip=0.5, noise=3.0).noise_deviation == (
         1.5 if sampling == "poisson" else 3.0
     )
 
 
 def test_without_noise_it_is_the_corrected_mean():
-    how = CentralDP(clip=1e4, noise=1e-12, select_noise=1e-9, select_threshold=1e-3)
+    how = Gaussian(clip=1e4, noise=1e-12, select_noise=1e-9, select_threshold=1e-3)
     update, algorithm = updates([1, 2, 3]), FedSubAvg()
     heat = {t: heat_of(index, torch.ones(3)) for t, index in update.index.items()}
     facts = Round(1, 0.1, 3, 3.0, torch.arange(3))
@@ -183,7 +178,7 @@ def test_without_noise_it_is_the_corrected_mean():
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_the_noise_is_as_large_as_it_says(sampling):
-    how = CentralDP(clip=0.5, noise=2.0, select_threshold=-1e3, sampling=sampling)
+    how = Gaussian(clip=0.5, noise=2.0, select_threshold=-1e3, sampling=sampling)
     params = Params({"a": torch.zeros(4000, 3)}, {"bias": torch.zeros(20_000)})
     nothing = Submodels(
         {"a": index_of([])}, {"a": torch.zeros(0, 3)}, {"bias": torch.zeros(0, 20_000)}
@@ -201,7 +196,7 @@ def test_rows_that_nobody_touched_are_chosen_by_noise_at_the_cost_of_what_is_cho
     params = Params({"a": torch.zeros(1, 1).expand(rows, 1)}, {})
     held = [[3, 5, 999_999_999]] * 40
     update = Submodels({"a": index_of(held)}, {"a": torch.ones(120, 1)}, {})
-    how = CentralDP(select_noise=1.0, select_threshold=5.0, sampling="poisson")
+    how = Gaussian(select_noise=1.0, select_threshold=5.0, sampling="poisson")
     released = released_by(how, update, torch.ones(40), params, 40, bytes_of(1)).rows["a"]
     ids = released.index.ids
     by_chance = 0.5 * math.erfc(5 / math.sqrt(2)) * rows  # 287 of them
@@ -212,7 +207,7 @@ def test_rows_that_nobody_touched_are_chosen_by_noise_at_the_cost_of_what_is_cho
 
 
 def test_untouched_rows_are_found_around_the_touched():
-    how = CentralDP(select_threshold=0.0)  # a half of them passes
+    how = Gaussian(select_threshold=0.0)  # a half of them passes
     hits = np.zeros(8)
     source = bytes_of(2)
     for _ in range(2000):
@@ -224,7 +219,7 @@ def test_untouched_rows_are_found_around_the_touched():
 
 def test_an_attack_on_the_noise_proves_no_more_than_the_ledger_says():
     """And proves more of half the noise."""
-    how, trials, delta = CentralDP(noise=2.0, sampling="poisson"), 100_000, 1e-3
+    how, trials, delta = Gaussian(noise=2.0, sampling="poisson"), 100_000, 1e-3
     ledger = Ledger(delta)
     ledger.add_(how.entry(1, 10, 10, tables=False))  # everybody is sampled
     claimed = ledger.spent("model/user")
@@ -251,7 +246,7 @@ def test_sums_are_on_one_grid_whatever_lies_beneath():
 
 def test_private_heat():
     index = index_of([[0, 1, 2, 3, 4, 5], [0], [0, 5], [0, 5, 9]])
-    how = CentralDP(sampling="poisson")
+    how = Gaussian(sampling="poisson")
     heat, entry = private_heat(index, torch.ones(4), how, 1e-9, most=6, source=bytes_of(1))
     assert heat.ids.tolist() == [0, 1, 2, 3, 4, 5, 9]
     assert heat.counts.tolist() == pytest.approx([4, 1, 1, 1, 1, 3, 1], abs=1e-6)
@@ -285,7 +280,7 @@ def test_heats_sensitivity_by_brute_force():
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed"])
 def test_the_entry_is_the_sampler_really_used(sampling):
-    how = CentralDP(noise=1.0, select_noise=4.0, sampling=sampling)
+    how = Gaussian(noise=1.0, select_noise=4.0, sampling=sampling)
     ledger = Ledger(1e-5)
     for number in range(1, 11):
         ledger.add_(how.entry(number, 50, 5000))
@@ -301,21 +296,21 @@ def test_the_entry_is_the_sampler_really_used(sampling):
 
 
 def test_cohorts():
-    fixed = [draw_cohort(CentralDP(sampling="fixed"), 20, 5, bytes_of(s)) for s in range(400)]
+    fixed = [draw_cohort(Gaussian(sampling="fixed"), 20, 5, bytes_of(s)) for s in range(400)]
     assert {len(cohort) for cohort in fixed} == {5}
     hits = torch.bincount(torch.cat(fixed), minlength=20)
     assert hits.tolist() == pytest.approx([100] * 20, rel=0.4)
-    loose = [draw_cohort(CentralDP(sampling="poisson"), 20, 5, bytes_of(s)) for s in range(400)]
+    loose = [draw_cohort(Gaussian(sampling="poisson"), 20, 5, bytes_of(s)) for s in range(400)]
     sizes = np.array([len(cohort) for cohort in loose])
     assert sizes.mean() == pytest.approx(5, abs=0.4)
     assert sizes.var() == pytest.approx(20 * 0.25 * 0.75, rel=0.25)
     with pytest.raises(PlanError, match="cohort of 21 cannot be drawn from 20"):
-        draw_cohort(CentralDP(), 20, 21)
+        draw_cohort(Gaussian(), 20, 21)
 
 
 @pytest.mark.parametrize("name", ["clip", "noise", "select_noise", "weight_cap", "mean_share"])
 def test_bad_options(name):
     with pytest.raises(PlanError, match="must be above 0"):
-        CentralDP(**{name: 0.0})
+        Gaussian(**{name: 0.0})
     with pytest.raises(PlanError, match="both must be"):
-        private_heat(index_of([[1]]), torch.ones(1), CentralDP(), 0.0, 1)
+        private_heat(index_of([[1]]), torch.ones(1), Gaussian(), 0.0, 1)

@@ -50,6 +50,11 @@ def test_the_example_package_runs(
     assert config["algorithm"]["momentum"] == 0.8
     assert config["plan"]["lr"] == 0.1  # what the task presets for that algorithm
     call(installed, *fedrows, "run", "--resume", "a", "--rounds", "5")
+    words = ["--privacy", "full", "--mechanism", "allrows", "--dp-noise", "2", "--rounds", "2"]
+    call(installed, *fedrows, "run", "coins", *words, "--out", "p")
+    config = json.loads(Path("p/config.json").read_text())
+    assert config["privacy"]["mechanism"]["name"] == "allrows"
+    assert "from" not in config["privacy"]["mechanism"]
     words = ["--algorithms", "fedavg,fedavgm", "--seeds", "0", "--rounds", "3", "--out", "c"]
     call(installed, *fedrows, "compare", "synthetic", *SMALL, *words)
     assert "FedAvgM" in Path("c/report.html").read_text()

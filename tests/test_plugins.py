@@ -1,4 +1,4 @@
-"""Algorithms, models, tasks and writers that others bring: installed, or named by file."""
+"""Algorithms, models, tasks, writers and mechanisms of others: installed, or named by file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from fedrows.flower.wire.contract import DeployedTask, make_contract
 
 KINDS = tuple(catalogue.FOLDERS)
 FIND = {kind: getattr(catalogue, kind) for kind in KINDS}
-A_BUILT_IN = {"algorithm": "fedavg", "model": "logistic", "task": "synthetic", "writer": "log"}
+A_BUILT_IN = {"algorithm": "fedavg", "model": "logistic", "task": "synthetic"}
+A_BUILT_IN |= {"writer": "log", "mechanism": "gaussian"}
 RUN = ["run", "synthetic", *SMALL, "--rounds", "2"]
 
 ALGORITHM = """
@@ -219,17 +220,22 @@ def test_an_object_of_another_kind(kind: str) -> None:
     with pytest.raises(PluginError) as error:
         FIND[kind]("odd.py:Name")
     says(error, f"The {kind} 'odd.py:Name' is of type int, but a {kind} must be")
-    if kind in ("algorithm", "task"):
+    if kind in ("algorithm", "task", "mechanism"):
         with pytest.raises(PluginError, match="is the class Other, but"):
             FIND[kind]("odd.py:Other")
 
 
-def test_an_algorithm_without_its_step() -> None:
+def test_a_class_without_its_methods() -> None:
     Path("odd.py").write_text(
         "from fedrows.algorithm import Algorithm\nclass Half(Algorithm): pass\n"
     )
     with pytest.raises(PluginError, match=r"odd\.py\) has no step_: define the method"):
         catalogue.algorithm("odd.py:Half")
+    Path("odd.py").write_text(
+        "from fedrows.privacy.mechanism import Mechanism\nclass Half(Mechanism): pass\n"
+    )
+    with pytest.raises(PluginError, match=r"odd\.py\) has no entry, explanation, noised: define"):
+        catalogue.mechanism("odd.py:Half")
 
 
 @pytest.mark.parametrize(
@@ -237,12 +243,16 @@ def test_an_algorithm_without_its_step() -> None:
     [
         ("algorithm", ALGORITHM.replace("Halved", "FedAvg") + "\nName = FedAvg\n"),
         ("task", TASK.replace('"other"', '"movielens"') + "\nName = TASK\n"),
+        ("mechanism", "from fedrows.privacy.mechanisms.gaussian import Gaussian as Name\n"),
+        ("model", "def logistic(data, seed): ...\n"),
+        ("writer", "def prometheus(text): ...\n"),
     ],
 )
 def test_a_file_with_the_name_of_a_built_in_one(kind: str, text: str) -> None:
     Path("odd.py").write_text(text)
+    word = {"model": "logistic", "writer": "prometheus"}.get(kind, "Name")
     with pytest.raises(PluginError) as error:
-        FIND[kind]("odd.py:Name")
+        FIND[kind](f"odd.py:{word}")
     says(error, str(Path("odd.py").absolute()), f"has the name of a built-in {kind}")
 
 

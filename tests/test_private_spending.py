@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from private_runs import COHORT, finish, furthest, run, seeded, synthetic, uploads
@@ -97,7 +99,7 @@ def test_a_round_spends_for_ever_less_than_its_bound(data):
 def test_a_resumed_run_is_the_run_that_never_stopped(data, privacy, tmp_path):
     def begin(name: str) -> Simulation:
         dials = {} if privacy.stages is None else {"answers": str(tmp_path / name)}
-        simulation = run(data, Privacy(**{**privacy.config(), **dials}))
+        simulation = run(data, replace(privacy, **dials))
         simulation.private._seed = seeded
         return simulation
 

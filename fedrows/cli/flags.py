@@ -2,7 +2,7 @@
 
 A flag's value stays text until it is known whose option it is: two tasks may have an option of
 the same name. A task's option that is called like one of the plan or of an algorithm gets `data-`
-in front: --seed is the run's, --data-seed the data's.
+in front: --seed is the run's, --data-seed the data's. Options of a privacy mechanism have `dp-`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fedrows.errors import FedrowsError, PlanError, UnknownNameError
 from fedrows.options import default, kind, options
 
 Values = dict[str, Any]  # option name → value
+DATA = "data-"  # before an option of a task that is called like another's
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -78,6 +79,7 @@ def add_options(
     presets: Mapping[str, Any],
     prefixed: Collection[str] = (),
     without: Collection[str] = (),
+    prefix: str = DATA,
 ) -> None:
     """A group of flags for the options of some dataclasses, those of one name in one flag.
 
@@ -89,7 +91,7 @@ def add_options(
         for item in (item for item in options(owner) if item.name not in without):
             by_name.setdefault(item.name, []).append((owner, item))
     for name, items in by_name.items():
-        flag = flag_of(name, prefixed)
+        flag = flag_of(name, prefixed, prefix)
         if f"--{flag}" in parser._option_string_actions:
             continue  # another task's option of the same name
         owner, item = items[0]
@@ -108,9 +110,9 @@ def add_options(
         )
 
 
-def flag_of(name: str, prefixed: Collection[str] = ()) -> str:
+def flag_of(name: str, prefixed: Collection[str] = (), prefix: str = DATA) -> str:
     """The flag of an option, without its dashes in front."""
-    return ("data-" if name in prefixed else "") + name.replace("_", "-")
+    return (prefix if name in prefixed else "") + name.replace("_", "-")
 
 
 def value(owner: type, item: Field[Any], typed: Any, flag: str) -> Any:

@@ -11,10 +11,11 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError, add_options, value
-from fedrows.cli.settings import add_settings, seconds
+from fedrows.cli.settings import add_mechanisms, add_settings, seconds
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
 from fedrows.options import options
+from fedrows.privacy.mechanism import Mechanism
 from fedrows.watch import Observers, Watching, opened
 from fedrows.watch.logs import without_secrets
 
@@ -71,13 +72,15 @@ def parse(
         typed = named(parser.parse(words))
         typed["command"] = without_secrets([*parser.prog.split(), *words])
         return typed
-    task, algorithms = None, []
+    task, algorithms, mechanisms = None, [], []
     try:
         typed = named(with_settings(asked, build, without).parse(asked))
         task, algorithms = typed["task"], algorithms_of(typed)
+        mechanisms = [typed["mechanism"]] if "mechanism" in typed else []
     except FedrowsError:
         pass  # help for everything, then
     parser = build()
+    add_mechanisms(parser, mechanisms)
     add_settings(parser, task, algorithms, only=True, without=without)
     parser.print_help()
     return None
@@ -88,24 +91,38 @@ def with_settings(
 ) -> Parser:
     """A parser with the flags of all tasks and algorithms of ours, and of the plug-ins named."""
     algorithms = _algorithms_in(words)
-    parser = build()
-    add_settings(parser, None, algorithms, without=without)
-    task = task_in(words, parser)
-    if task is None or task in catalogue.built_in("task"):
+
+    def built(task: str | None) -> Parser:
+        parser = build()
+        add_mechanisms(parser, _mechanisms_in(words))
+        add_settings(parser, task, algorithms, without=without)
         return parser
-    parser = build()
-    add_settings(parser, task, algorithms, without=without)
-    return parser
+
+    parser = built(None)
+    task = task_in(words, parser)
+    return parser if task is None or task in catalogue.built_in("task") else built(task)
 
 
 def _algorithms_in(words: Sequence[str]) -> list[str]:
     """The algorithms that are named on a command line, before it is known which flags there are."""
-    names = []
+    given = _after(words, "--algorithm", "--algorithms")
+    names = [name for text in given for name in algorithms_of({"algorithm": text})]
+    return [catalogue.algorithm(name)().name for name in names]
+
+
+def _mechanisms_in(words: Sequence[str]) -> list[str]:
+    """The privacy mechanisms that are named on a command line, likewise."""
+    return [_mechanism_name(text) for text in _after(words, "--mechanism") if text]
+
+
+def _after(words: Sequence[str], *flags: str) -> list[str]:
+    """The values of some flags, as --flag value or --flag=value."""
+    values = []
     for word, after in pairwise([*words, ""]):
         flag, equals, text = word.partition("=")
-        if flag in ("--algorithm", "--algorithms"):
-            names += algorithms_of({"algorithm": text if equals else after})
-    return [catalogue.algorithm(name)().name for name in names]
+        if flag in flags:
+            values.append(text if equals else after)
+    return values
 
 
 def task_in(words: Sequence[str], parser: Parser) -> str | None:
@@ -126,7 +143,7 @@ def out_of(resume: str, out: str | None, usual: Callable[[], Path]) -> Path:
 
 
 def named(typed: dict[str, Any]) -> dict[str, Any]:
-    """The same with the names of the task and the algorithms for references; they must exist."""
+    """The same with names of task, algorithms and mechanism for references; they must exist."""
     if typed["task"] is not None:
         typed["task"] = catalogue.task(typed["task"]).name
     for flag in ("algorithm", "algorithms"):
@@ -134,7 +151,15 @@ def named(typed: dict[str, Any]) -> dict[str, Any]:
             given = algorithms_of({flag: typed[flag]})
             names = [catalogue.algorithm(name)().name for name in given]
             typed[flag] = ",".join(names)
+    if "mechanism" in typed:
+        typed["mechanism"] = _mechanism_name(typed["mechanism"])
     return typed
+
+
+def _mechanism_name(text: str) -> str:
+    """The name of a privacy mechanism, which may be given by reference."""
+    made: Mechanism = catalogue.mechanism(text if ":" in text else text.lower())()
+    return made.name
 
 
 def algorithms_of(typed: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
 from fedrows.cli.flags import Parser, UsageError, add_options, value
 from fedrows.cli.parse import algorithms_of, named, with_settings
-from fedrows.cli.settings import add_privacy, add_settings, choose
+from fedrows.cli.settings import add_mechanisms, add_privacy, add_settings, choose
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, UnknownNameError
@@ -160,6 +160,7 @@ def _parsed(build: Callable[[], Parser], words: Sequence[str]) -> dict[str, Any]
     """What was typed; None if help was wanted."""
     if any(word in ("-h", "--help") for word in words):
         parser = build()
+        add_mechanisms(parser, [])
         add_settings(parser)
         parser.print_help()
         return None

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, Values, add_options, flag_of, value
+from fedrows.cli.flags import DATA, Parser, UsageError, Values, add_options, flag_of, value
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.privacy.options import Privacy
+from fedrows.privacy.mechanism import PREFIX, Mechanism
+from fedrows.privacy.options import DEFAULT_MECHANISM, Privacy, default_mechanism
 from fedrows.runs.settings import Settings, presets, taken_names
 from fedrows.task import Task
 
@@ -68,7 +69,11 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
     of_task, left = _values_of(task.options, typed, prefixed)
     plan, left = _values_of(Plan, left)
     dials, left = _values_of(Privacy, left)
-    privacy = Privacy.of(**dials)
+    if (mechanism := left.pop("mechanism", None)) is not None:
+        dials["mechanism"] = mechanism
+    of_noise = catalogue.mechanism(mechanism) if mechanism else type(default_mechanism())
+    noise, left = _noise_values(of_noise, left)
+    privacy = Privacy.of(**dials, **{f"dp_{name}": value for name, value in noise.items()})
     made: dict[str, Settings] = {}
     unused = dict(left)
     for name in algorithms:
@@ -85,7 +90,7 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
         )
         privacy.check(made[name].algorithm, made[name].plan.clients_per_round)
     for name in unused:
-        whose = " or ".join([task.name, *algorithms])
+        whose = " or ".join([task.name, *algorithms, *([mechanism] if mechanism else [])])
         raise UsageError(f"--{name.replace('_', '-')} is not an option of {whose}: leave it out.")
     return made
 
@@ -93,6 +98,23 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
 def add_privacy(parser: Parser) -> None:
     """The flags of private runs."""
     add_options(parser, "privacy", [Privacy], {})
+    known = ", ".join(catalogue.names("mechanism"))
+    parser.add_argument(
+        "--mechanism",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help=f"The noise on the model in full, one of {known} (default: {DEFAULT_MECHANISM}).",
+    )
+
+
+def add_mechanisms(parser: Parser, named: Sequence[str]) -> None:
+    """The flags of our privacy mechanisms and of those that are named, if there may be any."""
+    if "--mechanism" not in parser.flags:
+        return
+    ours = {name: catalogue.own("mechanism", name) for name in catalogue.built_in("mechanism")}
+    for name, of in {**{name: catalogue.mechanism(name) for name in named}, **ours}.items():
+        prefixed = {item.name for item in options(of)}
+        add_options(parser, f"mechanism {name}", [of], {}, prefixed, prefix=PREFIX)
 
 
 def shared_plan(task: Task, typed: Mapping[str, Any]) -> Plan:
@@ -101,16 +123,24 @@ def shared_plan(task: Task, typed: Mapping[str, Any]) -> Plan:
 
 
 def _values_of(
-    owner: type, typed: Mapping[str, Any], prefixed: set[str] | frozenset[str] = frozenset()
+    owner: type,
+    typed: Mapping[str, Any],
+    prefixed: set[str] | frozenset[str] = frozenset(),
+    prefix: str = DATA,
 ) -> tuple[Values, dict[str, Any]]:
     """What was typed for one dataclass, by its own names, and the rest."""
     values, left = {}, dict(typed)
     for item in options(owner):
-        flag = flag_of(item.name, prefixed)
+        flag = flag_of(item.name, prefixed, prefix)
         key = flag.replace("-", "_")
         if key in left:
             values[item.name] = value(owner, item, left.pop(key), flag)
     return values, left
+
+
+def _noise_values(of: type[Mechanism], typed: Mapping[str, Any]) -> tuple[Values, dict[str, Any]]:
+    """What was typed for a privacy mechanism, by its own names, and the rest."""
+    return _values_of(of, typed, {item.name for item in options(of)}, PREFIX)
 
 
 def extended(
@@ -120,6 +150,7 @@ def extended(
     task = next(iter(stored.values())).task
     dials, typed = _values_of(Privacy, typed)
     privacy = _extended(next(iter(stored.values())).privacy, dials, path)
+    typed = _without_mechanism(privacy.mechanism, typed, path)
     wanted = choose(task, list(stored), typed)
     settings = {}
     for name, old in stored.items():
@@ -147,6 +178,23 @@ def _extended(old: Privacy, dials: Values, path: Path) -> Privacy:
         if name != "max_epsilon" and wanted != getattr(old, name):
             raise refuse_change(f"--{flag_of(name)}", wanted, getattr(old, name), path)
     return replace(old, **dials) if dials else old
+
+
+def _without_mechanism(
+    stored: Mechanism | None, typed: dict[str, Any], path: Path
+) -> dict[str, Any]:  # fmt: skip
+    """What was typed but for the mechanism, which must be the stored one."""
+    was = "none" if stored is None else stored.name
+    if (wanted := typed.pop("mechanism", was)) != was:
+        raise refuse_change("--mechanism", wanted, was, path)
+    if stored is None:
+        return typed
+    values, left = _noise_values(type(stored), typed)
+    for name, wanted in values.items():
+        if wanted != getattr(stored, name):
+            flag = flag_of(name, values, PREFIX)
+            raise refuse_change(f"--{flag}", wanted, getattr(stored, name), path)
+    return left
 
 
 def refuse_change(flag: str, wanted: Any, was: Any, path: Path) -> UsageError:

@@ -86,5 +86,5 @@ class Accounts:
         entries.append(Entry("totals/value", "updates", round_, math.inf, series=True))
         if privacy.central is not None:
             tables = bool(self._values)
-            entries.append(privacy.central.entry(round_, self._cohort, self._clients, tables))
+            entries.append(privacy.central.accounted(round_, self._cohort, self._clients, tables))
         return entries

@@ -25,9 +25,10 @@ import numpy as np
 
 from fedrows.errors import PlanError
 from fedrows.privacy.answers import TwoStage
-from fedrows.privacy.central import CentralDP
 from fedrows.privacy.counting import Counting
 from fedrows.privacy.ledger import Entry, Event, Ledger
+from fedrows.privacy.mechanism import Mechanism
+from fedrows.privacy.options import default_mechanism
 from fedrows.privacy.oracle import Oracle
 from fedrows.privacy.response import Response
 
@@ -65,7 +66,7 @@ class ExplainedRun:
     minimum: int = 2  # contributors before a row is opened
     counting: Counting = field(default_factory=Counting)
     stages: TwoStage | None = field(default_factory=lambda: TwoStage.of(1.0, 4.0))
-    central: CentralDP = field(default_factory=CentralDP)
+    central: Mechanism = field(default_factory=default_mechanism)
     heat_noise: float | None = None  # on heat, over its sensitivity, if the model is private
     delta: float = 1e-6
     union_bytes: float | None = None  # up, per client; a word per row unless a Bloom filter is used
@@ -161,6 +162,8 @@ def text(setting: ExplainedRun, speed: Speed | None = None) -> str:
             shown.append(f"{cost}, about {line.seconds:.3g} s of a client's time")
     if "updates" in setting.parts:
         shown.append(f"\n{LIAR}")
+    if "model" in setting.parts:
+        shown.append(f"\n{setting.central.explanation}")
     return "\n".join(shown)
 
 
@@ -259,15 +262,14 @@ def _model(setting: ExplainedRun) -> list[Disclosure]:
         released = Entry(how.kind, "heat", 0, event=Event((setting.heat_noise,)))
         ledger.add_(*[released] * len(setting.rows))
     for number in range(1, setting.rounds + 1):
-        ledger.add_(how.entry(number, setting.cohort, setting.clients, bool(setting.rows)))
+        ledger.add_(how.accounted(number, setting.cohort, setting.clients, bool(setting.rows)))
     spent = ledger.spent(how.kind)
-    unit = "added or removed" if how.sampling == "poisson" else "replaced"
+    unit = "added or removed" if how.kind == "model/user" else "replaced"
     epsilon = (
         f"{spent:.3g} at δ {setting.delta:g} for one user {unit}, after {setting.rounds:,} rounds "
         f"whose cohorts stay secret, {'with' if setting.heat_noise else 'without'} heat's own part"
     )
     if not math.isfinite(spent):
         epsilon = "none: the noise is too small to be accounted for"
-    return [
-        Disclosure("model", who, "noisy sums of clipped updates on rows chosen in private", epsilon)
-    ]
+    learns = f"noisy sums of clipped updates, by the mechanism {how.name}"
+    return [Disclosure("model", who, learns, epsilon)]

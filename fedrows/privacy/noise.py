@@ -2,18 +2,24 @@
 
 The noise of a private mechanism protects only while nobody can foretell it, so nothing here has a
 seed. Draws are vectorised. A test may pass a source of bytes of its own.
+
+Sums and noise are rounded to one grid far below the noise, so a result is a rounding of the ideal
+mechanism's: the low bits of a floating-point number say nothing about the sum beneath.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 Source = Callable[[int], bytes]  # so many random bytes
 
+_GRID = 2.0**-30  # of the noise
 _BLOCK = 1 << 20  # numbers drawn at once
 
 
@@ -89,3 +95,17 @@ def choose(among: int, count: int, source: Source = os.urandom) -> np.ndarray:
 def _below(count: int, limit: int, source: Source) -> np.ndarray:
     """`count` numbers below a limit < 2⁵³, uniform to 2⁻⁵³."""
     return np.minimum((uniforms(count, source) * limit).astype(np.int64), limit - 1)
+
+
+class GridNoise:
+    """Adds Gaussian noise on a grid. Rounding may move a sum of d numbers by √d grid steps more."""
+
+    def __init__(self, deviation: float, count: int, source: Source) -> None:
+        self.grid = 2.0 ** math.floor(math.log2(deviation * _GRID))
+        self.deviation = deviation * (1 + math.sqrt(count) * self.grid / deviation)
+        self.source = source
+
+    def __call__(self, sums: Tensor) -> Tensor:
+        noise = self.deviation * torch.from_numpy(normals(sums.numel(), self.source))
+        steps = (sums / self.grid).round() + (noise.view(sums.shape) / self.grid).round()
+        return steps * self.grid

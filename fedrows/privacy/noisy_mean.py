@@ -1,7 +1,7 @@
 """The differentially private mean out of a secure sum: clipped, with noise, on rows drawn by noise.
 
     a client sends   ū_k, its corrected and clipped update, and 1 / √|S(k)| behind every row
-    the server has   ( Σ ū_k + noise ) / D on the rows that `central` selects
+    the server has   ( Σ ū_k + noise ) / D on the rows that the mechanism releases
 
 What is not released is dropped: it would count in a round that its client was not drawn for.
 """
@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from fedrows.algorithm import Algorithm
-from fedrows.privacy.central import CentralDP, Touched, corrected
+from fedrows.privacy.central import corrected
 from fedrows.privacy.held_back import HeldBack
 from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
+from fedrows.privacy.mechanism import Mechanism, Touched
 from fedrows.privacy.noise import Source
 from fedrows.privacy.ring import Coding
 from fedrows.privacy.weighted_mean import PRECISION, ClientUpdates, Mean, dense_of
@@ -33,7 +34,7 @@ SLACK = 1e-6  # share of a clipped norm that is left for rounding to fixed point
 class NoisyMean:
     """The client's and the server's part in a noisy mean of parties that are one client each."""
 
-    central: CentralDP
+    central: Mechanism
     widths: Mapping[str, int]  # of the shared tables
     dense: Mapping[str, tuple[int, ...]]  # shapes
     sizes: Mapping[str, int]  # table → rows

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
-from fedrows.errors import PlanError
-from fedrows.options import check, option
+from fedrows.errors import PlanError, UnknownNameError
+from fedrows.options import check, option, options
 from fedrows.privacy.answers import TwoStage
-from fedrows.privacy.central import CentralDP
 from fedrows.privacy.counting import WAYS, Counting
 from fedrows.privacy.ledger import KINDS
+from fedrows.privacy.mechanism import Mechanism
 
 MODES: dict[str, dict[str, Any]] = {
     "clear": {},
@@ -36,14 +36,8 @@ MODES: dict[str, dict[str, Any]] = {
     },
     "full": {"heat": "secure", "index_epsilon": 1.0, "index_epsilon_for_ever": 4.0},
 }
-_CENTRAL = {
-    "dp_clip": "clip",
-    "dp_noise": "noise",
-    "dp_select_noise": "select_noise",
-    "dp_select_threshold": "select_threshold",
-    "dp_weight_cap": "weight_cap",
-    "dp_mean_share": "mean_share",
-}
+DEFAULT_MECHANISM = "gaussian"
+OF_THE_MODEL = tuple(kind for kind in KINDS if kind.startswith("model/"))
 
 
 @dataclass(frozen=True)
@@ -89,16 +83,6 @@ class Privacy:
         "real: run the protocols; arithmetic: the same sums without masks, for research.",
         choices=("real", "arithmetic"),
     )
-    dp_clip: float = option(1.0, "Largest norm of a client's corrected update.", above=0)
-    dp_noise: float = option(1.0, "Noise on the sum, over its sensitivity.", above=0)
-    dp_select_noise: float = option(1.0, "Noise on rows' counts, over their sensitivity.", above=0)
-    dp_select_threshold: float = option(4.0, "Noisy count from which a row is released.")
-    dp_weight_cap: float | None = option(
-        None, "Weights count up to this; none: all alike.", above=0
-    )
-    dp_mean_share: float = option(
-        1.0, "Mean of min(w, cap)/cap, fixed in advance.", above=0, most=1
-    )
     dp_heat_noise: float = option(4.0, "Noise on heat, over its sensitivity.", above=0)
     dp_heat_rows: int = option(100, "Rows that a user counts for in heat, at most.", least=1)
     delta: float = option(1e-6, "δ at which ε of the model is told.", above=0, most=0.5)
@@ -111,9 +95,17 @@ class Privacy:
     answers: str | None = option(
         None, "Folder of the clients' permanent answers; inside the run's if not given."
     )
+    mechanism: Mechanism | None = field(default=None)  # the noise on the model; in full alone
 
     def __post_init__(self) -> None:
         check(self)
+        if self.privacy == "full" and self.mechanism is None:
+            object.__setattr__(self, "mechanism", default_mechanism())
+        elif self.privacy != "full" and self.mechanism is not None:
+            raise PlanError(
+                f"mechanism is {self.mechanism.name!r}, which does nothing under privacy "
+                f"{self.privacy!r}: leave it out, or choose privacy full."
+            )
         if self.privacy == "clear":
             self._only("privacy")
         elif self.heat == "exact":
@@ -126,18 +118,31 @@ class Privacy:
         elif self.privacy == "heat":
             self._only("privacy", "heat", "delta", "max_epsilon")
         if self.central is not None:
-            self._check_full()
+            self._check_full(self.central)
         self.counting  # noqa: B018 - it checks
 
     @classmethod
     def of(cls, privacy: str = "clear", **dials: Any) -> Privacy:
-        """A mode with its presets, and the dials that are given."""
+        """A mode with its presets, and the dials that are given.
+
+        mechanism: one, or its name or reference; its own options are dials with `dp_` in front.
+        """
         if privacy not in MODES:
             raise PlanError(f"privacy is {privacy!r}, but must be one of {', '.join(MODES)}.")
         presets = dict(MODES[privacy])
         if "index_epsilon" in dials and dials["index_epsilon"] is None:
             presets["index_epsilon_for_ever"] = None
-        return cls(**{"privacy": privacy, **presets, **dials})
+        known = {item.name for item in fields(cls)}
+        theirs = {x: dials.pop(x) for x in [*dials] if x.startswith("dp_") and x not in known}
+        if theirs and privacy != "full":
+            raise PlanError(
+                f"{next(iter(theirs)).replace('_', '-')} does nothing under privacy {privacy!r}: "
+                "leave it out, or choose privacy full."
+            )
+        mechanism = dials.pop("mechanism", None)
+        if theirs or isinstance(mechanism, str):
+            mechanism = _made(mechanism or DEFAULT_MECHANISM, theirs)
+        return cls(**{"privacy": privacy, **presets, **dials, "mechanism": mechanism})
 
     @property
     def private(self) -> bool:
@@ -167,11 +172,9 @@ class Privacy:
         return 1.0 if self.stages is None else self.stages.keep_probability
 
     @property
-    def central(self) -> CentralDP | None:
+    def central(self) -> Mechanism | None:
         """Noise on the model, if there is any."""
-        if self.privacy != "full":
-            return None
-        return CentralDP(**{own: getattr(self, name) for name, own in _CENTRAL.items()})
+        return self.mechanism
 
     @property
     def limited(self) -> str:
@@ -214,7 +217,12 @@ class Privacy:
 
     def config(self) -> dict[str, Any]:
         """The dials as config.json has them."""
-        return asdict(self)
+        config = asdict(self)
+        del config["mechanism"]
+        if self.mechanism is not None:
+            name = catalogue.stored_name("mechanism", self.mechanism.name)
+            config["mechanism"] = {**name, **asdict(self.mechanism)}
+        return config
 
     def _only(self, *fitting: str) -> None:
         """Raises a PlanError if a dial was turned that does nothing in this mode."""
@@ -238,7 +246,7 @@ class Privacy:
                 "clients, so that one opener is honest."
             )
 
-    def _check_full(self) -> None:
+    def _check_full(self, mechanism: Mechanism) -> None:
         if self.heat != "secure":
             raise PlanError(
                 f"heat is {self.heat!r}, but under privacy 'full' it is a secure sum with noise on "
@@ -250,13 +258,51 @@ class Privacy:
                 "1: a user who decides whether a row opens decides over others' part in it, which "
                 "no ε of the model would cover."
             )
-        if self.max_epsilon_kind == "model/user":
+        if mechanism.sampling != "fixed" or mechanism.kind not in OF_THE_MODEL:
             raise PlanError(
-                "max-epsilon-kind is 'model/user', but cohorts are of fixed size, which is "
-                "accounted for one user replaced: use model/user-replaced."
+                f"The mechanism {mechanism.name} is for cohorts by {mechanism.sampling!r} sampling "
+                f"and ε of the kind {mechanism.kind}, but a run's cohorts have a fixed size, and "
+                f"its ε is one of {', '.join(OF_THE_MODEL)}: choose another mechanism."
+            )
+        if self.max_epsilon_kind in OF_THE_MODEL and self.max_epsilon_kind != mechanism.kind:
+            raise PlanError(
+                f"max-epsilon-kind is {self.max_epsilon_kind!r}, but the mechanism "
+                f"{mechanism.name} accounts for another kind: use {mechanism.kind}."
             )
 
 
 def from_config(config: Mapping[str, Any] | None) -> Privacy:
     """The dials that a config.json has; a run from before there were any was in the clear."""
-    return Privacy() if not config else Privacy(**config)
+    if not config:
+        return Privacy()
+    dials = dict(config)
+    if "mechanism" in dials:
+        own = dict(dials["mechanism"])
+        name = own.pop("name")
+        dials["mechanism"] = catalogue.mechanism(own.pop(catalogue.FROM, name))(**own)
+    return Privacy(**dials)
+
+
+def default_mechanism() -> Mechanism:
+    """The mechanism of mode full unless another is named."""
+    mechanism: Mechanism = catalogue.own("mechanism", DEFAULT_MECHANISM)()
+    return mechanism
+
+
+def _made(mechanism: str | Mechanism, dials: Mapping[str, Any]) -> Mechanism:
+    """A mechanism by its name or reference, with dials as `dp_noise`."""
+    if isinstance(mechanism, Mechanism):
+        raise PlanError(
+            f"{next(iter(dials))} is given beside a mechanism: set that option of the mechanism."
+        )
+    of: type[Mechanism] = catalogue.mechanism(mechanism)
+    known = [f"dp_{item.name}" for item in options(of)]
+    if clash := [x for x in known if x in {item.name for item in options(Privacy)}]:
+        raise PlanError(
+            f"The mechanism {mechanism} has an option {clash[0].removeprefix('dp_')}, whose flag "
+            f"--{clash[0].replace('_', '-')} is that of every private run: rename it."
+        )
+    for name in dials:
+        if name not in known:
+            raise UnknownNameError(f"option of the mechanism {mechanism}", name, known)
+    return of(**{name.removeprefix("dp_"): value for name, value in dials.items()})

@@ -16,6 +16,7 @@ import torch
 
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
+from fedrows.catalogue import FROM, stored_name
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.measure.evaluation import Evaluator
@@ -27,7 +28,6 @@ from fedrows.runs.folder import TABLES
 from fedrows.simulation import Simulation
 from fedrows.task import Task
 
-FROM = "from"  # in config.json: the reference of a task or an algorithm that is no installed one
 ANSWERS = "answers"  # in the folder of a run: what its clients have permanently answered
 
 
@@ -61,8 +61,11 @@ class Settings:
     def config(self) -> dict[str, Any]:
         """The run as config.json has it."""
         return {
-            "task": {**_named("task", self.task.name), **asdict(self.options)},
-            "algorithm": {**_named("algorithm", self.algorithm.name), **asdict(self.algorithm)},
+            "task": {**stored_name("task", self.task.name), **asdict(self.options)},
+            "algorithm": {
+                **stored_name("algorithm", self.algorithm.name),
+                **asdict(self.algorithm),
+            },
             "plan": asdict(self.plan),
             **({"privacy": self.privacy.config()} if self.privacy.private else {}),
             "torch": torch.__version__,
@@ -106,7 +109,12 @@ def taken_names(*algorithms: str) -> frozenset[str]:
     """
     known = {*catalogue.built_in("algorithm"), *algorithms}
     owners: list[type] = [Plan, Privacy, *map(catalogue.algorithm, known)]
-    return frozenset(item.name for owner in owners for item in options(owner))
+    noise = [options(catalogue.own("mechanism", name)) for name in catalogue.built_in("mechanism")]
+    return frozenset(
+        {"mechanism"}
+        | {item.name for owner in owners for item in options(owner)}
+        | {f"dp_{item.name}" for items in noise for item in items}
+    )
 
 
 def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
@@ -141,12 +149,6 @@ def check_clients(plan: Plan, data: FederatedData) -> None:
             f"clients-per-round is {plan.clients_per_round}, but only {data.clients} clients of "
             f"{data.name} have training data: ask for at most {data.clients}."
         )
-
-
-def _named(kind: str, name: str) -> dict[str, str]:
-    """A task or an algorithm as config.json names it, so that it is found when a run goes on."""
-    reference = catalogue.reference(kind, name)
-    return {"name": name} if reference is None else {"name": name, FROM: reference}
 
 
 def _plain(error: Exception) -> str:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
+from fedrows.catalogue import FROM
 from fedrows.errors import PlanError, UnknownNameError
 from fedrows.files.fetch import data_folder
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.runs.settings import FROM, Settings, presets, taken_names
+from fedrows.runs.settings import Settings, presets, taken_names
 
 FORMAT = 1  # grows when the same setting comes to other numbers, or a run's file changes
 DECIDED = ("seed", "device", "threads", "deterministic")  # of the plan, but by the study

@@ -1,1 +1,1 @@
-"""An algorithm, a model, a task and a writer for fedrows."""
+"""An algorithm, a model, a task, a writer and a privacy mechanism for fedrows."""

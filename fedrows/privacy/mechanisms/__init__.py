@@ -1,0 +1,1 @@
+"""Mechanisms of central differential privacy; a file here has a class of its own name."""
