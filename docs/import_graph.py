@@ -15,14 +15,14 @@ ROOT = Path(__file__).parent.parent
 # From the bottom to the top. A unit is a package or a module at the top of fedrows/. It may import
 # only units that are named before it, in its own row or in a row above it in this list.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("words that everyone uses", ("version", "errors", "options", "files", "seeds", "plan")),
-    ("rows and where they live", ("rows", "tables")),
+    ("used everywhere", ("version", "errors", "options", "files", "seeds", "plan")),
+    ("rows and tables", ("rows", "tables")),
     ("one federation", ("data", "data.stored")),
-    ("one client's world", ("nn.kernels", "nn", "model", "algorithm", "client", "lifting")),
-    ("one file per thing", ("task", "algorithms", "models", "datasets", "catalogue")),
+    ("one client", ("nn.kernels", "nn", "model", "algorithm", "client", "lifting")),
+    ("one file per name", ("task", "algorithms", "models", "datasets", "catalogue")),
     ("the round", ("fleet", "robust", "server")),
     ("simulated clients", ("simulator",)),
-    ("what a model is worth", ("measure",)),
+    ("measuring a model", ("measure",)),
     ("privacy", ("privacy", "privacy.mechanisms")),
     ("one run", ("watch", "watch.writers", "simulation", "runs", "report")),
     ("many runs", ("study", "paper.theory", "paper")),

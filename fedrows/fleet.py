@@ -1,4 +1,4 @@
-"""Where the clients are: the one seam between a server and the devices it trains on.
+"""The fleet: the interface between a server and the clients that it trains on.
 
 A server draws a cohort and opens a round for it. The open round has the rows that the clients ask
 for, trains them, and knows how many bytes have travelled.

@@ -1,4 +1,4 @@
-"""What the rest of the package needs of a model: K submodels go in, K gradients come out.
+"""The interface of a model: K submodels go in, K gradients come out.
 
 A cohort's rows and dense tensors are disjoint between clients, so the gradient of the *sum* of the
 K losses is the stack of the K gradients: one backward pass, and no client's gradient of a whole

@@ -1,4 +1,4 @@
-"""Every number of a run that is not the algorithm's or the task's own."""
+"""The settings of a run that belong to no algorithm and to no task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Plan:
         choices=("examples", "uniform"),
     )
     seed: int = option(0, "The same seed gives the same run.", least=0, most=2**63 - 1)
-    evaluate_every: int = option(10, "Evaluate after every so many rounds.", least=1)
+    evaluate_every: int = option(10, "Evaluate after every N rounds.", least=1)
     train_sample: int = option(
         10_000, "Size of the fixed sample of training examples for the train loss.", least=1
     )
@@ -55,7 +55,7 @@ class Plan:
     )
     threads: int | None = option(None, "CPU threads; as PyTorch chooses if not given.", least=1)
     deterministic: bool = option(
-        False, "On a GPU, add in a fixed order, slower: the same seed gives the same bits."
+        False, "On a GPU, add in a fixed order: slower, but the same seed gives the same bits."
     )
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.")
     dtype: str = option("float32", "Numbers of the model.", choices=("float32", "float64"))

@@ -1,1 +1,1 @@
-"""Federated algorithms, one final class a file; a new file is found by its name."""
+"""Federated algorithms, one final class per file. A new file is found by its name."""

@@ -1,6 +1,7 @@
-"""The command line. One file per command, imported when it is called: --help needs no torch.
+"""The command line, one file per command. Only the command that is called is imported.
 
-Every error is one sentence on stderr and exit code 2; 130 says that a run was stopped and saved.
+So `fedrows --help` needs no torch. Every error is one line on stderr and exit code 2. Exit code 130
+means that a run was stopped and saved.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ COMMANDS = {
     "compare": "Train several algorithms on a task, over several seeds, and compare them.",
     "paper": "Reproduce the paper: its tables, figures and theorems, on one page.",
     "heat": "Show how many clients hold each feature of a task.",
-    "data": "List the data sets, say where they lie, fetch them.",
+    "data": "List the data sets, show where their files are, and fetch them.",
     "privacy": "Say who learns what in a private run, and compare ways to count heat.",
-    "init": "Write a small project to be changed into your own.",
+    "init": "Write a small project that you change into your own.",
     "export": "Write the trained model of a run for use without fedrows.",
     "deploy": "Train over a real network: nodes, a server, keys, a demo on this machine.",
     "report": "Make the report.html of a run or comparison again.",

@@ -214,7 +214,7 @@ def _parser() -> Parser:
         "compare",
         "Trains several algorithms on a task over several seeds, and shows them side by side.",
         "The folder to write (default: runs/TASK-compare).",
-        "Do what is missing of an interrupted comparison; more --seeds or --rounds extend it.",
+        "Finish an interrupted comparison; more --seeds or --rounds extend it.",
     )
     known = ", ".join(catalogue.names("algorithm"))
     add = parser.add_argument
@@ -223,7 +223,7 @@ def _parser() -> Parser:
     add(
         "--target-rounds",
         metavar="N",
-        help="The target is CentralSGD's best within so many rounds (default: two thirds of them).",
+        help="The target is CentralSGD's best within N rounds (default: two thirds of --rounds).",
     )
     add(
         "--target-metric",

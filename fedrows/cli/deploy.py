@@ -18,10 +18,10 @@ from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
 
 ACTIONS = {
-    "demo": "a whole federation on this machine, and taken down again",
-    "keys": "make an authority, the SuperLink's certificate and node keys",
+    "demo": "start a whole federation on this machine, and stop it again",
+    "keys": "make a certificate authority, the SuperLink's certificate and node keys",
     "superlink": "start a SuperLink",
-    "admit": "list a node's public key at a SuperLink",
+    "admit": "admit a node to a SuperLink, by its public key",
     "node": "join a SuperLink with a shard of data",
     "peer": "show the public signing key of a node, for private runs",
     "run": "submit a Flower project to a SuperLink, and wait for it",
@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     if action not in ACTIONS:
         raise UnknownNameError("action", action, ACTIONS)
     if importlib.util.find_spec("flwr") is None:
-        raise FedrowsError("`fedrows deploy` stands on Flower: install fedrows[flower].")
+        raise FedrowsError("`fedrows deploy` needs Flower: install fedrows[flower].")
     if action == "demo":
         from fedrows.cli.demo import main as demo
 
@@ -57,10 +57,16 @@ def main(words: Sequence[str]) -> int:
 
 
 def _keys(words: Sequence[str]) -> int:
-    parser = Parser("deploy keys", "Makes what is missing of an authority and its keys.")
-    parser.add_argument("folder", metavar="DIR", nargs="?", help="Where the files lie.")
-    parser.add_argument("--host", metavar="NAMES", help="The SuperLink's names, with commas.")
-    parser.add_argument("--nodes", metavar="NAMES", help="Nodes to make keys for, with commas.")
+    parser = Parser(
+        "deploy keys",
+        "Makes a certificate authority, the SuperLink's certificate and node keys, where they are "
+        "missing.",
+    )
+    parser.add_argument("folder", metavar="DIR", nargs="?", help="The folder of the keys.")
+    parser.add_argument(
+        "--host", metavar="NAMES", help="The SuperLink's host names, comma-separated."
+    )
+    parser.add_argument("--nodes", metavar="NAMES", help="Nodes to make keys for, comma-separated.")
     if (typed := _parsed(parser, words)) is None:
         return 0
 
@@ -90,17 +96,17 @@ def _keys(words: Sequence[str]) -> int:
 
 
 def _superlink(words: Sequence[str]) -> int:
-    parser = Parser("deploy superlink", "Starts a SuperLink; TLS and node keys are its default.")
+    parser = Parser("deploy superlink", "Starts a SuperLink, by default with TLS and node keys.")
     parser.add_argument("--certificates", metavar="DIR", help="Made by `fedrows deploy keys`.")
-    parser.add_argument("--insecure", action="store_true", help="Without TLS and node keys.")
-    parser.add_argument("--host", default="0.0.0.0", help="Where to listen (0.0.0.0).")
-    parser.add_argument("--port", metavar="N", default="8000", help="On which port (8000).")
-    parser.add_argument("--state", metavar="DIR", default="superlink", help="For its files.")
+    parser.add_argument("--insecure", action="store_true", help="Use no TLS and no node keys.")
+    parser.add_argument("--host", default="0.0.0.0", help="Address to listen on (0.0.0.0).")
+    parser.add_argument("--port", metavar="N", default="8000", help="Port to listen on (8000).")
+    parser.add_argument("--state", metavar="DIR", default="superlink", help="Folder for its files.")
     parser.add_argument("--database", metavar="FILE", help="Its database (superlink.db in DIR).")
     parser.add_argument(
         "--control-from",
         metavar="NETWORKS",
-        help="Who may submit runs and admit nodes, beside this machine.",
+        help="Networks that may submit runs and admit nodes, in addition to this machine.",
     )
     if (typed := _parsed(parser, words)) is None:
         return 0
@@ -142,13 +148,13 @@ def _node(words: Sequence[str]) -> int:
     parser.add_argument("--certificates", metavar="DIR", help="The folder of ca.pem.")
     parser.add_argument("--key", metavar="FILE", help="This node's private key.")
     parser.add_argument("--shard", metavar="PATH", help="This node's data.")
-    parser.add_argument("--state", metavar="DIR", help="What the node must not forget.")
+    parser.add_argument("--state", metavar="DIR", help="Folder for what the node keeps.")
     parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
-    parser.add_argument("--poll", metavar="X", default="1", help="Seconds between looks (1).")
-    parser.add_argument("--apps", metavar="HASHES", help="The only apps that may run, by SHA-256.")
+    parser.add_argument("--poll", metavar="X", default="1", help="Seconds between requests (1).")
+    parser.add_argument("--apps", metavar="HASHES", help="SHA-256 of the only apps that may run.")
     parser.add_argument("--trusted-entities", metavar="FILE", help="Whose signed apps may run.")
     parser.add_argument("--peers", metavar="FILE", help="The nodes' signing keys (private runs).")
-    parser.add_argument("--insecure", action="store_true", help="Without TLS and a key.")
+    parser.add_argument("--insecure", action="store_true", help="Use no TLS and no key.")
     if (typed := _parsed(parser, words)) is None:
         return 0
     from fedrows.flower.launch import starting
@@ -212,7 +218,7 @@ def _node(words: Sequence[str]) -> int:
 
 
 def _peer(words: Sequence[str]) -> int:
-    parser = Parser("deploy peer", "Shows a node's public signing key, made if there is none yet.")
+    parser = Parser("deploy peer", "Shows a node's public signing key; makes one if need be.")
     parser.add_argument("--state", metavar="DIR", help="The node's state folder.")
     parser.add_argument("--name", metavar="NAME", help="The node's name (that of its folder).")
     if (typed := _parsed(parser, words)) is None:
@@ -226,7 +232,7 @@ def _peer(words: Sequence[str]) -> int:
 
 
 def _admit(words: Sequence[str]) -> int:
-    parser = Parser("deploy admit", "Lists a node's public key at a SuperLink.")
+    parser = Parser("deploy admit", "Admits a node to a SuperLink, by its public key.")
     parser.add_argument("key", metavar="KEY.pub", nargs="?", help="The node's public key.")
     _add_connection(parser)
     parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
@@ -246,13 +252,21 @@ def _admit(words: Sequence[str]) -> int:
 
 def _run(words: Sequence[str]) -> int:
     parser = Parser("deploy run", "Submits a Flower project, and waits until its run has finished.")
-    parser.add_argument("project", metavar="PROJECT", nargs="?", help="Its folder.")
+    parser.add_argument("project", metavar="PROJECT", nargs="?", help="The project's folder.")
     _add_connection(parser)
     parser.add_argument(
-        "--config", metavar="KEY=VALUE", nargs="+", action="extend", default=[], help="Overrides."
+        "--config",
+        metavar="KEY=VALUE",
+        nargs="+",
+        action="extend",
+        default=[],
+        help="Settings to override.",
     )
     parser.add_argument(
-        "--retries", metavar="N", default="10", help="Submissions after a server died (10)."
+        "--retries",
+        metavar="N",
+        default="10",
+        help="How often to submit again when a server died (10).",
     )
     if (typed := _parsed(parser, words)) is None:
         return 0
@@ -270,7 +284,7 @@ def _run(words: Sequence[str]) -> int:
 def _add_connection(parser: Parser) -> None:
     parser.add_argument("--superlink", metavar="HOST:PORT", help="The SuperLink.")
     parser.add_argument("--certificates", metavar="DIR", help="The folder of ca.pem.")
-    parser.add_argument("--insecure", action="store_true", help="Without TLS.")
+    parser.add_argument("--insecure", action="store_true", help="Use no TLS.")
 
 
 def _control(typed: dict[str, Any], home: Path) -> Any:

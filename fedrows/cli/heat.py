@@ -75,7 +75,7 @@ def _print(data: FederatedData) -> None:
 def draw(heat: Heat) -> None:
     """A bar for every step of heat; the steps grow, the bars' lengths are counts."""
     if not len(heat.ids):
-        say("(nobody holds any)")
+        say("(no client holds any)")
         return
     counts = heat.counts.to(torch.int64)
     starts = [step * 10**power for power in range(19) for step in STEPS]

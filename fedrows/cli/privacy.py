@@ -24,7 +24,7 @@ from fedrows.runs.settings import Settings
 
 SUBCOMMANDS = {
     "explain": "Say who learns what, at which ε, for which bytes and seconds.",
-    "heat": "Compare the four ways to count heat: bytes, error, ε, and what they resolve.",
+    "heat": "Compare the four ways to count heat: bytes, error, ε, and the least count they show.",
 }
 
 
@@ -80,7 +80,7 @@ def _heat(words: Sequence[str]) -> int:
     ]
     say(f"{data.name}: {data.clients:,} clients")
     print_table(titles, rows)
-    say("Error: median standard error of a count. Least count: what is twice its standard error.")
+    say("Error: median standard error of a count. Least count: a count twice its standard error.")
     return 0
 
 

@@ -152,7 +152,7 @@ def _parser() -> Parser:
         "run",
         "Trains one algorithm on a task and leaves metrics, a checkpoint and a report in a folder.",
         "The folder to write (default: runs/TASK-ALGORITHM-SEED).",
-        "Go on with an interrupted run, or make one longer together with --rounds.",
+        "Continue an interrupted run; a larger --rounds makes a run longer.",
     )
     known = ", ".join(catalogue.names("algorithm"))
     parser.add_argument("--algorithm", metavar="NAME", help=f"One of {known} (default: {DEFAULT}).")

@@ -1,1 +1,1 @@
-"""Data sets by name: each file has a `TASK`, and a new file is found by its name."""
+"""Data sets by name. Each file has a `TASK`, and a new file is found by its name."""

@@ -69,19 +69,23 @@ class AmazonOptions:
         "Which file to read: reviews, ratings, the authors' rows, or the first that is there.",
         choices=("auto", *FORMS),
     )
-    history: int = option(100, "Longest history: the last so many items; 0 for none.", least=0)
+    history: int = option(100, "Longest history: the last N items; 0 for none.", least=0)
     fewest_samples: int = option(
         40, "Fewest reviews of a client; the authors' rows are taken as they are.", least=1
     )
     core: int = option(
-        5, "In a ratings file, fewest ratings of a user and of an item, taken repeatedly.", least=1
+        5,
+        "In a ratings file, leave out users and items with fewer ratings, until none is left.",
+        least=1,
     )
     test_after: int = option(
-        1_385_000_000, "Reviews after this second are held out; not in the authors' rows.", least=0
+        1_385_000_000,
+        "Reviews after this Unix time are held out; not in the authors' rows.",
+        least=0,
     )
     test_share: float = option(
         0.2,
-        "In the authors' rows, the share of each client's last ones held out.",
+        "In the authors' rows, the share that is held out: the last ones of each client.",
         least=0,
         most=0.9,
     )

@@ -68,9 +68,9 @@ class Sent140Options:
     fewest_tweets: int | None = option(
         None, "Fewest tweets of a client; 41 if not given, and 5 in the sample.", least=1
     )
-    tokens: int = option(30, "How many tokens of a tweet are read: the first so many.", least=1)
+    tokens: int = option(30, "Only the first N tokens of a tweet are read.", least=1)
     min_count: int = option(
-        1, "Fewest times that a token stands in training tweets to have a row.", least=1
+        1, "A token has a row if training tweets have it at least N times.", least=1
     )
     test_share: float = option(0.2, "Share of the tweets held out at random.", least=0, most=0.9)
     split_seed: int = option(0, "The same seed gives the same split.", least=0, most=2**63 - 1)

@@ -71,7 +71,7 @@ class TaobaoOptions:
         "Which file to read: the official one, the buy-cart one, or the first that is there.",
         choices=("auto", *FORMS),
     )
-    history: int = option(100, "Longest history: the last so many items; 0 for none.", least=0)
+    history: int = option(100, "Longest history: the last N items; 0 for none.", least=0)
     negatives: int = option(1, "Negatives for each positive of training.", least=1)
     test_negatives: int = option(1, "Negatives for each positive of the test set.", least=1)
     positive: str = option(

@@ -1,1 +1,1 @@
-"""Files: written whole or not at all, fetched, cached, read line by line."""
+"""Fetches, caches and reads files, imports plug-ins, and writes files completely or not at all."""

@@ -1,1 +1,1 @@
-"""The same rounds over a real network: Flower carries the messages, and rows move, not models."""
+"""Runs the same rounds over a real network. Flower carries the messages, which hold rows."""

@@ -1,4 +1,4 @@
-"""Any plain module for one client, trained over a whole cohort.
+"""Trains a plain module, written for one client, over a whole cohort.
 
 lifted                the model: a module lifted by torch.func.vmap
 module_checks         what cannot be lifted, explained

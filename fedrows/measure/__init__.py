@@ -1,1 +1,1 @@
-"""What a model is worth: evaluation, metrics, trivial baselines, summaries."""
+"""Measures a model: evaluation, metrics, trivial baselines, summaries."""

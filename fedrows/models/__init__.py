@@ -1,1 +1,1 @@
-"""Models by name: each file has a `build(data, seed)` that gives a `Model` for that data."""
+"""Models by name. Each file has a `build(data, seed)` that returns a `Model` for the data."""

@@ -1,4 +1,4 @@
-"""Layers that can be lifted over a cohort, where PyTorch's own cannot, and some it does not have.
+"""Layers that can be lifted over a cohort: for layers of PyTorch that cannot, and some it lacks.
 
 LSTM, GRU          as torch.nn's, with their arguments and state dicts
 BatchNorm          as torch.nn.BatchNorm1d, but a client normalises by its own batch only

@@ -1,1 +1,1 @@
-"""The paper, reproduced: one module per table, figure and theorem, each with an `EXPERIMENT`."""
+"""Reproduces the paper: one module per table, figure and theorem, each with an `EXPERIMENT`."""

@@ -1,1 +1,1 @@
-"""Privacy: heat, index sets and updates without showing any one client's features."""
+"""Privacy: mechanisms and protocols for heat, index sets and updates."""

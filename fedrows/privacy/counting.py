@@ -47,10 +47,12 @@ class Counting:
 
     heat: str = option("exact", "How rows' heat is counted.", choices=WAYS)
     heat_epsilon: float = option(2.0, "ε of one coin, of a row or of a value.", above=0)
-    heat_z: float = option(1.0, "Counts are at least so many standard errors.", least=0)
-    heat_coins: str = option("row", "What has a coin of its own.", choices=("row", "value"))
+    heat_z: float = option(1.0, "Counts are raised to at least X standard errors.", least=0)
+    heat_coins: str = option(
+        "row", "A coin for every row, or one per value.", choices=("row", "value")
+    )
     heat_cap: float | None = option(
-        None, "Count weights, up to this; without it clients are counted.", above=0
+        None, "Add up weights of at most X; without a cap, count clients.", above=0
     )
     heat_buckets: int = option(2**15, "Words that a client sends for hashed heat.", least=1)
 

@@ -47,20 +47,24 @@ class Privacy:
     privacy: str = option("clear", "Which parts of a run are private.", choices=tuple(MODES))
     heat: str = option("exact", "How heat is counted; secure in the private modes.", choices=WAYS)
     heat_epsilon: float = option(2.0, "ε of one coin of noisy heat.", above=0)
-    heat_z: float = option(1.0, "Noisy counts are at least so many standard errors.", least=0)
-    heat_coins: str = option("row", "What has a coin of its own.", choices=("row", "value"))
+    heat_z: float = option(1.0, "Noisy counts are raised to at least X standard errors.", least=0)
+    heat_coins: str = option(
+        "row", "A coin for every row, or one per value.", choices=("row", "value")
+    )
     heat_cap: float | None = option(
-        None, "Noisy heat counts weights up to this; without it clients are counted.", above=0
+        None, "Noisy heat adds up weights of at most X; without a cap it counts clients.", above=0
     )
     heat_buckets: int = option(2**15, "Words that a client sends for hashed heat.", least=1)
     index_epsilon: float | None = option(
         None,
-        "ε of one round's answer which rows a client wants; 1 in index and full. "
+        "ε of a client's answers in one round, on which rows it wants; 1 in index and full. "
         "none: clients ask for exactly their rows, which the server then sees.",
         above=0,
     )
     index_epsilon_for_ever: float | None = option(
-        None, "ε of all such answers there will ever be; 4 in index and full.", above=0
+        None,
+        "ε of all such answers together, in any number of rounds; 4 in index and full.",
+        above=0,
     )
     union: str = option(
         "auto",
@@ -68,32 +72,32 @@ class Privacy:
         choices=("auto", "direct", "bloom"),
     )
     min_contributors: int = option(
-        1, "A row is opened with so many holders only; 2 in index.", least=1
+        1, "A row is opened only if N parties hold it; 2 in index.", least=1
     )
-    openers: int = option(2, "Clients that must all let a row go.", least=1)
+    openers: int = option(2, "Clients that must all agree to open a row.", least=1)
     threshold: float = option(
-        0.5, "Share of a cohort that must stay, or nothing is opened.", above=0, most=1
+        0.5, "Share of a cohort that must stay to the end, or nothing is opened.", above=0, most=1
     )
-    colluding: int = option(1, "Clients in league with the server to be borne.", least=0)
+    colluding: int = option(1, "How many clients may collude with the server.", least=0)
     update_range: float = option(
-        4.0, "Largest number of an update; what is above stays for the next one.", above=0
+        4.0, "Largest number of an update; what exceeds it is kept for the next one.", above=0
     )
     secure_sum: str = option(
         "real",
         "real: run the protocols; arithmetic: the same sums without masks, for research.",
         choices=("real", "arithmetic"),
     )
-    dp_heat_noise: float = option(4.0, "Noise on heat, over its sensitivity.", above=0)
+    dp_heat_noise: float = option(4.0, "Noise on heat, in units of its sensitivity.", above=0)
     dp_heat_rows: int = option(100, "Rows that a user counts for in heat, at most.", least=1)
-    delta: float = option(1e-6, "δ at which ε of the model is told.", above=0, most=0.5)
+    delta: float = option(1e-6, "δ at which the ε of the model is reported.", above=0, most=0.5)
     max_epsilon: float | None = option(
         None, "Stop before a round that would spend more than this.", above=0
     )
     max_epsilon_kind: str | None = option(
-        None, "Which ε is limited; by mode if not given.", choices=KINDS
+        None, "Which kind of ε max-epsilon limits; by mode if not given.", choices=KINDS
     )
     answers: str | None = option(
-        None, "Folder of the clients' permanent answers; inside the run's if not given."
+        None, "Folder of the clients' permanent answers; in the run's folder if not given."
     )
     mechanism: Mechanism | None = field(default=None)  # the noise on the model; in full alone
 

@@ -1,1 +1,1 @@
-"""The representation: which rows, take / total / add, and how many clients hold each."""
+"""Rows of submodels: which client holds which, take, total and add, and the heat of a row."""

@@ -1,1 +1,1 @@
-"""A run on disk: its folder, its checkpoint, its export."""
+"""Drives a run, and keeps it on disk: folder, settings, checkpoint, export."""

@@ -1,4 +1,4 @@
-"""A study: a task × algorithms × settings × seeds. It runs what is missing, and yields the numbers.
+"""Studies: algorithms × settings × seeds on a task. A study makes the runs that are missing.
 
 study = Study.grid("synthetic", ["fedavg", "fedsubavg"], seeds=[0, 1], plan={"rounds": 100})
 results = study.run("my-study")

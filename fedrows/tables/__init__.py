@@ -1,4 +1,4 @@
-"""Where rows live: a tensor in memory, or files in which only the rows that were touched exist.
+"""Tables of rows: a tensor in memory, or files that hold only the rows that were touched.
 
 initial_rows   what a row is before it is touched: a function of its id
 row_file       numbers in a mapped file that grows

@@ -22,7 +22,7 @@ class Watching:
     )
     log_file: str | None = option(None, "The file that log lines are added to.")
     log_level: str = option(
-        "info", "The least important lines that are logged.", choices=("info", "warning", "error")
+        "info", "Log lines of this level and above.", choices=("info", "warning", "error")
     )
     metrics_file: str | None = option(
         None, "Keep a file for the textfile collector of Prometheus' node_exporter (NAME.prom)."
@@ -35,8 +35,8 @@ class Watching:
     mlflow: str | None = option(None, "Write to this MLflow server (http://…) or folder.")
     writer: str | None = option(
         None,
-        "Tell writers of plug-ins, with commas: NAME or file.py:Name, and =TEXT for one that takes "
-        "a text.",
+        "Comma-separated writers of plug-ins: NAME or file.py:Name, and =TEXT for one that takes a "
+        "text.",
     )
 
     def __post_init__(self) -> None:

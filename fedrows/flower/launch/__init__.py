@@ -1,1 +1,1 @@
-"""Starting and stopping Flower's processes: SuperLink, SuperNodes, executors."""
+"""Starts and stops Flower's processes: SuperLink, SuperNodes, executors."""

@@ -1,1 +1,1 @@
-"""The server's side: who has enrolled, and how a round reaches them."""
+"""The server's side of a deployment: enrolment, and the messages of a round."""

@@ -51,7 +51,7 @@ class DeploymentOptions:
     timeout: float = option(120.0, "Seconds a round waits for answers.", above=0)
     min_answers: int | None = option(
         None,
-        "Answers that make a round, else it is repeated; half of the cohort by default.",
+        "Fewest answers of a round, or it is repeated; half of the cohort by default.",
         least=1,
     )
     min_clients: int | None = option(
@@ -63,7 +63,7 @@ class DeploymentOptions:
         "How updates travel; what float16 and int8 round off is added to the next update.",
         choices=("float32", "float16", "int8"),
     )
-    row_cache: bool = option(False, "Nodes keep rows, and get those that changed only.")
+    row_cache: bool = option(False, "Nodes keep rows, and get only those that changed.")
     max_norm: float | None = option(
         None,
         "Refuse updates with a larger norm, before or after the correction; by default those over "
@@ -82,7 +82,7 @@ class DeploymentOptions:
     trim_share: float = option(
         0.1, "With robust=trim: the share left out on either side.", least=0, most=0.49
     )
-    report_loss: bool = option(True, "Clients say their mean loss before they train.")
+    report_loss: bool = option(True, "Clients report their mean loss before they train.")
 
     def __post_init__(self) -> None:
         check(self)

@@ -1,4 +1,4 @@
-"""CUDA kernels of layers, a `.cu` file each; what calls them is in `fused`.
+"""CUDA kernels of layers, one `.cu` file each. `fedrows/nn/fused.py` calls them.
 
 NVRTC, which comes with PyTorch, compiles a kernel for the sizes at hand when it is first needed.
 """

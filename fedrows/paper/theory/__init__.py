@@ -1,1 +1,1 @@
-"""The mathematics of the theorems, apart from the experiments: objectives, spectra, iterates."""
+"""The mathematics of the theorems: objectives, spectra, iterates."""

@@ -1,1 +1,1 @@
-"""Mechanisms of central differential privacy; a file here has a class of its own name."""
+"""Mechanisms of central differential privacy, one class per file, found by its name."""

@@ -33,8 +33,10 @@ from fedrows.privacy.noise import GridNoise, Source, binomials, choose, normals
 class Gaussian(Mechanism):
     """Gaussian noise on rows' counts and on the sum of clipped updates."""
 
-    noise: float = option(1.0, "Noise on the sum, over its sensitivity.", above=0)
-    select_noise: float = option(1.0, "Noise on rows' counts, over their sensitivity.", above=0)
+    noise: float = option(1.0, "Noise on the sum, in units of its sensitivity.", above=0)
+    select_noise: float = option(
+        1.0, "Noise on rows' counts, in units of their sensitivity.", above=0
+    )
     select_threshold: float = option(4.0, "Noisy count from which a row is released.")
 
     @property

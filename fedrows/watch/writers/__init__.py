@@ -1,1 +1,1 @@
-"""Writers of what a run measures; a file here has `opened(watching)`: an observer, or None."""
+"""Writers of measurements. Each file has `opened(watching)`, which returns an observer or None."""
