@@ -43,7 +43,7 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path: Path) -> None:
     before = (made.path / "metrics.jsonl").read_bytes()
     script = (
         "import resource, sys, pathlib\n"
-        "from fedrows.folder import RunFolder\n"
+        "from fedrows.runs.folder import RunFolder\n"
         "folder = RunFolder.open(pathlib.Path(sys.argv[1]))\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 9}, {len(before) + 9}))\n"
         "try:\n    folder.append({'round': 2, 'text': 'x' * 99})\n"
