@@ -1,4 +1,4 @@
-"""Flags: made from the options of dataclasses, parsed with errors of one sentence.
+"""Flags, made from the options of dataclasses. Errors in what was typed are one line.
 
 A flag's value stays text until it is known whose option it is: two tasks may have an option of
 the same name. A task's option that is called like one of the plan or of an algorithm gets `data-`
@@ -25,7 +25,7 @@ class UsageError(FedrowsError):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises one sentence where argparse prints its usage and exits."""
+    """An argument parser that raises a UsageError where argparse prints its usage and exits."""
 
     def __init__(self, command: str, description: str) -> None:
         super().__init__(

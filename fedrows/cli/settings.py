@@ -103,7 +103,7 @@ def add_privacy(parser: Parser) -> None:
         "--mechanism",
         metavar="NAME",
         default=argparse.SUPPRESS,
-        help=f"The noise on the model in full, one of {known} (default: {DEFAULT_MECHANISM}).",
+        help=f"The noise of --privacy full: one of {known} (default: {DEFAULT_MECHANISM}).",
     )
 
 

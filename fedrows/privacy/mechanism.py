@@ -57,7 +57,7 @@ class Mechanism(ABC):
     """User-level privacy against whoever sees the model; a subclass brings the noise."""
 
     clip: float = option(1.0, "Largest norm of a client's corrected update.", above=0)
-    weight_cap: float | None = option(None, "Weights count up to this; none: all alike.", above=0)
+    weight_cap: float | None = option(None, "Weights above X count as X; none: all are 1.", above=0)
     mean_share: float = option(1.0, "Mean of min(w, cap)/cap, fixed in advance.", above=0, most=1)
     sampling: str = field(default="fixed", kw_only=True)  # of cohorts; in runs they are fixed
 
