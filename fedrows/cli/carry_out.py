@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -103,16 +103,15 @@ def carry_out(
         raise
     finally:
         display.end()
-    _tell(simulation)
+    say_notes(simulation.notes, simulation.progress.round, simulation.stopped)
     return done
 
 
-def _tell(simulation: Simulation) -> None:
+def say_notes(notes: Sequence[str], round_: int, stopped: str) -> None:
     """Says what turned out while a run went, and why it ended early if it did."""
-    notes = simulation.notes
     for note in notes[:SHOWN]:
         say(f"Note: {note}")
     if len(notes) > SHOWN:
         say(f"Note: and {len(notes) - SHOWN} more like these.")
-    if simulation.stopped:
-        say(f"Ended after round {simulation.progress.round}: {simulation.stopped}.")
+    if stopped:
+        say(f"Ended after round {round_}: {stopped}.")

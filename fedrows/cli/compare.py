@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedrows import catalogue
-from fedrows.cli.carry_out import carry_out, check_machine, conclude, load, run_of
+from fedrows.cli.carry_out import carry_out, check_machine, conclude, load, run_of, say_notes
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
@@ -20,19 +22,21 @@ from fedrows.cli.settings import (
     refuse_change,
     shared_plan,
 )
-from fedrows.cli.show import say
+from fedrows.cli.show import metrics_of, say, show
 from fedrows.cli.stop import Stop
 from fedrows.cli.together import one_voice
 from fedrows.data.federation import FederatedData
-from fedrows.errors import RunFolderError, UnknownNameError
-from fedrows.files.whole import reason
+from fedrows.errors import UnknownNameError
 from fedrows.measure.summary import METRICS, Target
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.settings import resolve
 from fedrows.simulation import threads
 from fedrows.simulator import process_group
-from fedrows.study.comparison import COMPARE, ComparedRun, Comparison, config_of
-from fedrows.watch import Observers, RunInfo
+from fedrows.study.compared import ComparedRun, replay
+from fedrows.study.comparison import COMPARE, Comparison, config_of
+from fedrows.study.jobs import Heard, Json
+from fedrows.study.scheduling import executor_for
+from fedrows.watch import Observers, RoundReport, RunInfo
 
 SEEDS = "0,1,2"
 
@@ -61,21 +65,26 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     )
     algorithms = algorithms_of(typed)
     typed.pop("algorithms")
+    workers = typed.pop("workers")
+    workers = None if workers is None else _whole("--workers", workers, 1)
     seeds = [_whole("--seeds", x, 0) for x in (typed.pop("seeds") or "").split(",") if x.strip()]
     target = _target(typed)
     if resume is not None:
         if overwrite:
             raise UsageError("--overwrite and --resume cannot be used together: choose one.")
         path = out_of(resume, out, lambda: _default(task))
-        return _resume(path, task, algorithms, sorted(set(seeds)), target, typed, seconds, observer)
+        seeds = sorted(set(seeds))
+        return _resume(path, task, algorithms, seeds, target, typed, seconds, observer, workers)
     if task is None:
         raise UsageError(f"Name a task to compare on: {', '.join(catalogue.names('task'))}.")
     path = Path(out) if out else _default(task)
     algorithms = algorithms or catalogue.built_in("algorithm")
     seeds = sorted(set(seeds)) or [int(seed) for seed in SEEDS.split(",")]
     chosen = catalogue.task(task)
-    settings = {k: v.resolved() for k, v in choose(chosen, algorithms, typed).items()}
-    plan = resolve(shared_plan(chosen, typed))
+    share = min(workers or 1, len(algorithms) * len(seeds))
+    with threads(max(1, torch.get_num_threads() // share)):  # the part that each process has
+        settings = {k: v.resolved() for k, v in choose(chosen, algorithms, typed).items()}
+        plan = resolve(shared_plan(chosen, typed))
     target = target or Target()
     if target.rounds is None:  # leave room for those who need longer than CentralSGD
         target = replace(target, rounds=max(1, plan.rounds * 2 // 3))
@@ -88,7 +97,7 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         comparison = Comparison(folder, settings, seeds, target)
         with folder.locked():
             comparison.begin(data)
-            return _go(comparison, data, seconds, observer)
+        return _go(comparison, data, seconds, observer, workers)
 
 
 def _resume(
@@ -100,6 +109,7 @@ def _resume(
     typed: dict[str, Any],
     seconds: float,
     observer: Observers,
+    workers: int | None,
 ) -> int:
     old = Comparison.opened(path)
     folder, settings, stored = old.folder, old.settings, old.seeds
@@ -114,64 +124,109 @@ def _resume(
     if comparison.plan.rounds < old.plan.rounds:
         raise refuse_change("--rounds", comparison.plan.rounds, old.plan.rounds, path)
     check_machine(folder, comparison.plan)
-    with threads(comparison.plan.threads), folder.locked():
+    with threads(comparison.plan.threads):
         first = next(iter(settings.values()))
         data = load(first.task, first.options, [one.plan for one in settings.values()])
-        comparison.begin(data)
-        return _go(comparison, data, seconds, observer)
+        with folder.locked():
+            comparison.begin(data)
+        return _go(comparison, data, seconds, observer, workers)
 
 
-def _go(comparison: Comparison, data: FederatedData, seconds: float, observer: Observers) -> int:
-    """Makes the runs that are missing, one after another."""
-    folder, plan = comparison.folder, comparison.plan
-    again = f"fedrows compare --resume {shlex.quote(str(folder.path))}"
+def _go(
+    comparison: Comparison,
+    data: FederatedData,
+    seconds: float,
+    observer: Observers,
+    workers: int | None,
+) -> int:
+    """Makes the runs that are missing: here one after another, or in processes."""
+    folder, plan, again = comparison.folder, comparison.plan, comparison.again
     runs = comparison.runs()
+    executor = None if workers is None else executor_for(workers, plan.device, len(runs))
     say(
         f"{', '.join(comparison.settings)} on {data.name}, seeds {_listed(comparison.seeds)}, "
         f"on {plan.device}: {len(runs)} runs of {plan.rounds} rounds"
     )
-    done, stopped = True, ""
+    titles = {run.label: f"{n}/{len(runs)} {run.label}" for n, run in enumerate(runs, start=1)}
     with Stop() as stop:
-        for number, run in enumerate(runs, start=1):
-            if not run.finished:
-                title = f"{number}/{len(runs)} {run.label}"
-                done = _run(run, data, observer, stop, title, again, seconds)
-                stopped = "" if done else run.label
-            if stop.asked and (number < len(runs) or not done):
-                done, stopped = False, stopped or run.label
-                break
-    try:
-        comparison.gather()
-    except OSError as error:
-        raise RunFolderError(
-            f"{folder.path} cannot be written ({reason(error)}): make room, then go on with "
-            f"`{again}`."
-        ) from error
-    code = close(folder, done, f"in {stopped}", again, comparison.target)
-    if done:
+        if executor is None:
+
+            def here(run: ComparedRun, heard: Heard) -> tuple[Json, str]:
+                return {"done": _run(run, data, observer, stop, titles[run.label])}, ""
+
+            stopped = comparison.run(
+                here=here, stopping=lambda: stop.asked, checkpoint_seconds=seconds
+            )
+        else:
+            stopped = _run_elsewhere(comparison, executor, observer, stop, titles, seconds)
+    where = f"in {', '.join(run.label for run in stopped)}"
+    code = close(folder, not stopped, where, again, comparison.target)
+    if not stopped:
         name, rounds = folder.path.resolve().name, plan.rounds
         observer.begin(RunInfo(name, folder.config, rounds, rounds, folder.path))
-        conclude(observer, folder, done)
+        conclude(observer, folder, True)
     return code
 
 
 def _run(
-    run: ComparedRun,
-    data: FederatedData,
-    observer: Observers,
-    stop: Stop,
-    title: str,
-    again: str,
-    seconds: float,
+    run: ComparedRun, data: FederatedData, observer: Observers, stop: Stop, title: str
 ) -> bool:
     """Makes one run, or what is left of it; False if it was stopped."""
-    folder, simulation = run.opened(data, again)
-    name = f"{run.path.resolve().parents[1].name}/{run.path.name}"  # the comparison's, and its own
-    with folder.locked():
-        observer.begin(run_of(name, folder, simulation))
-        done = carry_out(simulation, folder, observer, stop, title, again, seconds)
+    with run.opened(data) as (folder, simulation):
+        observer.begin(run_of(_name(run), folder, simulation))
+        done = carry_out(
+            simulation, folder, observer, stop, title, run.again, run.checkpoint_seconds
+        )
     observer.end(done)
     return done
+
+
+def _run_elsewhere(
+    comparison: Comparison,
+    executor: Executor,
+    observer: Observers,
+    stop: Stop,
+    titles: Mapping[str, str],
+    seconds: float,
+) -> list[ComparedRun]:
+    """Makes the runs in processes; observers hear of each when it is made."""
+    runs = comparison.runs()
+    rounds = {run.label: run.rounds if run.finished else 0 for run in runs}
+    display = show("All runs", sum(rounds.values()), comparison.plan.rounds * len(runs))
+
+    def progress(done: int, of: int, label: str, round_: int) -> None:
+        rounds[label] = round_
+        display.round(RoundReport(sum(rounds.values()), 0, 0))
+
+    def told(run: ComparedRun, content: Json) -> None:
+        config = RunFolder.open(run.path, "run").config
+        observer.begin(RunInfo(_name(run), config, run.rounds, content["at"], run.path))
+        replay(content["heard"], observer)
+        observer.end(content["done"])
+        words = [titles[run.label], f"round {content['round']}/{run.rounds}"]
+        say("  ".join([*words, *(word for line in run.lines()[-1:] for word in metrics_of(line))]))
+        say_notes(content["notes"], content["round"], content["stopped"])
+
+    try:
+        return comparison.run(
+            executor,
+            progress=progress,
+            told=told,
+            stopping=lambda: stop.asked,
+            checkpoint_seconds=seconds,
+        )
+    except KeyboardInterrupt:
+        display.end()
+        say(f"Stopped at once. Go on with: {comparison.again}")
+        raise
+    finally:
+        display.end()
+        executor.shutdown()
+
+
+def _name(run: ComparedRun) -> str:
+    """The comparison's name, and the run's own."""
+    return f"{run.path.resolve().parents[1].name}/{run.path.name}"
 
 
 def _target(typed: dict[str, Any]) -> Target | None:
@@ -229,6 +284,12 @@ def _parser() -> Parser:
         "--target-metric",
         metavar="NAME",
         help=f"One of {', '.join(METRICS)} (default: train_loss).",
+    )
+    add(
+        "--workers",
+        metavar="N",
+        help="Make the runs in N processes, each with its part of the cores unless --threads says "
+        "how many (default: in this one, one after another, as always on a GPU).",
     )
     add_privacy(parser)
     add("--target-value", metavar="X", help="A target of your own instead of CentralSGD's best.")

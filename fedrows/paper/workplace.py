@@ -29,7 +29,8 @@ from fedrows.paper.experiment import Experiment
 from fedrows.report.artefact import Artefact, as_dict, from_dict
 from fedrows.study import Results, Say, Study, finished
 from fedrows.study.finished import DamagedError, content_of, digest_of, path_of
-from fedrows.study.making import load, sentence
+from fedrows.study.jobs import sentence
+from fedrows.study.making import StudyJob, load
 from fedrows.study.scheduling import Progress, executor_for, make
 from fedrows.study.setting import PlannedRun, files_of
 from fedrows.version import __version__
@@ -112,7 +113,9 @@ class Workplace:
             if not missing:
                 return
             tried |= missing.keys()
-            make(missing, self.folder, self._shared_executor(), self.device, self.progress)
+            jobs = [StudyJob(id_, run, self.folder, self.device) for id_, run in missing.items()]
+            for _ in make(jobs, self._shared_executor(), self.progress):
+                pass
 
     def make(self, experiment: Experiment) -> tuple[Artefact, str]:
         """What an experiment came to, and whether it was made, kept, lacks data or failed."""

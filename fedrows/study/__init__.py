@@ -22,11 +22,21 @@ from fedrows.errors import PlanError
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
 from fedrows.runs.folder import RUNS, unwritable
-from fedrows.study.finished import AbsentError, DamagedError, FinishedRun, StudyError, path_of, read
+from fedrows.study.comparison import Comparison
+from fedrows.study.finished import (
+    AbsentError,
+    DamagedError,
+    FinishedRun,
+    StudyError,
+    could_not,
+    path_of,
+    read,
+)
+from fedrows.study.making import StudyJob
 from fedrows.study.scheduling import Progress, executor_for, make
 from fedrows.study.setting import PlannedRun, Setting
 
-__all__ = ["FinishedRun", "Results", "Setting", "Study", "StudyError", "finished"]
+__all__ = ["Comparison", "FinishedRun", "Results", "Setting", "Study", "StudyError", "finished"]
 
 LIGHT = 5e6  # a study of less work is over before a worker has started
 
@@ -114,12 +124,16 @@ class Study:
                 workers = 1
             executor = self.executor or executor_for(workers, device, len(missing))
             try:
-                failures = make(missing, folder, executor, device, progress, len(there))
+                jobs = [StudyJob(id_, run, folder, device) for id_, run in missing.items()]
+                made = make(jobs, executor, progress, len(there))
+                failures = {job.id: why for job, _, why in made if why}
             finally:
                 if executor is not None and executor is not self.executor:
                     executor.shutdown()
             if failures:
-                raise _failure(failures, len(missing), folder)
+                first = next(id_ for id_ in missing if id_ in failures)
+                label, why = missing[first].label, failures[first]
+                raise could_not(label, why, len(failures), len(missing), str(folder))
             there |= finished(folder, missing, say)
         runs = [(one, one.planned(seed).id) for one in self.settings for seed in self.seeds]
         self.results = Results([replace(there[id_], setting=setting) for setting, id_ in runs])
@@ -201,12 +215,3 @@ def _open(folder: Path) -> None:
         (folder / RUNS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(folder, error) from error
-
-
-def _failure(failures: list[tuple[PlannedRun, str]], of: int, folder: Path) -> StudyError:
-    run, why = failures[0]
-    others = f", and {len(failures) - 1} more like it," if len(failures) > 1 else ""
-    return StudyError(
-        f"{run.label}{others} could not be run ({why.rstrip('.')}): {of - len(failures)} "
-        f"other runs were made and are kept in {folder}."
-    )

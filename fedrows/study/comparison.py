@@ -3,12 +3,15 @@
     DIR/                    config.json, data.json, the metrics of all runs, summary and report
     DIR/runs/NAME-seedN/    the folder of one run
 
-Unlike a run of other studies, each can be stopped after any round and resumed to the bit.
+Its runs are made as those of any study are: here, in processes, or by an executor. Unlike them,
+each can be stopped after any round and resumed to the bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,56 +20,18 @@ import torch
 
 from fedrows.data.federation import FederatedData
 from fedrows.errors import RunFolderError
+from fedrows.files.whole import reason
 from fedrows.measure.summary import Target
 from fedrows.plan import Plan
-from fedrows.runs import checkpoint
-from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RUNS, RunFolder
-from fedrows.runs.resume import begin, resumed
+from fedrows.runs.folder import CONFIG, DATA, RUNS, RunFolder
 from fedrows.runs.settings import Settings, from_config
-from fedrows.simulation import Simulation
+from fedrows.study.compared import STOP, ComparedRun
+from fedrows.study.finished import could_not
+from fedrows.study.jobs import Json
+from fedrows.study.scheduling import Here, Progress, made_here, make
 from fedrows.task import Task
 
 COMPARE = "compare"  # the kind of folder
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """One run of a comparison, and where it is kept."""
-
-    label: str
-    path: Path
-    settings: Settings
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left to do."""
-        if not (self.path / CHECKPOINT).exists():
-            return False
-        lines, rounds = self.lines(), self.settings.plan.rounds
-        at = checkpoint.standing(self.path / CHECKPOINT).round
-        return at == rounds and bool(lines) and lines[-1]["round"] == rounds
-
-    def lines(self) -> list[dict[str, Any]]:
-        """The metrics so far; none before the run has a folder."""
-        return RunFolder.open(self.path, "run").lines() if self.path.is_dir() else []
-
-    def opened(self, data: FederatedData, again: str) -> tuple[RunFolder, Simulation]:
-        """The run in its folder: new, or where it stands. again: the command that goes on."""
-        if not (self.path / CHECKPOINT).exists():
-            simulation = self.settings.simulation(data, self.path)
-            simulation.prepare()
-            folder = RunFolder.create(self.path, "run", self.settings.config(), overwrite=True)
-            begin(folder, simulation, simulation.evaluator.facts())
-            return folder, simulation
-        folder = RunFolder.open(self.path, "run")
-        [stored] = from_config(folder.config, self.path).values()
-        rounds = self.settings.plan.rounds
-        if replace(stored, plan=replace(stored.plan, rounds=rounds)) != self.settings:
-            raise RunFolderError(
-                f"{self.path} holds another run than its comparison says: delete it, then go on "
-                f"with `{again}`."
-            )
-        return folder, resumed(folder, self.settings, data)
 
 
 @dataclass(frozen=True)
@@ -95,6 +60,11 @@ class Comparison:
         """Some run's plan: rounds, device and threads are the same in all."""
         return next(iter(self.settings.values())).plan
 
+    @property
+    def again(self) -> str:
+        """The command that goes on."""
+        return f"fedrows compare --resume {shlex.quote(str(self.folder.path))}"
+
     def runs(self) -> list[ComparedRun]:
         """Every run, a seed at a time."""
         return [
@@ -102,6 +72,7 @@ class Comparison:
                 f"{name} seed {seed}",
                 self.folder.path / RUNS / f"{name}-seed{seed}",
                 replace(settings, plan=replace(settings.plan, seed=seed)),
+                self.again,
             )
             for seed in self.seeds
             for name, settings in self.settings.items()
@@ -115,9 +86,65 @@ class Comparison:
         self.folder.write_json(CONFIG, config)
         self.folder.write_json(DATA, next(iter(self.settings.values())).facts(data))
 
-    def gather(self) -> None:
+    def run(
+        self,
+        executor: Executor | None = None,
+        *,
+        here: Here[ComparedRun] = made_here,
+        progress: Progress | None = None,
+        told: Callable[[ComparedRun, Json], None] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
+        checkpoint_seconds: float = 30.0,
+    ) -> list[ComparedRun]:
+        """Makes the runs that are missing; returns those it was stopped in, none once all are done.
+
+        executor: who makes them, in run folders that it must see; without one, `here` does. told:
+        is given each run and what it came to. A run that fails is named at the end; the others are
+        made all the same.
+        """
+        every = [replace(run, checkpoint_seconds=checkpoint_seconds) for run in self.runs()]
+        jobs = [replace(run, recorded=told is not None) for run in every if not run.finished]
+        stop = self.folder.path / RUNS / STOP
+        failures, made, stopped = dict[str, str](), 0, jobs[:1]
+        with self.folder.locked():
+            stop.parent.mkdir(exist_ok=True)
+            stop.unlink(missing_ok=True)  # of a command that was killed
+            outcomes = make(
+                jobs,
+                executor,
+                progress,
+                len(every) - len(jobs),
+                here=here,
+                stopping=stopping,
+                stop=stop.touch,
+            )
+            unfinished = []
+            for run, content, why in outcomes:
+                made, stopped = made + 1, [run]
+                if why:
+                    failures[run.label] = why
+                    continue
+                if not content["done"]:
+                    unfinished.append(run)
+                if told is not None:
+                    told(run, content)
+            stop.unlink(missing_ok=True)
+            self._gather()
+        if failures:
+            first = next(run.label for run in jobs if run.label in failures)
+            where = f"{self.folder.path}: go on with `{self.again}`"
+            raise could_not(first, failures[first], len(failures), made, where)
+        return [] if made == len(jobs) and not unfinished else unfinished or stopped
+
+    def _gather(self) -> None:
         """Writes the metrics of all runs into the comparison's own folder."""
-        self.folder.keep_lines(line for run in self.runs() for line in run.lines())
+        try:
+            self.folder.keep_lines(line for run in self.runs() for line in run.lines())
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.folder.path} cannot be written ({reason(error)}): make room, then go on "
+                f"with `{self.again}`."
+            ) from error
 
 
 def config_of(

@@ -22,6 +22,15 @@ class StudyError(FedrowsError, RuntimeError):
     """Runs of a study that could not be made, or a study that was asked too early."""
 
 
+def could_not(label: str, why: str, failed: int, of: int, where: str) -> StudyError:
+    """The error of runs that failed, the first by its label. where: the others are kept there."""
+    others = f", and {failed - 1} more like it," if failed > 1 else ""
+    return StudyError(
+        f"{label}{others} could not be run ({why.rstrip('.')}): {of - failed} other runs were made "
+        f"and are kept in {where}."
+    )
+
+
 class DamagedError(FedrowsError, ValueError):
     """A run's file that is cut short, or whose content is not what was written."""
 

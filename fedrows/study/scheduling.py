@@ -1,23 +1,23 @@
-"""Who makes the runs of a study: this process, processes on this machine, or any executor."""
+"""Who makes jobs: this process, processes on this machine, or any executor."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, as_completed
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from threading import Lock
+from typing import TypeVar
 
 from fedrows.errors import PlanError
 from fedrows.plan import Plan
-from fedrows.study.finished import keep
-from fedrows.study.making import Json, RunRequest, attempt, sentence
+from fedrows.study.jobs import Heard, Job, Json, attempt, sentence
 from fedrows.study.processes import WorkerProcesses
-from fedrows.study.setting import PlannedRun
 
+LOOK_EVERY = 0.2  # seconds, whether to stop
+
+J = TypeVar("J", bound=Job)
 Progress = Callable[[int, int, str, int], None]  # (runs done, runs in all, label, round)
-Heard = Callable[[RunRequest, int], None]
+Here = Callable[[J, Heard], tuple[Json, str]]
 
 
 def executor_for(workers: int | None, device: str, runs: int | None = None) -> Executor | None:
@@ -31,73 +31,96 @@ def executor_for(workers: int | None, device: str, runs: int | None = None) -> E
     return WorkerProcesses(count) if count > 1 else None
 
 
+def made_here(job: Job, heard: Heard) -> tuple[Json, str]:
+    """Makes a run in this process; errors come back as text."""
+    return attempt(job.request(elsewhere=False), heard)
+
+
 def make(
-    missing: Mapping[str, PlannedRun],
-    folder: Path,
+    jobs: Sequence[J],
     executor: Executor | None,
-    device: str,
     progress: Progress | None = None,
     before: int = 0,
-) -> list[tuple[PlannedRun, str]]:
-    """Makes runs, the longest first; returns those that failed, and why.
+    *,
+    here: Here[J] = made_here,
+    stopping: Callable[[], bool] = lambda: False,
+    stop: Callable[[], None] = lambda: None,
+) -> Iterator[tuple[J, Json, str]]:
+    """Makes runs; yields each when it is kept or has failed, with what it came to, or why not.
 
-    A run is kept as soon as it is finished. before: runs done before, for the progress.
+    An executor begins with the longest; without one, `here` makes them one after another. before:
+    runs done before, for the progress. Once `stopping` says so, no other run is begun, and `stop`
+    is called to reach those that an executor is making.
     """
-    longest_first = sorted(missing.items(), key=lambda one: -one[1].work)
-    requests = [
-        RunRequest(id_, run.setting.as_dict(), run.settings.plan.seed, device)
-        for id_, run in longest_first
-    ]
-    done, lock, failures = before, Lock(), dict[str, str]()
+    done, lock = before, Lock()
 
-    def heard(request: RunRequest, round_: int) -> None:
+    def hear(job: J, round_: int) -> None:
         if progress is not None:
             with lock:  # workers are heard in threads of their own
-                progress(done, before + len(requests), missing[request.id].label, round_)
+                progress(done, before + len(jobs), job.label, round_)
 
-    for request, content, why in _made(requests, executor, heard):
+    def heard_of(job: J) -> Heard:
+        return lambda round_: hear(job, round_)
+
+    if executor is None:
+        made = _one_by_one(jobs, heard_of, here, stopping)
+    else:
+        longest_first = sorted(jobs, key=lambda job: -job.work)
+        made = _together(longest_first, executor, heard_of, stopping, stop)
+    for job, content, why in made:
+        finished = False
         if not why:
             try:
-                keep(folder, content)
+                finished = job.keep(content)
             except OSError as error:
                 why = sentence(error)
-        if why:
-            failures[request.id] = why
-            continue
-        done += 1
-        heard(request, missing[request.id].settings.plan.rounds)
-    return [(run, failures[id_]) for id_, run in missing.items() if id_ in failures]
+        if finished:
+            done += 1
+            hear(job, job.rounds)
+        yield job, content, why
 
 
-def _made(
-    requests: Sequence[RunRequest], executor: Executor | None, heard: Heard
-) -> Iterator[tuple[RunRequest, Json, str]]:
-    """Every request as it is finished, with the content of its file or why there is none."""
-    if executor is None:
-        for request in requests:
-            yield request, *attempt(request, _of(request, heard))
-        return
-    futures: dict[Future[tuple[Json, str]], RunRequest] = {}
+def _one_by_one(
+    jobs: Sequence[J], heard_of: Callable[[J], Heard], here: Here[J], stopping: Callable[[], bool]
+) -> Iterator[tuple[J, Json, str]]:
+    for job in jobs:
+        if stopping():
+            return
+        yield job, *here(job, heard_of(job))
+
+
+def _together(
+    jobs: Sequence[J],
+    executor: Executor,
+    heard_of: Callable[[J], Heard],
+    stopping: Callable[[], bool],
+    stop: Callable[[], None],
+) -> Iterator[tuple[J, Json, str]]:
+    futures: dict[Future[tuple[Json, str]], J] = {}
+    stopped = False
     try:
-        for request in requests:
+        for job in jobs:
             if isinstance(executor, WorkerProcesses):
-                future = executor.submit(attempt, request, _of(request, heard))
+                future = executor.submit(attempt, job.request(elsewhere=False), heard_of(job))
             else:
-                future = executor.submit(attempt, replace(request, elsewhere=True))
-            futures[future] = request
-        for future in as_completed(futures):
-            try:
-                content, why = future.result()
-            except Exception as error:  # of the executor: a process or a machine is gone
-                content, why = {}, sentence(error)
-            yield futures[future], content, why
+                future = executor.submit(attempt, job.request(elsewhere=True))
+            futures[future] = job
+        left = set(futures)
+        while left:
+            ended, left = wait(left, LOOK_EVERY, FIRST_COMPLETED)
+            for future in ended:
+                try:
+                    content, why = future.result()
+                except Exception as error:  # of the executor: a process or a machine is gone
+                    content, why = {}, sentence(error)
+                yield futures[future], content, why
+            if not stopped and stopping():
+                stopped = True
+                left = {future for future in left if not future.cancel()}
+                stop()
     finally:
         for future in futures:
             future.cancel()
-
-
-def _of(request: RunRequest, heard: Heard) -> Callable[[int], None]:
-    return lambda round_: heard(request, round_)
 
 
 def _cores() -> int:

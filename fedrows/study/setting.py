@@ -112,9 +112,7 @@ class PlannedRun:
     @property
     def work(self) -> float:
         """How long it takes, roughly and in no unit."""
-        plan = self.settings.plan
-        examples = plan.rounds * plan.clients_per_round * plan.local_steps * plan.batch_size
-        return examples * WORK.get(self.settings.task.model, OTHER_WORK)
+        return work_of(self.settings)
 
     def config(self) -> dict[str, Any]:
         """Task, algorithm and plan with all their options, as a run's config.json has them."""
@@ -140,6 +138,13 @@ class PlannedRun:
         for name, value in given.items():
             words += _flag(name.replace("_", "-"), value)
         return shlex.join(words)
+
+
+def work_of(settings: Settings) -> float:
+    """How long a run takes, roughly and in no unit."""
+    plan = settings.plan
+    examples = plan.rounds * plan.clients_per_round * plan.local_steps * plan.batch_size
+    return examples * WORK.get(settings.task.model, OTHER_WORK)
 
 
 def files_of(task: str) -> str:
