@@ -54,7 +54,7 @@ def test_numbers_of_the_private_parts():
     assert "4 for ever" in index.epsilon
     assert updates.bytes_up == 8 * (3000 * 6 + 100) + 300 * 49
     ledger = Ledger(1e-6)
-    ledger.add_(*(SETTING.central.entry(n, 50, 1000) for n in range(20)))
+    ledger.add_(*(SETTING.mechanism.entry(n, 50, 1000) for n in range(20)))
     assert model.epsilon.startswith(f"{ledger.spent('model/user-replaced'):.3g} at δ 1e-06")
 
 

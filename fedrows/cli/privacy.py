@@ -102,8 +102,8 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
             "clients with training data."
         )
     more: dict[str, Any] = {}
-    if privacy.central is not None:
-        more |= {"central": privacy.central, "heat_noise": privacy.dp_heat_noise}
+    if privacy.mechanism is not None:
+        more |= {"mechanism": privacy.mechanism, "heat_noise": privacy.dp_heat_noise}
     if privacy.secret_sums:
         from fedrows.privacy.row_space import RowSpace
         from fedrows.privacy.server_side import plan_bytes, union_plan

@@ -16,7 +16,8 @@ from fedrows.cli.flags import DATA, Parser, UsageError, Values, add_options, fla
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.privacy.mechanism import PREFIX, Mechanism
-from fedrows.privacy.options import DEFAULT_MECHANISM, Privacy, default_mechanism
+from fedrows.privacy.named_mechanism import DEFAULT_MECHANISM, DIAL, default_mechanism
+from fedrows.privacy.options import Privacy
 from fedrows.runs.settings import Settings, presets, taken_names
 from fedrows.task import Task
 
@@ -73,7 +74,7 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
         dials["mechanism"] = mechanism
     of_noise = catalogue.mechanism(mechanism) if mechanism else type(default_mechanism())
     noise, left = _noise_values(of_noise, left)
-    privacy = Privacy.of(**dials, **{f"dp_{name}": value for name, value in noise.items()})
+    privacy = Privacy.of(**dials, **{f"{DIAL}{name}": value for name, value in noise.items()})
     made: dict[str, Settings] = {}
     unused = dict(left)
     for name in algorithms:

@@ -84,7 +84,7 @@ class Accounts:
                 entries.append(Entry("server/value", name, round_, spent, series=True))
                 entries.append(Entry("server/set", name, round_, values * spent, series=True))
         entries.append(Entry("totals/value", "updates", round_, math.inf, series=True))
-        if privacy.central is not None:
+        if privacy.mechanism is not None:
             tables = bool(self._values)
-            entries.append(privacy.central.accounted(round_, self._cohort, self._clients, tables))
+            entries.append(privacy.mechanism.accounted(round_, self._cohort, self._clients, tables))
         return entries

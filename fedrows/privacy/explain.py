@@ -28,7 +28,7 @@ from fedrows.privacy.answers import TwoStage
 from fedrows.privacy.counting import Counting
 from fedrows.privacy.ledger import Entry, Event, Ledger
 from fedrows.privacy.mechanism import Mechanism
-from fedrows.privacy.options import default_mechanism
+from fedrows.privacy.named_mechanism import default_mechanism
 from fedrows.privacy.oracle import Oracle
 from fedrows.privacy.response import Response
 
@@ -66,7 +66,7 @@ class ExplainedRun:
     minimum: int = 2  # contributors before a row is opened
     counting: Counting = field(default_factory=Counting)
     stages: TwoStage | None = field(default_factory=lambda: TwoStage.of(1.0, 4.0))
-    central: Mechanism = field(default_factory=default_mechanism)
+    mechanism: Mechanism = field(default_factory=default_mechanism)
     heat_noise: float | None = None  # on heat, over its sensitivity, if the model is private
     delta: float = 1e-6
     union_bytes: float | None = None  # up, per client; a word per row unless a Bloom filter is used
@@ -163,7 +163,7 @@ def text(setting: ExplainedRun, speed: Speed | None = None) -> str:
     if "updates" in setting.parts:
         shown.append(f"\n{LIAR}")
     if "model" in setting.parts:
-        shown.append(f"\n{setting.central.explanation}")
+        shown.append(f"\n{setting.mechanism.explanation}")
     return "\n".join(shown)
 
 
@@ -257,7 +257,7 @@ def _model(setting: ExplainedRun) -> list[Disclosure]:
         return [
             Disclosure("model", who, "what training has put into it", "none: no bound is claimed")
         ]
-    how, ledger = setting.central, Ledger(setting.delta)
+    how, ledger = setting.mechanism, Ledger(setting.delta)
     if setting.heat_noise is not None:
         released = Entry(how.kind, "heat", 0, event=Event((setting.heat_noise,)))
         ledger.add_(*[released] * len(setting.rows))

@@ -20,7 +20,7 @@ def heat_of_mode(
     """The heat of every shared table, counted as a mode says, and its entries for the ledger."""
     heat: dict[str, Heat] = {}
     entries: list[Entry] = []
-    if privacy.central is None:
+    if privacy.mechanism is None:
         for table, counted in heats(data, weighting, privacy.counting, source).items():
             heat[table] = counted.heat
             entries += counted.entries(table)
@@ -30,7 +30,7 @@ def heat_of_mode(
         if table in data.local:
             continue
         dials = privacy.dp_heat_noise, privacy.dp_heat_rows, privacy.heat_z
-        heat[table], entry = private_heat(index, weights, privacy.central, *dials, source)
+        heat[table], entry = private_heat(index, weights, privacy.mechanism, *dials, source)
         name = f"heat of {table}"  # the server sees its exact total before the noise
         entries += [replace(entry, mechanism=name), Entry("totals/value", name, 0, math.inf)]
     return heat, entries

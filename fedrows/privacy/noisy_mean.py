@@ -34,7 +34,7 @@ SLACK = 1e-6  # share of a clipped norm that is left for rounding to fixed point
 class NoisyMean:
     """The client's and the server's part in a noisy mean of parties that are one client each."""
 
-    central: Mechanism
+    mechanism: Mechanism
     widths: Mapping[str, int]  # of the shared tables
     dense: Mapping[str, tuple[int, ...]]  # shapes
     sizes: Mapping[str, int]  # table → rows
@@ -53,7 +53,7 @@ class NoisyMean:
         numbers = 1 + sum(math.prod(shape) for shape in self.dense.values())
         numbers += sum(width * most_rows[table] for table, width in self.widths.items())
         # Rounding moves d numbers by √d steps at most, which the slack has room for.
-        clip = self.central.clip
+        clip = self.mechanism.clip
         precise = min(PRECISION, SLACK * min(clip, 1.0) / math.sqrt(numbers))
         return Coding(max(clip, 1.0), self.cohort, precision=precise)
 
@@ -68,7 +68,7 @@ class NoisyMean:
         factors = self.algorithm.correction(index, heat, torch.float64)
         if factors is not None:
             exact = corrected(exact, {table: x.cpu() for table, x in factors.items()})
-        exact = self.central.clipped(exact, torch.from_numpy(updates.weights))
+        exact = self.mechanism.clipped(exact, torch.from_numpy(updates.weights))
         exact.scale_(torch.full((len(updates.weights),), 1 - SLACK, dtype=torch.float64))
         counted = Submodels(exact.index, self._with_counts(exact), {})
         none = HeldBack({table: width + 1 for table, width in self.widths.items()})
@@ -93,7 +93,7 @@ class NoisyMean:
             for table, (_, sums) in opened.rows.items()
         }
         dense, sizes = dense_of(opened.extra, self.dense), self.sizes
-        noised = self.central.noised(touched, dense, sizes, self.cohort, self.source)
+        noised = self.mechanism.noised(touched, dense, sizes, self.cohort, self.source)
         return Mean(1.0, *noised)
 
     def _with_counts(self, exact: Submodels) -> dict[str, torch.Tensor]:

@@ -18,12 +18,19 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
-from fedrows.errors import PlanError, UnknownNameError
-from fedrows.options import check, option, options
+from fedrows.errors import PlanError
+from fedrows.options import check, option
 from fedrows.privacy.answers import TwoStage
 from fedrows.privacy.counting import WAYS, Counting
 from fedrows.privacy.ledger import KINDS
 from fedrows.privacy.mechanism import Mechanism
+from fedrows.privacy.named_mechanism import (
+    DIAL,
+    default_mechanism,
+    mechanism_of,
+    restored,
+    stored,
+)
 
 MODES: dict[str, dict[str, Any]] = {
     "clear": {},
@@ -36,7 +43,6 @@ MODES: dict[str, dict[str, Any]] = {
     },
     "full": {"heat": "secure", "index_epsilon": 1.0, "index_epsilon_for_ever": 4.0},
 }
-DEFAULT_MECHANISM = "gaussian"
 OF_THE_MODEL = tuple(kind for kind in KINDS if kind.startswith("model/"))
 
 
@@ -121,8 +127,8 @@ class Privacy:
             self._check_index()
         elif self.privacy == "heat":
             self._only("privacy", "heat", "delta", "max_epsilon")
-        if self.central is not None:
-            self._check_full(self.central)
+        if self.mechanism is not None:
+            self._check_full(self.mechanism)
         self.counting  # noqa: B018 - it checks
 
     @classmethod
@@ -137,15 +143,13 @@ class Privacy:
         if "index_epsilon" in dials and dials["index_epsilon"] is None:
             presets["index_epsilon_for_ever"] = None
         known = {item.name for item in fields(cls)}
-        theirs = {x: dials.pop(x) for x in [*dials] if x.startswith("dp_") and x not in known}
-        if theirs and privacy != "full":
+        noise = {x: dials.pop(x) for x in [*dials] if x.startswith(DIAL) and x not in known}
+        if noise and privacy != "full":
             raise PlanError(
-                f"{next(iter(theirs)).replace('_', '-')} does nothing under privacy {privacy!r}: "
+                f"{next(iter(noise)).replace('_', '-')} does nothing under privacy {privacy!r}: "
                 "leave it out, or choose privacy full."
             )
-        mechanism = dials.pop("mechanism", None)
-        if theirs or isinstance(mechanism, str):
-            mechanism = _made(mechanism or DEFAULT_MECHANISM, theirs)
+        mechanism = mechanism_of(dials.pop("mechanism", None), noise, known)
         return cls(**{"privacy": privacy, **presets, **dials, "mechanism": mechanism})
 
     @property
@@ -176,16 +180,11 @@ class Privacy:
         return 1.0 if self.stages is None else self.stages.keep_probability
 
     @property
-    def central(self) -> Mechanism | None:
-        """Noise on the model, if there is any."""
-        return self.mechanism
-
-    @property
     def limited(self) -> str:
         """The kind of ε that `max_epsilon` is of."""
         if self.max_epsilon_kind is not None:
             return self.max_epsilon_kind
-        return "server/value" if self.central is None else self.central.kind
+        return "server/value" if self.mechanism is None else self.mechanism.kind
 
     def least(self, cohort: int) -> int:
         """Of so many clients, how many must stay or nothing is opened."""
@@ -224,8 +223,7 @@ class Privacy:
         config = asdict(self)
         del config["mechanism"]
         if self.mechanism is not None:
-            name = catalogue.stored_name("mechanism", self.mechanism.name)
-            config["mechanism"] = {**name, **asdict(self.mechanism)}
+            config["mechanism"] = stored(self.mechanism)
         return config
 
     def _only(self, *fitting: str) -> None:
@@ -279,34 +277,6 @@ def from_config(config: Mapping[str, Any] | None) -> Privacy:
     """The dials that a config.json has; a run from before there were any was in the clear."""
     if not config:
         return Privacy()
-    dials = dict(config)
-    if "mechanism" in dials:
-        own = dict(dials["mechanism"])
-        name = own.pop("name")
-        dials["mechanism"] = catalogue.mechanism(own.pop(catalogue.FROM, name))(**own)
-    return Privacy(**dials)
-
-
-def default_mechanism() -> Mechanism:
-    """The mechanism of mode full unless another is named."""
-    mechanism: Mechanism = catalogue.own("mechanism", DEFAULT_MECHANISM)()
-    return mechanism
-
-
-def _made(mechanism: str | Mechanism, dials: Mapping[str, Any]) -> Mechanism:
-    """A mechanism by its name or reference, with dials as `dp_noise`."""
-    if isinstance(mechanism, Mechanism):
-        raise PlanError(
-            f"{next(iter(dials))} is given beside a mechanism: set that option of the mechanism."
-        )
-    of: type[Mechanism] = catalogue.mechanism(mechanism)
-    known = [f"dp_{item.name}" for item in options(of)]
-    if clash := [x for x in known if x in {item.name for item in options(Privacy)}]:
-        raise PlanError(
-            f"The mechanism {mechanism} has an option {clash[0].removeprefix('dp_')}, whose flag "
-            f"--{clash[0].replace('_', '-')} is that of every private run: rename it."
-        )
-    for name in dials:
-        if name not in known:
-            raise UnknownNameError(f"option of the mechanism {mechanism}", name, known)
-    return of(**{name.removeprefix("dp_"): value for name, value in dials.items()})
+    if "mechanism" in config:
+        config = {**config, "mechanism": restored(config["mechanism"])}
+    return Privacy(**config)

@@ -117,15 +117,15 @@ class PrivateSimulatedFleet:
 
     def draw(self, counter: int, count: int) -> Tensor:
         """The clients of a round; drawn in secret where the model's ε counts on that."""
-        central = self.privacy.central
-        if central is None:
+        mechanism = self.privacy.mechanism
+        if mechanism is None:
             return self.inner.draw(counter, count)
         with self._secrets("cohort"):
-            return draw_cohort(central, self.clients, count, fresh)
+            return draw_cohort(mechanism, self.clients, count, fresh)
 
     def heat(self) -> Mapping[str, Heat]:
         counted = self.prepare()
-        if self.privacy.central is None:
+        if self.privacy.mechanism is None:
             return counted
         # Clients have corrected their updates already: nothing is left to correct.
         none = torch.empty(0, dtype=torch.int64, device=self.inner.device)
@@ -256,12 +256,12 @@ class PrivateSimulatedFleet:
         inner, cohort = self.inner, self.inner.plan.clients_per_round
         shared = {table: heat[table] for table in self.widths}
         dense = {name: tuple(shape) for name, shape in inner.model.schema.dense.items()}
-        if self.privacy.central is None:
+        if self.privacy.mechanism is None:
             mean = WeightedMean(self.widths, dense, self.privacy.update_range)
             largest, least = inner.algorithm.largest_correction(shared), self.privacy.least(cohort)
             return mean, mean.coding(self.weights.numpy(), cohort, least, largest)
         noisy = NoisyMean(
-            self.privacy.central,
+            self.privacy.mechanism,
             self.widths,
             dense,
             self.space.sizes,
@@ -279,7 +279,7 @@ class PrivateSimulatedFleet:
         counted, entries = heat_of_mode(self.privacy, data, weighting, fresh)
         self.accounts.ledger.add_(*entries)
         local = {t: x for t, x in self.inner.heat().items() if t in data.local}
-        return counted if self.privacy.central is not None else {**counted, **local}
+        return counted if self.privacy.mechanism is not None else {**counted, **local}
 
     @property
     def _name(self) -> str:

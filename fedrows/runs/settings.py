@@ -22,6 +22,7 @@ from fedrows.errors import PlanError, RunFolderError
 from fedrows.measure.evaluation import Evaluator
 from fedrows.options import options
 from fedrows.plan import Plan
+from fedrows.privacy.named_mechanism import DIAL
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.options import from_config as privacy_from
 from fedrows.runs.folder import TABLES
@@ -113,7 +114,7 @@ def taken_names(*algorithms: str) -> frozenset[str]:
     return frozenset(
         {"mechanism"}
         | {item.name for owner in owners for item in options(owner)}
-        | {f"dp_{item.name}" for items in noise for item in items}
+        | {f"{DIAL}{item.name}" for items in noise for item in items}
     )
 
 
