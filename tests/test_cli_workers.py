@@ -4,15 +4,16 @@ import os
 import signal
 import subprocess
 import time
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import COMPARE, SMALL, Capture, assert_same, fedrows, metrics, start
+from commands import COMPARE, SMALL, Capture, assert_same, fedrows, interrupted, metrics, start
 from commands import own_folder as own_folder
 
 from fedrows.cli import main
+from fedrows.runs import checkpoint
 from fedrows.study import Comparison, StudyError
 
 pytestmark = pytest.mark.usefixtures("own_folder")
@@ -100,6 +101,21 @@ def test_a_comparison_that_is_asked_to_stop_begins_no_other_run() -> None:
     assert left.label == "fedavg seed 1"
     assert comparison.run() == []
     assert metrics("two/runs/fedavg-seed1")[-1]["round"] == 14
+
+
+def test_an_executor_that_is_asked_to_stop_ends_its_run_after_the_round_and_begins_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fedrows(*COMPARE, *TWO, "--out", "two")
+    with interrupted(monkeypatch, 13):
+        assert main(["compare", "--resume", "two", "--rounds", "1000000"]) == 130
+    with ThreadPoolExecutor(1) as executor:
+        [run] = Comparison.opened(Path("two")).run(executor, stopping=lambda: True)
+    assert run.label == "fedavg seed 0"
+    rounds = [checkpoint.standing(Path("two/runs", x, "checkpoint.safetensors")) for x in RUNS]
+    assert rounds[0].round > 13
+    assert rounds[1].round == 12
+    assert not Path("two/runs/stop").exists()
 
 
 @pytest.mark.slow

@@ -281,6 +281,26 @@ def test_dask_makes_the_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_ray_makes_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # and nothing is sent anywhere
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # or a token is left in the home folder
+    ray = pytest.importorskip("ray")
+
+    class Ray(Executor):  # as in docs/studies.md
+        def submit(self, call: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+            future: Future[Any] = ray.remote(call).remote(*arguments, **named).future()
+            return future
+
+    study = small()
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        there = Study(study.settings, study.seeds, Ray()).run(tmp_path / "there")
+    finally:
+        ray.shutdown()
+    assert numbers(there) == numbers(study.run(tmp_path / "here", 1))
+
+
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     study = small(("fedsubavg", "scaffold", "centralsgd"))
     two, one = study.run(tmp_path / "two", 2), study.run(tmp_path / "one", 1)

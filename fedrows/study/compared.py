@@ -72,7 +72,7 @@ class ComparedRun:
 
     def keep(self, content: Json) -> bool:
         """Returns whether the run is finished: its folder has everything already."""
-        return bool(content["done"])
+        return bool(content.get("done"))
 
     @contextmanager
     def opened(self, data: FederatedData) -> Iterator[tuple[RunFolder, Simulation]]:
@@ -112,14 +112,17 @@ class ComparedRequest:
     recorded: bool
 
     def make(self, heard: Heard) -> Json:
-        """Makes the run, or what is left of it; returns how it ended."""
+        """Makes the run, or what is left of it; returns how it ended, nothing if stopped before."""
         path = Path(self.path)
+        stop = path.parent / STOP
+        if stop.exists():
+            return {}
         [settings] = from_config(self.config, path).values()
         task = catalogue.reference("task", settings.task.name) or settings.task.name
         data = load(task, **asdict(settings.options))
         check_clients(settings.plan, data)
         run = ComparedRun(self.label, path, settings, self.again)
-        record, stop = Recording(), path.parent / STOP
+        record = Recording()
         watchers: list[Watcher] = [Rounds(heard), *([record] if self.recorded else [])]
         with threads(settings.plan.threads), run.opened(data) as (folder, simulation):
             at = simulation.progress.round

@@ -120,6 +120,8 @@ class Comparison:
             )
             unfinished = []
             for run, content, why in outcomes:
+                if not content and not why:
+                    continue  # it was not begun
                 made, stopped = made + 1, [run]
                 if why:
                     failures[run.label] = why

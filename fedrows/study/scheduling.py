@@ -49,8 +49,8 @@ def make(
     """Makes runs; yields each when it is kept or has failed, with what it came to, or why not.
 
     An executor begins with the longest; without one, `here` makes them one after another. before:
-    runs done before, for the progress. Once `stopping` says so, no other run is begun, and `stop`
-    is called to reach those that an executor is making.
+    runs done before, for the progress. Once `stopping` says so, no other run is begun here, and
+    `stop` is called to reach those that an executor has.
     """
     done, lock = before, Lock()
 
@@ -116,7 +116,6 @@ def _together(
                 yield futures[future], content, why
             if not stopped and stopping():
                 stopped = True
-                left = {future for future in left if not future.cancel()}
                 stop()
     finally:
         for future in futures:
