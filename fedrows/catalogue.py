@@ -157,7 +157,13 @@ def colours() -> dict[str, int]:
 
 def summable() -> list[str]:
     """The built-in algorithms that need no more than the sum of the updates."""
-    return [name for name in built_in("algorithm") if algorithm(name).summable]
+    return [name for name in built_in("algorithm") if own("algorithm", name).summable]
+
+
+def described(kind: str, name: str) -> Any:
+    """What a name stands for in help and lists, where a plug-in that took a built-in's name is
+    no error: the built-in."""
+    return own(kind, name) if name in built_in(kind) else _find(kind, name)
 
 
 def code_of(thing: object) -> str | None:
@@ -183,7 +189,8 @@ def _known_algorithm(name: str) -> type[Algorithm] | None:
     if ":" in name or name not in names("algorithm"):
         return None
     try:
-        return algorithm(name)
+        found: type[Algorithm] = described("algorithm", name)
+        return found
     except PluginError:
         return None
 

@@ -310,6 +310,22 @@ def test_an_installed_plug_in_with_the_name_of_a_built_in_one(kind: str) -> None
         assert main([*RUN, "--out", "a", "--log", "text"]) == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_taken_name_disturbs_no_run_of_others(kind: str, capsys: Capture) -> None:
+    taken = {**A_BUILT_IN, "task": "movielens", "model": "lstm"}[kind]
+    install(kind, taken, "given:thing", "thing = None")
+    assert main(["run", "--help"]) == 0
+    assert main(["run", "synthetic", "--help"]) == 0
+    assert main([*RUN, "--algorithm", "fedsubavg", "--out", "a"]) == 0
+    assert main(["compare", *RUN[1:], "--algorithms", "fedsubavg,fedprox", "--out", "b"]) == 0
+    capsys.readouterr()
+    if kind == "algorithm":
+        assert main([*RUN, "--algorithm", taken, "--out", "c"]) == 2
+        assert "'fedavg' of given 1.2 (given:thing)" in capsys.readouterr().err
+        assert main([*RUN, "--algorithm", "scaffold", "--privacy", "index", "--out", "c"]) == 2
+        assert "fedavg, " in capsys.readouterr().err  # the list of what is summable
+
+
 def test_an_entry_point_that_is_called_otherwise() -> None:
     install("algorithm", "third", "given:Halved", ALGORITHM)
     with pytest.raises(PluginError) as error:

@@ -110,7 +110,7 @@ def _range(heat: Heat) -> list[str]:
 def add_tasks(parser: Parser, names: Sequence[str]) -> None:
     """The flags of some tasks."""
     for name in names:
-        task = catalogue.task(name)
+        task = catalogue.described("task", name)
         add_options(parser, f"task {name}", [task.options], {}, names_of_prefixed(task))
 
 

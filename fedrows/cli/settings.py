@@ -41,7 +41,6 @@ def add_settings(
     """
     tasks = [task] if only and task else catalogue.built_in("task")
     tasks += [task] if task and task not in tasks else []
-    own = catalogue.algorithm
     plan: Mapping[str, Any] = {}
     if only and task:
         plan = catalogue.task(task).plan
@@ -52,13 +51,14 @@ def add_settings(
     chosen += [name for name in algorithms if name not in chosen]
     parts: dict[str, list[str]] = {}
     for name in chosen:
-        for item in options(own(name)):
+        for item in options(catalogue.described("algorithm", name)):
             parts.setdefault(item.name, []).append(name)
     for names in dict.fromkeys(map(tuple, parts.values())):
         own_presets = presets(catalogue.task(task), names[0])[1] if only and task else {}
-        add_options(parser, "algorithm " + ", ".join(names), [own(n) for n in names], own_presets)
+        owners = [catalogue.described("algorithm", name) for name in names]
+        add_options(parser, "algorithm " + ", ".join(names), owners, own_presets)
     for name in tasks:
-        of_task = catalogue.task(name)
+        of_task = catalogue.described("task", name)
         add_options(
             parser, f"task {name}", [of_task.options], {}, names_of_prefixed(of_task, algorithms)
         )

@@ -78,7 +78,7 @@ def presets(task: Task, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]
 
     What the task says for the algorithm comes before what it says for all of them.
     """
-    own_names = {item.name for item in options(catalogue.algorithm(algorithm))}
+    own_names = {item.name for item in options(catalogue.described("algorithm", algorithm))}
     plan, own = dict(task.plan), dict[str, Any]()
     for name, value in task.algorithms.get(algorithm, {}).items():
         (own if name in own_names else plan)[name] = value
@@ -109,7 +109,7 @@ def taken_names(*algorithms: str) -> frozenset[str]:
     A task's option of such a name gets `data-` in front on the command line.
     """
     known = {*catalogue.built_in("algorithm"), *algorithms}
-    owners: list[type] = [Plan, Privacy, *map(catalogue.algorithm, known)]
+    owners: list[type] = [Plan, Privacy, *(catalogue.described("algorithm", x) for x in known)]
     noise = [options(catalogue.own("mechanism", name)) for name in catalogue.built_in("mechanism")]
     return frozenset(
         {"mechanism"}
