@@ -55,7 +55,9 @@ class Algorithm(ABC):
     colour: ClassVar[int | None] = None  # of report/page.css, 0 to 11; None: the next free one
 
     # What `step_` does.
-    additive: ClassVar[bool] = False  # no more than adding the corrected mean to the rows it has
+    # Additive: no more than adding the corrected mean to the rows it has. Such a step must not read
+    # `round_` or keep a state, and the algorithm must not have `send` or `finish`.
+    additive: ClassVar[bool] = False
     uses_heat: ClassVar[bool] = False  # reads the heat; the other algorithms may be given none
     deployed: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {}

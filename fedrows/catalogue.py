@@ -16,7 +16,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import Field, fields, is_dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedrows.errors import PluginError, UnknownNameError
 from fedrows.files.plugins import attribute, file_of, import_file, import_module
+from fedrows.options import options
 
 if TYPE_CHECKING:  # nothing is imported until it is asked for
     from fedrows.algorithm import Algorithm
@@ -118,7 +119,7 @@ def model(name: str) -> Callable[[FederatedData, int], Model]:
         if isinstance(made, nn.Module):
             return Lifted(made, data)
         raise PluginError(
-            f"The model {name!r} ({_source(build)}) returned {_a(made)}: let it return a torch "
+            f"The model {name!r} ({source_of(build)}) returned {_a(made)}: let it return a torch "
             "module or a fedrows.model.Model."
         )
 
@@ -218,8 +219,9 @@ def _find(kind: str, name: str) -> Any:
         )
     what = f"The {kind} plug-in {_about(plugged[0])}"
     entry = plugged[0]
-    found = attribute(import_module(entry.module, what), entry.attr, what)
-    _check(kind, found, what)
+    module = import_module(entry.module, what)
+    found = attribute(module, entry.attr, what)
+    _check(kind, found, what, file_of(module))
     its_name = _own_name(kind, found)
     if its_name not in (None, name):
         raise PluginError(f"{what} is called {its_name!r}: name its entry point so too.")
@@ -247,7 +249,7 @@ def _refer(kind: str, text: str) -> Any:
     given = text if file is None else f"{file}:{word}"
     module = import_module(where, what) if file is None else import_file(file, what)
     found = attribute(module, word, what)
-    _check(kind, found, what)
+    _check(kind, found, what, file_of(module))
     if kind == "task" and file is not None and found.model.partition(":")[0].endswith(".py"):
         # A relative file is one beside the task's own.
         found = replace(found, model=str(file.parent / found.model))
@@ -256,7 +258,7 @@ def _refer(kind: str, text: str) -> Any:
     if shown in built_in(kind) or shown in _installed(kind):
         whose = "a built-in" if shown in built_in(kind) else "an installed"
         raise PluginError(
-            f"{what} ({_source(found, file)}) has the name of {whose} {kind}, {shown}: give it "
+            f"{what} ({source_of(found, file)}) has the name of {whose} {kind}, {shown}: give it "
             "another."
         )
     if name is not None:
@@ -269,7 +271,7 @@ def _refer(kind: str, text: str) -> Any:
     return found
 
 
-def _check(kind: str, found: Any, what: str) -> None:
+def _check(kind: str, found: Any, what: str, file: str) -> None:
     """Raises a PluginError if an object is not of its kind."""
     from fedrows.task import Task
 
@@ -280,13 +282,45 @@ def _check(kind: str, found: Any, what: str) -> None:
         right = isinstance(found, type) and issubclass(found, parent)
         if right and inspect.isabstract(found):
             missing = ", ".join(sorted(found.__abstractmethods__))
-            raise PluginError(f"{what} ({_source(found)}) has no {missing}: define the method.")
+            raise PluginError(f"{what} ({source_of(found)}) has no {missing}: define the method.")
     elif kind == "task":
         wanted, right = "a fedrows.task.Task", isinstance(found, Task)
     else:
         wanted, right = "a function", callable(found)
     if not right:
-        raise PluginError(f"{what} is {_a(found)}, but a {kind} must be {wanted}.")
+        article = "an" if kind == "algorithm" else "a"
+        raise PluginError(f"{what} ({file}) is {_a(found)}, but {article} {kind} must be {wanted}.")
+    if kind in CLASSES:
+        _check_options(kind, found, parent, f"{what} ({file})")
+    elif kind == "task":
+        _check_options(kind, found.options, object, f"{what} ({file})")
+
+
+def _check_options(kind: str, owner: type, parent: type, what: str) -> None:
+    """Raises a PluginError if an option of a class would have no flag of its own."""
+    inherited = {item.name for item in fields(parent)} if is_dataclass(parent) else set[str]()
+    announced = [name for name, value in vars(owner).items() if isinstance(value, Field)]
+    if not is_dataclass(owner) or announced:
+        raise PluginError(
+            f"{what} has options in {owner.__name__}, which is no dataclass: write "
+            "@dataclass(frozen=True) before the class."
+        )
+    from fedrows.plan import Plan
+
+    taken = {item.name for item in options(Plan)} if kind == "algorithm" else set[str]()
+    for item in fields(owner):
+        if item.name in inherited:
+            continue
+        if "help" not in item.metadata:
+            raise PluginError(
+                f"{what} has a field {item.name} that is no option: give it the value "
+                "fedrows.options.option(default, help)."
+            )
+        if item.name in taken:
+            raise PluginError(
+                f"{what} has an option {item.name}, which is the name of one of the plan: "
+                "give it another."
+            )
 
 
 def _own_name(kind: str, found: Any) -> str | None:
@@ -312,7 +346,7 @@ def _about(entry: EntryPoint) -> str:
     return f"{entry.name!r}{whose} ({entry.value})"
 
 
-def _source(thing: Any, file: Path | None = None) -> str:
+def source_of(thing: Any, file: Path | None = None) -> str:
     """The file that something is defined in, or else its module."""
     module = sys.modules.get(getattr(thing, "__module__", ""))
     return str(file or (file_of(module) if module else "of an unknown file"))

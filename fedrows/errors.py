@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+INTERRUPTED = 130  # the exit code of a command that was stopped from outside
+
 
 class FedrowsError(Exception):
     """The parent of every error of this package; its message is written for a person."""

@@ -1,12 +1,13 @@
 """A task: data that can be loaded, the model that fits them, and the settings they are run with.
 
-One file in `datasets/` adds one, by defining `TASK = Task(...)`.
+A file in `datasets/`, or a plug-in, adds one by defining `TASK = Task(...)`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedrows.data.federation import FederatedData
@@ -23,7 +24,8 @@ class Task:
     summary: str  # one sentence
     options: type  # a dataclass of options, checked when it is made
     load: Callable[[Any], FederatedData]  # takes such options
-    model: str  # a name in models/
+    model: str  # the name or the reference of one
     plan: Presets = field(default_factory=dict)
     algorithms: Mapping[str, Presets] = field(default_factory=dict)  # its options, and the plan's
     source: Source | None = None  # None: nothing to fetch
+    files: Callable[[Any], list[Path]] | None = None  # that it reads beside, given its options

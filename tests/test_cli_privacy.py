@@ -100,7 +100,10 @@ def test_a_comparison_in_private(tmp_path, capsys):
     [
         ("--heat secure", "heat is 'secure', which does nothing under privacy 'clear'"),
         ("--privacy heat --heat exact", "shows every index set"),
-        ("--privacy index --algorithm scaffold", "needs to see single uploads"),
+        (
+            "--privacy index --algorithm scaffold",
+            "sums of uploads are enough (summable)",
+        ),
         ("--privacy index --index-epsilon -1", "index-epsilon is -1.0, but must be above 0"),
         ("--privacy index --min-contributors 9", "no row would ever be opened"),
         ("--privacy index --update-range 1e12", "lower the range or cap the correction"),

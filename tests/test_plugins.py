@@ -219,7 +219,9 @@ def test_an_object_of_another_kind(kind: str) -> None:
     Path("odd.py").write_text("Name = 3\nclass Other: pass\n")
     with pytest.raises(PluginError) as error:
         FIND[kind]("odd.py:Name")
-    says(error, f"The {kind} 'odd.py:Name' is of type int, but a {kind} must be")
+    article = "an" if kind == "algorithm" else "a"
+    file = Path("odd.py").absolute()
+    says(error, f"The {kind} 'odd.py:Name' ({file}) is of type int, but {article} {kind} must be")
     if kind in ("algorithm", "task", "mechanism"):
         with pytest.raises(PluginError, match="is the class Other, but"):
             FIND[kind]("odd.py:Other")

@@ -199,8 +199,8 @@ def test_dials_that_do_not_go_together(dials, sentence):
 @pytest.mark.parametrize(
     ("algorithm", "plan", "dials", "sentence"),
     [
-        ("scaffold", {}, {}, "scaffold needs to see single uploads"),
-        ("steppedmean", {}, {}, "steppedmean needs to see single uploads"),
+        ("scaffold", {}, {}, "scaffold does not declare that sums of uploads are enough"),
+        ("steppedmean", {}, {}, "steppedmean does not declare that sums of uploads are enough"),
         ("centralsgd", {}, {}, "puts all data in one place"),
         ("fedavg", {"clients_per_round": 2}, {}, "need 3: ask for more"),
         ("fedavg", {}, {"min_contributors": 9}, "no row would ever be opened"),

@@ -115,7 +115,7 @@ def test_a_grid_varies_what_an_algorithm_has() -> None:
 
 
 def test_a_study_needs_settings_and_seeds() -> None:
-    with pytest.raises(PlanError, match="at least one setting and one seed"):
+    with pytest.raises(PlanError, match="at least one seed, but has none"):
         small(seeds=())
 
 

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fedrows.errors import FedrowsError, UnknownNameError
+from fedrows.errors import INTERRUPTED, FedrowsError, UnknownNameError
 from fedrows.version import __version__
 
 COMMANDS = {
@@ -27,7 +27,7 @@ COMMANDS = {
     "report": "Make the report.html of a run or comparison again.",
     "bench": "Measure how fast fedrows is.",
 }
-INTERRUPTED, REFUSED, PIPE_CLOSED = 130, 2, 141
+REFUSED, PIPE_CLOSED = 2, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from fedrows import report
 from fedrows.cli.show import print_table, say
+from fedrows.errors import INTERRUPTED
 from fedrows.measure.summary import Target, table
 from fedrows.runs.folder import RunFolder
-
-INTERRUPTED = 130
 
 
 def close(

@@ -17,6 +17,7 @@ import torch
 
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
+from fedrows.errors import INTERRUPTED
 from fedrows.paper import catalogue
 from fedrows.paper.experiment import Experiment
 from fedrows.paper.workplace import FAILED, MISSING, Workplace
@@ -27,7 +28,7 @@ from fedrows.runs.signals import hearing_sigterm
 from fedrows.study.page import writer
 from fedrows.version import __version__
 
-INTERRUPTED, NOT_MADE, DATA_MISSING = 130, 1, 3
+NOT_MADE, DATA_MISSING = 1, 3
 OUT = "paper"
 
 

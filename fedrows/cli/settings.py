@@ -13,6 +13,7 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.cli.flags import DATA, Parser, UsageError, Values, add_options, flag_of, value
+from fedrows.errors import PluginError
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.privacy.mechanism import PREFIX, Mechanism
@@ -39,6 +40,13 @@ def add_settings(
 
     Plug-ins have flags when they are named, so that a broken one does no harm.
     """
+    dests = {action.dest for action in parser._actions} | {"mechanism"}
+    dests |= {item.name for item in options(Privacy)}
+    for name in algorithms:
+        _check_free("algorithm", name, catalogue.described("algorithm", name), dests)
+    if task:
+        of_task = catalogue.described("task", task)
+        _check_free("task", task, of_task.options, dests, names_of_prefixed(of_task, algorithms))
     tasks = [task] if only and task else catalogue.built_in("task")
     tasks += [task] if task and task not in tasks else []
     plan: Mapping[str, Any] = {}
@@ -62,6 +70,19 @@ def add_settings(
         add_options(
             parser, f"task {name}", [of_task.options], {}, names_of_prefixed(of_task, algorithms)
         )
+
+
+def _check_free(
+    kind: str, name: str, owner: type, dests: Collection[str], prefixed: Collection[str] = ()
+) -> None:
+    """Raises a PluginError if an option is called like a flag of the command or of privacy."""
+    for item in options(owner):
+        flag = flag_of(item.name, prefixed)
+        if flag.replace("-", "_") in dests:
+            raise PluginError(
+                f"The {kind} {name} ({catalogue.source_of(owner)}) has an option {item.name}, but "
+                f"--{flag} is a flag of privacy or of the command: give the option another name."
+            )
 
 
 def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> dict[str, Settings]:

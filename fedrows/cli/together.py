@@ -9,12 +9,12 @@ from contextlib import contextmanager, redirect_stdout
 import torch
 
 from fedrows.cli.stop import Stop
-from fedrows.errors import FedrowsError
+from fedrows.errors import INTERRUPTED, FedrowsError
 from fedrows.simulation import Simulation
 from fedrows.simulator import process_group
 from fedrows.simulator.process_group import GoneError
 
-INTERRUPTED, REFUSED = 130, 2
+REFUSED = 2
 
 
 @contextmanager

@@ -203,8 +203,9 @@ class Privacy:
             return
         if not algorithm.summable:
             raise PlanError(
-                f"{algorithm.name} needs to see single uploads, which privacy {self.privacy!r} "
-                f"does not show: use one of {', '.join(catalogue.summable())}."
+                f"{algorithm.name} does not declare that sums of uploads are enough (summable), "
+                f"and privacy {self.privacy!r} shows no single ones: use one of "
+                f"{', '.join(catalogue.summable())}."
             )
         if self.min_contributors > cohort:
             raise PlanError(

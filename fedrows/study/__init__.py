@@ -57,8 +57,9 @@ class Study:
 
     def __post_init__(self) -> None:
         self.settings, self.seeds = list(self.settings), list(self.seeds)
-        if not self.settings or not self.seeds:
-            raise PlanError("A study needs at least one setting and one seed: it has none.")
+        for what, given in (("setting", self.settings), ("seed", self.seeds)):
+            if not given:
+                raise PlanError(f"A study needs at least one {what}, but has none: give it one.")
 
     @classmethod
     def grid(

@@ -34,13 +34,14 @@ _loaded: dict[str, FederatedData] = {}  # by task, options and files
 
 def load(task: str, **options: Any) -> FederatedData:
     """Returns a task's data; a process loads them once, unless their files change."""
-    files = [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in data_files(task)]
+    chosen = catalogue.task(task)
+    made = chosen.options(**options)
+    files = [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in data_files(task, made)]
     key = json.dumps([task, options, files], sort_keys=True)
     if key not in _loaded:
         if len(_loaded) >= MOST_LOADED:
             del _loaded[next(iter(_loaded))]
-        chosen = catalogue.task(task)
-        _loaded[key] = chosen.load(chosen.options(**options))
+        _loaded[key] = chosen.load(made)
     return _loaded[key]
 
 

@@ -101,13 +101,16 @@ class PlannedRun:
         The device is not in it: runs made on a GPU are carried elsewhere, and say where they ran.
         """
         settings = self.settings
-        decides = {"format": FORMAT, "files": files_of(self.setting.task), **self.config()}
+        decides = {"format": FORMAT, "files": self._files(), **self.config()}
         builder = catalogue.builder(settings.task.model)
         plugins = (type(settings.algorithm), settings.task.load, builder)
         if code := [found for plugin in plugins if (found := catalogue.code_of(plugin))]:
             decides["code"] = code  # a plug-in that was changed comes to other numbers
         text = json.dumps(decides, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _files(self) -> str:
+        return files_of(self.setting.task, self.settings.options)
 
     @property
     def work(self) -> float:
@@ -147,23 +150,31 @@ def work_of(settings: Settings) -> float:
     return examples * WORK.get(settings.task.model, OTHER_WORK)
 
 
-def files_of(task: str) -> str:
-    """A hash of the files in a task's data folder, by name and content; nothing if it has none."""
-    if catalogue.task(task).source is None:
+def files_of(task: str, options: Any = None) -> str:
+    """A hash of a task's data files, by name and content; nothing if it names none."""
+    chosen = catalogue.task(task)
+    if chosen.source is None and chosen.files is None:
         return ""
     digest = hashlib.sha256()
-    for path in data_files(task):
+    for path in data_files(task, options):
         about = path.stat()
         digest.update(f"{path.name} {_sha(path, about.st_size, about.st_mtime_ns)}\n".encode())
     return digest.hexdigest()
 
 
-def data_files(task: str) -> list[Path]:
-    """The files in a task's data folder by name, but for hidden ones."""
-    source = catalogue.task(task).source
+def data_files(task: str, options: Any = None) -> list[Path]:
+    """The files in a task's data folder, but for hidden ones, and those that the task names.
+
+    options: the task's own; its defaults if none are given.
+    """
+    chosen = catalogue.task(task)
+    source = chosen.source
     folder = None if source is None else data_folder() / source.folder
     paths = sorted(folder.iterdir()) if folder is not None and folder.is_dir() else []
-    return [path for path in paths if path.is_file() and not path.name.startswith(".")]
+    paths = [path for path in paths if not path.name.startswith(".")]
+    if chosen.files is not None:
+        paths += chosen.files(chosen.options() if options is None else options)
+    return [path for path in paths if path.is_file()]
 
 
 @cache

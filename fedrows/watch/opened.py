@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedrows import catalogue
+from fedrows.errors import UnknownNameError
 from fedrows.watch.observer import Observer, RoundReport, RunInfo, Served, WatchError
 from fedrows.watch.watching import Watching, why
 
@@ -41,7 +42,17 @@ def _plugged(word: str) -> Observer:
         raise WatchError(
             f"--writer {name} is one of our own, which have flags of their own: see --help."
         )
-    open_ = catalogue.writer(name)
+    try:
+        open_ = catalogue.writer(name)
+    except UnknownNameError:
+        ours = catalogue.built_in("writer")
+        plugged = [known for known in catalogue.names("writer") if known not in ours]
+        if not plugged:
+            raise WatchError(
+                f"--writer is {name!r}, but no plug-in with a writer is installed: install one, or "
+                "name a file.py:function."
+            ) from None
+        raise UnknownNameError("writer", name, plugged) from None
     try:
         observer = open_(text)
     except Exception as error:

@@ -43,5 +43,6 @@ TASK = Task(
     options=Options,
     load=load,
     model="model.py:build",
+    files=lambda options: [Path(options.file)],  # a study runs again when they change
     plan={"rounds": 100, "lr": 0.3},
 )

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from fedrows.errors import INTERRUPTED
 from fedrows.flower.launch.control import FINISHED, ControlError, Value
 from fedrows.runs.signals import hearing_sigterm
 
 OWN_FAULT = "ServerApp failed with exception: "
 PATIENCE = 600.0  # seconds to wait for a SuperLink that is gone
-INTERRUPTED = 130
 
 
 class RunControl(Protocol):

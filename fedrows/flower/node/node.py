@@ -185,7 +185,7 @@ class ClientNode:
     def _download(self, message: Message, index: Mapping[str, Index]) -> dict[str, Submodels]:
         """What the server sent, over the union of the clients' rows; known rows filled in."""
         union = {table: _union(rows) for table, rows in index.items()}
-        exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
+        exact = self.contract.plan.dtype
         layout = SubmodelLayout(union, self.model.schema, exact, self.contract.plan.torch_dtype)
         download = {
             name: decode_submodels(name, message.parts, layout)

@@ -213,7 +213,7 @@ class PrivateNode(ClientNode):
 
     def _rows_sent(self, parts: dict[str, bytes], places: np.ndarray) -> Submodels:
         """The rows that the node asked for."""
-        exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
+        exact = self.contract.plan.dtype
         index, dtype = self._space.index([places]), self.contract.plan.torch_dtype
         layout = SubmodelLayout(index, self.model.schema, exact, dtype)
         return decode_submodels("model", parts, layout)

@@ -233,7 +233,7 @@ class FlowerFleet:
         Returns the hashes of the rows that the node will have, and how many rows are not sent
         because it has them.
         """
-        exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
+        exact = self.contract.plan.dtype
         model, hashes, spared = distinct_rows(start, positions), RowHashes(), 0
         if self.contract.options.row_cache:
             model = model.map(Tensor.clone)

@@ -280,7 +280,7 @@ class PrivateFlowerFleet(FlowerFleet):
     def _work(self, cohort: Tensor, node: str, positions: list[int], start: Submodels) -> Message:
         """What a node trains on: the rows it asked for."""
         message = self._whom(cohort, node, positions)
-        exact = "float64" if self.contract.plan.dtype == "float64" else "float32"
+        exact = self.contract.plan.dtype
         message.parts |= encode_submodels("model", distinct_rows(start, positions), exact)
         return message
 

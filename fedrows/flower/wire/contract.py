@@ -208,7 +208,8 @@ def _check_privacy(made: Contract) -> None:
         raise PlanError(f"{name} is for runs in the clear: leave it out, or choose privacy clear.")
     if not made.algorithm.summable:
         raise PlanError(
-            f"algorithm is {made.algorithm.name}, which needs more than the sum of the updates: "
+            f"algorithm is {made.algorithm.name}, which does not declare that the sum of the "
+            "updates is enough (summable): "
             f"choose one of {', '.join(catalogue.summable())} with secure sums."
         )
 
