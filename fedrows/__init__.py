@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from fedrows.data.stored.store import open_data, save_data
     from fedrows.data.vocabulary import Hashed, Vocabulary
     from fedrows.plan import Plan
-    from fedrows.simulation import Simulation, simulate
+    from fedrows.runs.simulate import simulate
+    from fedrows.simulation import Simulation
     from fedrows.study import Study
 
 _HOMES = {
     "FederatedData": "data.federation",
     "Plan": "plan",
     "Simulation": "simulation",
-    "simulate": "simulation",
+    "simulate": "runs.simulate",
     "Split": "data.splits",
     "Study": "study",
     "Hashed": "data.vocabulary",

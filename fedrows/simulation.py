@@ -1,6 +1,4 @@
-"""A simulated run from data to trained model: in one call, or as a loop that the caller owns.
-
-result = fedrows.simulate(data, module, rounds=200)
+"""A simulated run as a loop that the caller owns; `fedrows.simulate` does it in one call.
 
 simulation = Simulation(data, model, algorithm, plan)
 for progress in simulation:
@@ -11,30 +9,26 @@ for progress in simulation:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
-from fedrows.lifting.lifted import Lifted
 from fedrows.measure.evaluation import Evaluator
-from fedrows.model import Loss, Model
+from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
-from fedrows.rows.params import Params
 from fedrows.server import Progress, begin, rounds
 from fedrows.simulator import fast_paths, process_group
 from fedrows.simulator.chunks import Chunks
 from fedrows.simulator.fast_paths import FastPaths
 from fedrows.simulator.simulated_fleet import SimulatedFleet
-from fedrows.tables import whole
 from fedrows.watch.observer import RoundReport
 
 if TYPE_CHECKING:
@@ -194,69 +188,6 @@ def _behind(fleet: SimulatedFleet, privacy: Privacy) -> PrivateSimulatedFleet:
     from fedrows.privacy.simulated import PrivateSimulatedFleet
 
     return PrivateSimulatedFleet(fleet, privacy)
-
-
-@dataclass
-class Result:
-    """A finished run."""
-
-    params: Params
-    history: list[dict[str, Any]]  # a line per evaluated round
-    model: Model
-    notes: tuple[str, ...] = ()  # what is odd about the data or the model
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The trained numbers, ready for `module.load_state_dict`."""
-        if not isinstance(self.model, Lifted):
-            return {**{t: whole(x) for t, x in self.params.tables.items()}, **self.params.dense}
-        return self.model.export(self.params)
-
-
-def simulate(
-    data: FederatedData,
-    module: nn.Module | Model,
-    algorithm: str | type[Algorithm] | Algorithm = catalogue.DEFAULT,
-    *,
-    embeddings: Mapping[str, str | Sequence[str]] | None = None,
-    dense: Sequence[str] = (),
-    one_by_one: bool = False,
-    loss: Loss | None = None,
-    report: Callable[[dict[str, Any]], None] | None = None,
-    privacy: Privacy | None = None,
-    folder: str | Path | None = None,
-    **plan: Any,
-) -> Result:
-    """Trains a module on a federation and gives the trained numbers and the history.
-
-    module: any `nn.Module` for one client (embeddings, dense, one_by_one and loss are what `Lifted`
-    takes), or a `Model`. algorithm: a name, or an algorithm with options of its own. report is
-    called with every evaluated round's metrics, by rank 0 if there are several processes.
-    privacy: a mode, as `Privacy.of("index")`.
-    folder: where tables="mapped" keeps its files, instead of what an earlier run left there; they
-    are temporary if it is not given. Everything else is the plan's: rounds, lr, seed, …
-    """
-    if isinstance(algorithm, str):
-        algorithm = catalogue.algorithm(algorithm)
-    if isinstance(algorithm, type):
-        algorithm = algorithm()
-    model = (
-        module
-        if isinstance(module, Model)
-        else Lifted(module, data, embeddings, loss, dense=dense, one_by_one=one_by_one)
-    )
-    settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
-    place = None if folder is None else Path(folder)
-    simulation = Simulation(data, model, algorithm, settings, privacy, place)
-    history = []
-    with threads(settings.threads):
-        for _ in simulation:
-            if simulation.due:
-                history.append(simulation.evaluate())
-                if report is not None and simulation.leads:
-                    report(history[-1])
-    notes = data.notes if model.note is None else (*data.notes, model.note)
-    notes = (*notes, *simulation.notes)
-    return Result(simulation.progress.whole(), history, model, notes)
 
 
 @contextmanager

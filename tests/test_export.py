@@ -25,7 +25,7 @@ from fedrows.runs.export import (
     save_vocabulary,
 )
 from fedrows.runs.folder import RunFolder
-from fedrows.simulation import simulate
+from fedrows.runs.simulate import simulate
 
 SMALL = ["--clients=30", "--items=20", "--examples-per-client=8", "--clients-per-round=5"]
 RUN = ["run", "synthetic", *SMALL, "--rounds", "4", "--evaluate-every", "2"]

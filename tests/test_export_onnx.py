@@ -18,7 +18,7 @@ from fedrows.runs.export import (
     onnx_inputs,
     save,
 )
-from fedrows.simulation import simulate
+from fedrows.runs.simulate import simulate
 
 
 @pytest.fixture(autouse=True)

@@ -61,6 +61,16 @@ def test_what_a_gpu_takes(on_gpu):
     assert fastest(model, FedSubAvg(), data, more) == without
 
 
+def test_what_keeps_a_state_is_not_recorded_whatever_it_says(on_gpu):
+    class Momentum(FedSubAvg):
+        def start(self, params):
+            return {"velocity": params.copy()}
+
+    data = fast_paths.federation("LR")
+    assert Momentum.additive
+    assert not fastest(Logistic(data), Momentum(), data, CUDA).recorded_rounds
+
+
 def test_one_client_after_another_is_plain(on_gpu):
     data = fast_paths.federation("own module")
     alone = Lifted(fast_paths.TwoTower(), data, one_by_one=True)

@@ -8,8 +8,10 @@ import pytest
 import torch
 from private_runs import COHORT, finish, furthest, run, seeded, synthetic, uploads
 
+from fedrows import simulate
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
+from fedrows.models.logistic import Logistic
 from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Submodels
 from fedrows.runs import checkpoint
@@ -53,6 +55,16 @@ def test_full_draws_its_cohorts_in_secret(data):
     assert drawn[0] != drawn[1]
     public = [run(data, Privacy.of("index")).private.draw(1, COHORT).tolist() for _ in range(2)]
     assert public[0] == public[1]
+
+
+def test_simulate_says_that_it_stopped_and_measures_its_last_model(data):
+    privacy = Privacy.of("index", max_epsilon=2.5)
+    result = simulate(
+        data, Logistic(data), rounds=20, clients_per_round=COHORT, privacy=privacy, device="cpu"
+    )
+    [line] = result.history
+    assert 0 < line["round"] < 20
+    assert result.stopped.startswith("max-epsilon of server/value is 2.5")
 
 
 def test_a_run_stops_before_it_spends_too_much(data):

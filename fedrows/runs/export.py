@@ -37,7 +37,7 @@ from fedrows.model import Model
 from fedrows.nn import GRU, LSTM
 from fedrows.rows.params import Params
 from fedrows.rows.ragged import Ragged
-from fedrows.simulation import Result
+from fedrows.runs.simulate import Result
 from fedrows.version import __version__
 
 SUFFIXES = {".pt": "torch", ".pth": "torch", ".onnx": "onnx"}

@@ -66,7 +66,7 @@ def fastest(model: Model, algorithm: Algorithm, data: FederatedData, plan: Plan)
         # A whole round is recorded with rows behind the cohort's own, to which nothing is added,
         # and with nothing but the model in it: no files, no state, no table that clients keep.
         recorded_rounds=placed
-        and algorithm.additive
+        and _only_adds(algorithm)
         and not algorithm.pooled
         and plan.batches == "draw"
         and plan.chunk is None
@@ -74,6 +74,18 @@ def fastest(model: Model, algorithm: Algorithm, data: FederatedData, plan: Plan)
         and plan.clients_per_round <= data.clients
         and not data.local,
     )
+
+
+def _only_adds(algorithm: Algorithm) -> bool:
+    """Whether a step only adds to the model, and nothing but the model and updates travels."""
+    own = type(algorithm)
+    silent = (
+        own.start is Algorithm.start
+        and own.settle_ is Algorithm.settle_
+        and own.send is Algorithm.send
+        and own.finish is Algorithm.finish
+    )
+    return own.additive and not own.keeps and not own.returns and silent
 
 
 def fleet(

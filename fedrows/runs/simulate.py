@@ -1,0 +1,101 @@
+"""A simulated run from data to trained model in one call: `fedrows.simulate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedrows import catalogue
+from fedrows.algorithm import Algorithm
+from fedrows.data.federation import FederatedData
+from fedrows.lifting.lifted import Lifted
+from fedrows.model import Loss, Model
+from fedrows.plan import Plan
+from fedrows.privacy.options import Privacy
+from fedrows.rows.params import Params
+from fedrows.runs.driver import InMemory, drive
+from fedrows.simulation import Simulation, threads
+from fedrows.tables import whole
+from fedrows.watch.observer import RoundReport
+
+
+@dataclass
+class Result:
+    """A run that has ended."""
+
+    params: Params
+    history: list[dict[str, Any]]  # a line per evaluated round
+    model: Model
+    notes: tuple[str, ...] = ()  # what is odd about the data or the model
+    stopped: str = ""  # why it ended before its last round: no ε was left
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The trained numbers, ready for `module.load_state_dict`."""
+        if not isinstance(self.model, Lifted):
+            return {**{t: whole(x) for t, x in self.params.tables.items()}, **self.params.dense}
+        return self.model.export(self.params)
+
+
+def simulate(
+    data: FederatedData,
+    module: nn.Module | Model,
+    algorithm: str | type[Algorithm] | Algorithm = catalogue.DEFAULT,
+    *,
+    embeddings: Mapping[str, str | Sequence[str]] | None = None,
+    dense: Sequence[str] = (),
+    one_by_one: bool = False,
+    loss: Loss | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
+    privacy: Privacy | None = None,
+    folder: str | Path | None = None,
+    **plan: Any,
+) -> Result:
+    """Trains a module on a federation and gives the trained numbers and the history.
+
+    module: any `nn.Module` for one client (embeddings, dense, one_by_one and loss are what `Lifted`
+    takes), or a `Model`. algorithm: a name, or an algorithm with options of its own. report is
+    called with every evaluated round's metrics, by rank 0 if there are several processes.
+    privacy: a mode, as `Privacy.of("index")`.
+    folder: where tables="mapped" keeps its files, instead of what an earlier run left there; they
+    are temporary if it is not given. Everything else is the plan's: rounds, lr, seed, …
+    """
+    if isinstance(algorithm, str):
+        algorithm = catalogue.algorithm(algorithm)
+    if isinstance(algorithm, type):
+        algorithm = algorithm()
+    model = (
+        module
+        if isinstance(module, Model)
+        else Lifted(module, data, embeddings, loss, dense=dense, one_by_one=one_by_one)
+    )
+    settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
+    path = None if folder is None else Path(folder)
+    simulation = Simulation(data, model, algorithm, settings, privacy, path)
+    keeper = InMemory()
+    watchers = [_Reports(report)] if report is not None and simulation.leads else []
+    with threads(settings.threads):
+        drive(simulation, keeper, watchers)
+    notes = data.notes if model.note is None else (*data.notes, model.note)
+    notes = (*notes, *simulation.notes)
+    whole_model = simulation.progress.whole()
+    return Result(whole_model, keeper.lines(), model, notes, simulation.stopped)
+
+
+class _Reports:
+    """Calls a function with the metrics of every evaluated round."""
+
+    def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
+        self._report = report
+
+    def round(self, report: RoundReport) -> None:
+        pass
+
+    def measured(self, line: Mapping[str, Any]) -> None:
+        self._report(dict(line))
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        pass
