@@ -273,7 +273,7 @@ def test_dask_makes_the_runs(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     study = small()
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as two,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as two,
         distributed.Client(two) as client,
     ):
         there = Study(study.settings, study.seeds, client.get_executor()).run(tmp_path / "there")
