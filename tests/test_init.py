@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fedrows
 from fedrows.cli import main
 
 
+@pytest.mark.slow
 def test_the_project_runs_and_its_tests_pass(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["init", "mine"]) == 0

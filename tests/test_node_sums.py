@@ -88,6 +88,7 @@ def half(length: int) -> Generator[bytes, bytes, str]:
     return "over"
 
 
+@pytest.mark.slow
 def test_the_folder_does_not_grow_over_a_thousand_rounds(tmp_path: Path) -> None:
     names, sizes = SumNames(), []
     for number in range(1_000):

@@ -27,7 +27,13 @@ PRIVATE: dict[str, Any] = CONFIG | {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("algorithm", ["fedsubavg", "fedavg", "fedprox", "fedadam"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "fedsubavg",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "fedprox", "fedadam")),
+    ],
+)
 def test_a_private_run_is_the_clear_one_to_the_precision_of_its_words(
     tmp_path: Path, algorithm: str
 ) -> None:

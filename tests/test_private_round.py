@@ -67,7 +67,9 @@ def with_local_table() -> FederatedData:
     )
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "transport", ["simulated", pytest.param("deployed", marks=pytest.mark.slow)]
+)
 def test_local_tables_learn_as_in_the_clear(transport: str, tmp_path: Path) -> None:
     data, options = with_local_table(), {"clients-per-round": 4, "rounds": 6}
     clear, private = (finished(one, data, options, tmp_path) for one in ("clear", transport))
@@ -89,6 +91,7 @@ def test_the_largest_correction_follows_from_heat(
         finished(transport, data, options, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -116,6 +119,7 @@ def test_both_transports_hold_back_and_cut_alike(
     assert difference(one, clear) > 1e-3  # so something was held back, or cut
 
 
+@pytest.mark.slow
 def test_a_node_adds_its_clients_up_before_anything_leaves(tmp_path: Path) -> None:
     """Three nodes with two clients each send what six nodes with one would send."""
     data, options = with_local_table(), {"clients-per-round": 5, "rounds": 3}

@@ -74,6 +74,7 @@ def test_no_file_names_a_path_of_someones_machine() -> None:
     assert leaks == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("forbidden", ["1", ""])
 def test_a_forbidden_skip_fails(tmp_path: Path, forbidden: str) -> None:
     """Where skips are forbidden, only a missing GPU is a reason."""
