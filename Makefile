@@ -1,11 +1,15 @@
-# Everything lives in .venv; it is filled again only when pyproject.toml or constraints.txt change.
+# Everything lives in .venv; it is filled again only when pyproject.toml or what is pinned change.
 #   PYTHON       the interpreter to start from              make test PYTHON=python3.12
 #   PIP_ARGS     more arguments for pip install             make demo PIP_ARGS="--find-links wheels"
 #   PYTEST_ARGS  more arguments for pytest                  make test PYTEST_ARGS="-k heat -x"
+#   UNLOCKED     take packages of any hash, such as builds of your own            make test UNLOCKED=1
 PYTHON ?= python3
-INSTALL = .venv/bin/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
+PIP = .venv/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS)
+INSTALL = $(PIP) -c constraints.txt
+# First what requirements/ has, by hash; then torch, of which everybody has another build, and ours.
+LOCKED = $(if $(UNLOCKED),@true,$(PIP) --require-hashes --no-deps -r)
 
-.PHONY: help demo test test-slow bench lint clean
+.PHONY: help demo test test-slow bench lint lock sbom release-check clean
 
 help:
 	@echo 'make demo       install into .venv, then compare the algorithms on synthetic data'
@@ -13,6 +17,9 @@ help:
 	@echo 'make test-slow  the tests that take minutes'
 	@echo 'make bench      how fast it is, beside plain PyTorch and other simulators; writes docs/speed.md'
 	@echo 'make lint       formatting, lint and types'
+	@echo 'make lock       write the hashes of what constraints.txt pins into requirements/'
+	@echo 'make sbom       list every package in .venv as dist/sbom.cdx.json (CycloneDX)'
+	@echo 'make release-check  build and check a release, and say what is left to do'
 	@echo 'make clean      remove .venv, caches and build outputs (runs/ and data/ stay)'
 
 demo: .venv/demo.stamp
@@ -23,7 +30,8 @@ test: .venv/dev.stamp
 
 # pytest ends with 5 when no test is marked slow
 test-slow: .venv/dev.stamp
-	.venv/bin/pytest -m slow -n 2 --dist loadfile $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	OMP_NUM_THREADS=1 .venv/bin/pytest -m slow -n 2 --dist loadgroup --no-loadscope-reorder \
+		$(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 bench: .venv/dev.stamp
 	.venv/bin/fedrows bench all --out benchmarks/results
@@ -34,16 +42,46 @@ lint: .venv/dev.stamp
 	.venv/bin/ruff check .
 	.venv/bin/mypy fedrows
 
+# torch is left out with all that only its builds for a GPU need: see docs/releasing.md.
+GPU = cuda-bindings cuda-pathfinder cuda-toolkit triton nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc \
+	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver \
+	nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
+LOCK = .venv/release/bin/uv pip compile --universal --python-version 3.11 -c constraints.txt \
+	--generate-hashes --no-annotate --quiet --custom-compile-command 'make lock' \
+	$(foreach package,torch $(GPU),--no-emit-package $(package))
+
+lock: .venv/release.stamp
+	$(LOCK) pyproject.toml --extra cli --extra report -o requirements/demo.txt
+	$(LOCK) pyproject.toml --extra dev -o requirements/dev.txt
+	$(LOCK) --group release -o requirements/release.txt
+
+sbom: .venv/dev.stamp .venv/release.stamp
+	@mkdir -p dist
+	.venv/release/bin/cyclonedx-py environment .venv/bin/python --pyproject pyproject.toml --mc-type library \
+		--output-reproducible -o dist/sbom.cdx.json
+
+release-check: sbom
+	.venv/release/bin/python docs/check_release.py
+
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.venv/demo.stamp: pyproject.toml constraints.txt | .venv/made.stamp
+.venv/demo.stamp: pyproject.toml constraints.txt requirements/demo.txt | .venv/made.stamp
+	$(LOCKED) requirements/demo.txt
 	$(INSTALL) -e '.[cli,report]'
 	@touch $@
 
-.venv/dev.stamp: pyproject.toml constraints.txt | .venv/made.stamp
+.venv/dev.stamp: pyproject.toml constraints.txt requirements/dev.txt | .venv/made.stamp
+	$(LOCKED) requirements/dev.txt
 	$(INSTALL) -e '.[dev]'
+	@touch $@
+
+# The tools of a release have an environment of their own: they are not in the list of packages.
+.venv/release.stamp: requirements/release.txt | .venv/made.stamp
+	$(PYTHON) -m venv .venv/release
+	.venv/release/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) --require-hashes \
+		-r requirements/release.txt
 	@touch $@
 
 .venv/made.stamp:

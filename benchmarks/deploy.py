@@ -3,9 +3,10 @@
     python benchmarks/deploy.py bytes     MovieLens' and Amazon's payload and what is on the wire
     python benchmarks/deploy.py cache     what row-cache saves on MovieLens in 20 rounds
     python benchmarks/deploy.py scale     2,000 clients on 4 nodes, K = 100, 50 rounds
+    python benchmarks/deploy.py private   a private round beside a clear one: 12 clients on 4 nodes
     python benchmarks/deploy.py coding    what float16 and int8 cost in quality, in three cases
 
-The first three start real federations on loopback ports. The wire is measured by a relay between
+The first four start real federations on loopback ports. The wire is measured by a relay between
 every node and the SuperLink that counts what goes through it, polling and HTTP headers included.
 The last one takes names of cases, too: `coding movielens`, `coding factors`, `coding amazon`.
 """
@@ -19,23 +20,25 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from coding import CASES, measure_coding
+from private_round import NODES, compare, small_run
 
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import federate, write_project
 from fedrows.flower.deployment import ROUNDS
 from fedrows.flower.launch.certificates import (
+    Certificates,
     make_authority,
     make_node_key,
     make_server,
     open_certificates,
 )
-from fedrows.flower.launch.federation import LocalFederation
+from fedrows.flower.launch.federation import LocalFederation, NodeSpec
 from fedrows.report.exchange import read_rounds
 
 
@@ -101,13 +104,7 @@ def run(
     settings = choose(catalogue.task(task), ["fedsubavg"], typed)["fedsubavg"]
     data = settings.task.load(settings.options)
     plain = federate(folder, data, nodes)
-    keys = None
-    if secure:
-        make_authority(folder / "keys")
-        make_server(folder / "keys", ["127.0.0.1", "localhost"])
-        for node in plain.nodes:
-            make_node_key(folder / "keys", node.name)
-        keys = open_certificates(folder / "keys", [node.name for node in plain.nodes])
+    keys = _keys(folder, plain.nodes) if secure else None
     out, passed = folder / "run", dict[int, tuple[int, int]]()
     terms = {"min_nodes": nodes, "timeout": 600.0, "row_cache": row_cache}
     project = write_project(folder / "project", settings, terms, out, folder / "data")
@@ -123,6 +120,15 @@ def run(
         lines = read_rounds(out / ROUNDS)
         passed[lines[-1]["round"]] = federation.passed
     return lines, passed, data, settings
+
+
+def _keys(folder: Path, nodes: Sequence[NodeSpec]) -> Certificates:
+    """New certificates for a server and its nodes."""
+    make_authority(folder / "keys")
+    make_server(folder / "keys", ["127.0.0.1", "localhost"])
+    for node in nodes:
+        make_node_key(folder / "keys", node.name)
+    return open_certificates(folder / "keys", [node.name for node in nodes])
 
 
 def measure_bytes() -> list[dict[str, Any]]:
@@ -189,12 +195,23 @@ def measure_scale() -> dict[str, Any]:
     }
 
 
+def measure_private(rounds: int = 5, turns: int = 4) -> dict[str, Any]:
+    """What steady rounds cost in the clear and private, by turns in one federation."""
+    settings = small_run(rounds)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        plain = federate(folder, settings.task.load(settings.options), NODES)
+        with LocalFederation(folder, plain.nodes, _keys(folder, plain.nodes)) as federation:
+            return compare(federation, settings, folder, turns)
+
+
 if __name__ == "__main__":
     what, *cases = sys.argv[1:] or ["bytes"]
     measures: dict[str, Callable[[], Any]] = {
         "bytes": measure_bytes,
         "cache": measure_cache,
         "scale": measure_scale,
+        "private": measure_private,
         "coding": lambda: measure_coding(cases),
     }
     for word, known in [(what, measures), *((case, CASES) for case in cases)]:

@@ -73,7 +73,7 @@ def print_ways(data: FederatedData) -> None:
     for epsilon in EPSILONS:
         for coins in ("row", "value"):
             start = time.perf_counter()
-            for line in table(data, Counting(heat_epsilon=epsilon, heat_coins=coins)):
+            for line in table(data, Counting(heat_epsilon=epsilon, coins=coins)):
                 if line.way in ("exact", "secure") and (epsilon, coins) != (EPSILONS[0], "row"):
                     continue
                 if line.way == "hashed" and coins == "value":
@@ -92,14 +92,14 @@ def kinds_of_heat(data: FederatedData, weighting: str) -> dict[str, Counting | N
     for epsilon in EPSILONS:
         for coins in ("row", "value"):
             made[f"randomized-response, ε {epsilon} per {coins}"] = Counting(
-                "randomized-response", epsilon, heat_coins=coins
+                "randomized-response", epsilon, coins=coins
             )
     made["randomized-response, ε 2.0 per row, floor 1"] = Counting(
-        "randomized-response", 2.0, heat_z=0
+        "randomized-response", 2.0, heat_z=0, coins="row"
     )
     cap = float(data.weights(weighting).quantile(0.9))
     made[f"randomized-response, ε 2.0 per row, cap {cap:.0f}"] = Counting(
-        "randomized-response", 2.0, heat_cap=cap
+        "randomized-response", 2.0, heat_cap=cap, coins="row"
     )
     made["hashed, ε 2.0 per row"] = Counting("hashed", 2.0)
     return made

@@ -5,13 +5,13 @@
 
 equal     FedSubAvg in the clear, and with secure heat and secure updates at t = 1; --real runs the
           protocols themselves, which takes seconds a round
-epsilon   randomized-response heat at several ε per row, against rounds to the target
+epsilon   randomized-response heat at several ε per value, against rounds to the target
 index     clients lie about the rows they want, at several ε of a round and for ever
 minimum   a row opens with t = 1, 2, 3, 5, 10 holders, in cohorts of 50 and of 500
 draw      the last two as a picture
 
-Everything is the task's preset but for --rounds. The target is the clear run's loss after three
-quarters of the rounds.
+Everything is the task's preset but for --rounds and the weights: all clients weigh alike, since
+private heat counts clients. The target is the clear run's loss after three quarters of the rounds.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main() -> None:
             for epsilon in EPSILONS:
                 heat = {"heat": "randomized-response", "heat_epsilon": epsilon}
                 privacy = Privacy.of("heat", **heat)
-                measure(group, f"ε {epsilon:g} per row", privacy, epsilon, weighting=weighting)
+                measure(group, f"ε {epsilon:g} per value", privacy, epsilon, weighting=weighting)
     if "index" in given.what:
         measure("index", "in the clear", None)
         for once, for_ever in ANSWERS:
@@ -102,7 +102,8 @@ class Measure:
         settings = {**plan, "rounds": self.given.rounds, "seed": self.given.seed, "device": "cpu"}
         model = catalogue.model(self.task.model)(self.data, self.given.seed)
         algorithm = catalogue.algorithm("fedsubavg")(**own)
-        run = Simulation(self.data, model, algorithm, Plan(**{**settings, **more}), privacy)
+        settings = {**settings, "weighting": "uniform", **more}
+        run = Simulation(self.data, model, algorithm, Plan(**settings), privacy)
         since = time.perf_counter()
         losses, opened, left_out = [], [], []
         for progress in run:

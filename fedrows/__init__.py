@@ -12,21 +12,25 @@ __all__ = [
     "Split",
     "Study",
     "Vocabulary",
+    "load",
     "open_data",
     "read_parquet",
     "save_data",
     "simulate",
+    "with_personal",
     "__version__",
 ]
 
 if TYPE_CHECKING:
     from fedrows.data.federation import FederatedData
+    from fedrows.data.personal import with_personal
     from fedrows.data.splits import Split
     from fedrows.data.stored.parquet import read_parquet
     from fedrows.data.stored.store import open_data, save_data
     from fedrows.data.vocabulary import Hashed, Vocabulary
     from fedrows.plan import Plan
     from fedrows.runs.simulate import simulate
+    from fedrows.serving.served_model import load
     from fedrows.simulation import Simulation
     from fedrows.study import Study
 
@@ -39,9 +43,11 @@ _HOMES = {
     "Study": "study",
     "Hashed": "data.vocabulary",
     "Vocabulary": "data.vocabulary",
+    "load": "serving.served_model",
     "open_data": "data.stored.store",
     "read_parquet": "data.stored.parquet",
     "save_data": "data.stored.store",
+    "with_personal": "data.personal",
 }
 
 

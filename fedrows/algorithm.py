@@ -24,7 +24,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedrows.errors import PlanError
 from fedrows.options import check
+from fedrows.plan import Plan
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels, Total
@@ -59,13 +61,18 @@ class Algorithm(ABC):
     # `round_` or keep a state, and the algorithm must not have `send` or `finish`.
     additive: ClassVar[bool] = False
     uses_heat: ClassVar[bool] = False  # reads the heat; the other algorithms may be given none
-    deployed: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {}
-    )  # defaults of options over a network
+    reads_shares: ClassVar[bool] = False  # if additive: reads the shares of a row's present holders
+    # Defaults of options over a network where secure sums hide single updates, and nobody can clip.
+    summed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+
+    # What it counts on at the client: steps of −lr · gradient, with no state of an optimiser.
+    plain_steps: ClassVar[bool] = False
 
     # What it needs of a fleet.
     pooled: ClassVar[bool] = False  # all data in one place, to train on in batches of K · B
     summable: ClassVar[bool] = False  # the sum of the updates, and no client's own
+    # If not summable: what comes nearest to it with secure sums, for the message that refuses it.
+    nearest_summable: ClassVar[str] = ""
     keeps: ClassVar[bool] = False  # clients keep a state shaped like their submodel, zero at first
     returns: ClassVar[tuple[str, ...]] = ()  # what `finish` sends beside the update, by name
 
@@ -82,6 +89,18 @@ class Algorithm(ABC):
         """The name that reports show."""
         return cls.title or cls.__name__
 
+    def check_plan(self, plan: Plan) -> None:
+        """Raises a PlanError if clients are to train in a way that the algorithm rules out."""
+        if self.plain_steps and plan.optimizer != "sgd":
+            raise PlanError(
+                f"optimizer is {plan.optimizer!r}, but {self.name} counts on plain SGD at the "
+                "clients: choose optimizer sgd, or another algorithm."
+            )
+
+    def for_cohorts(self, clients: int) -> Algorithm:
+        """The algorithm with what depends on the size of a cohort filled in."""
+        return self
+
     @property
     def lags(self) -> bool:
         """Whether rows that nobody reads are left behind, to be settled later."""
@@ -90,6 +109,11 @@ class Algorithm(ABC):
     @property
     def sweeps(self) -> bool:
         """Whether a step moves rows that nobody holds, and so costs the whole table."""
+        return False
+
+    @property
+    def needs_occurred(self) -> bool:
+        """Whether clients are to say which rows occurred in their batches (`RowTotal.occurred`)."""
         return False
 
     def start(self, params: Params) -> State:
@@ -127,14 +151,25 @@ class Algorithm(ABC):
         return {}, kept
 
     def correction(
-        self, index: Mapping[str, Index], heat: Mapping[str, Heat], dtype: torch.dtype
+        self,
+        index: Mapping[str, Index],
+        heat: Mapping[str, Heat],
+        dtype: torch.dtype,
+        share: Tensor | None = None,
     ) -> dict[str, Tensor] | None:
-        """What every entry of an update is multiplied by at the server; None: by nothing."""
+        """What every entry of an update is multiplied by at the server; None: by nothing.
+
+        share: of each client in the mean (K,), the index being that of these clients. If it is not
+        given, the result is the largest factor that a row can get.
+        """
         return None
 
     def largest_correction(self, heat: Mapping[str, Heat]) -> float:
         """The largest factor that `correction` gives any row of the heat; at least 1."""
-        index = {t: Index(x.ids, torch.tensor([0, len(x.ids)])) for t, x in heat.items()}
+        index = {}
+        for table, x in heat.items():
+            ids = torch.cat([x.ids, x.ids.new_tensor([-1])]) if x.rest else x.ids  # −1: any other
+            index[table] = Index(ids, torch.tensor([0, len(ids)]))
         factors = self.correction(index, heat, torch.float64) or {}
         return max([1.0, *(float(x.max()) for x in factors.values() if len(x))])
 

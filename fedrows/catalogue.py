@@ -68,7 +68,12 @@ def built_in(kind: str) -> list[str]:
         raise UnknownNameError("kind of thing", kind, FOLDERS)
     folder = importlib.import_module(f"fedrows.{FOLDERS[kind]}")
     modules = (module.name for module in pkgutil.iter_modules(folder.__path__))
-    return sorted(name for name in modules if not name.startswith("_"))
+    return sorted(_shown(kind, name) for name in modules if not name.startswith("_"))
+
+
+def _shown(kind: str, module: str) -> str:
+    """The name of what a module brings: a task's words are joined by a hyphen, as in options."""
+    return module.replace("_", "-") if kind == "task" else module
 
 
 def reference(kind: str, name: str) -> str | None:
@@ -161,6 +166,13 @@ def summable() -> list[str]:
     return [name for name in built_in("algorithm") if own("algorithm", name).summable]
 
 
+def instead_in_sums(algorithm: Algorithm) -> str:
+    """What to use in place of an algorithm that is not summable, for an error message."""
+    nearest = algorithm.nearest_summable
+    found = f"one of {', '.join(summable())}"
+    return f"{found}; nearest to {algorithm.name} is {nearest}" if nearest else found
+
+
 def described(kind: str, name: str) -> Any:
     """What a name stands for in help and lists, where a plug-in that took a built-in's name is
     no error: the built-in."""
@@ -230,7 +242,8 @@ def _find(kind: str, name: str) -> Any:
 
 def own(kind: str, name: str) -> Any:
     """What one of our own files brings, whatever plug-ins there are."""
-    module = importlib.import_module(f"fedrows.{FOLDERS[kind]}.{name}")
+    file = name.replace("-", "_") if kind == "task" else name
+    module = importlib.import_module(f"fedrows.{FOLDERS[kind]}.{file}")
     if kind in CLASSES:
         for word, value in vars(module).items():
             if word.lower() == name and isinstance(value, type):

@@ -1,4 +1,4 @@
-"""What a client does in a round: I local SGD steps from the submodel it was sent.
+"""What a client does in a round: I local steps from the submodel it was sent.
 
 The same function trains one client on a device (K = 1) and a simulated cohort of thousands.
 """
@@ -14,9 +14,28 @@ from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round
 from fedrows.data.batches import Batch, LocalData, batches, steps_of
+from fedrows.data.occurrences import occurred
 from fedrows.model import Model
+from fedrows.optimizers.local_optimizer import LocalOptimizer, local_optimizer
 from fedrows.plan import Plan
 from fedrows.rows.params import Submodels
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What K clients train on in a round, and from where."""
+
+    local: LocalData  # their examples
+    start: Submodels  # where they start from
+    sent: Submodels | None  # what the algorithm sends in addition
+    kept: Submodels | None  # what they have kept of earlier rounds
+    round: Round
+
+    def slice(self, low: int, high: int) -> Assignment:
+        """The same for the clients low … high−1, as views."""
+        sent, kept = (None if x is None else x.slice(low, high) for x in (self.sent, self.kept))
+        own = self.local.slice(low, high), self.start.slice(low, high)
+        return Assignment(*own, sent, kept, self.round)
 
 
 @dataclass
@@ -29,6 +48,7 @@ class Upload:
     extra: dict[str, Submodels]
     kept: Submodels | None
     weights: Tensor | None = None  # of what was sent; None: those of the clients
+    occurred: dict[str, Tensor] | None = None  # by shared table (R,), if the algorithm needs it
 
 
 class Trainer(Protocol):
@@ -38,14 +58,7 @@ class Trainer(Protocol):
     def plain(self) -> PlainTrainer:
         """The plain one, which serves any examples."""
 
-    def train(
-        self,
-        local: LocalData,
-        start: Submodels,
-        sent: Submodels | None,
-        kept: Submodels | None,
-        round_: Round,
-    ) -> Upload:
+    def train(self, given: Assignment) -> Upload:
         """What `train` gives."""
 
     def forget(self) -> None:
@@ -64,42 +77,29 @@ class PlainTrainer:
     def plain(self) -> PlainTrainer:
         return self
 
-    def train(
-        self,
-        local: LocalData,
-        start: Submodels,
-        sent: Submodels | None,
-        kept: Submodels | None,
-        round_: Round,
-    ) -> Upload:
-        return train(self.model, self.algorithm, local, start, sent, kept, self.plan, round_)
+    def train(self, given: Assignment) -> Upload:
+        return train(self.model, self.algorithm, self.plan, given)
 
     def forget(self) -> None:
         """It keeps nothing."""
 
 
-def train(
-    model: Model,
-    algorithm: Algorithm,
-    local: LocalData,
-    start: Submodels,
-    sent: Submodels | None,
-    kept: Submodels | None,
-    plan: Plan,
-    round_: Round,
-) -> Upload:
+def train(model: Model, algorithm: Algorithm, plan: Plan, given: Assignment) -> Upload:
     """Trains K clients side by side, each on its own examples and its own copy of its rows."""
-    stream = batches(local, start.index, plan, round_.number, model.random)
+    local, start, lr = given.local, given.start, given.round.lr
+    stream = batches(local, start.index, plan, given.round.number, model.random)
     with torch.inference_mode(model.closed_form):  # less to do for every operation
-        here = start.map(torch.clone)
-        step_(model, algorithm, here, start, sent, kept, local.local, plan.clip, round_.lr, stream)
+        here, more = start.map(torch.clone), (given.sent, given.kept)
+        optimizer = local_optimizer(plan)
+        step_(model, algorithm, optimizer, here, start, *more, local.local, plan.clip, lr, stream)
         here.add_(start, -1)
-        return upload(algorithm, local, here, sent, kept, plan, round_)
+        return upload(algorithm, plan, given, here)
 
 
 def step_(
     model: Model,
     algorithm: Algorithm,
+    optimizer: LocalOptimizer,
     here: Submodels,
     start: Submodels,
     sent: Submodels | None,
@@ -113,28 +113,22 @@ def step_(
 
     Nothing in here waits for a GPU or looks at a number on it, so that it can be recorded.
     """
-    own_start, shared, down = start.without(private), here.without(private), -lr
+    own_start, shared = start.without(private), here.without(private)
     for batch in stream:
         gradient = model.gradient(here, batch)
         if clip is not None:
             # Before the algorithm's own terms: a clipped drift would no longer be known.
             gradient.scale_((clip / gradient.norms().clamp(min=1e-12)).clamp(max=1))
         algorithm.adjust_(gradient.without(private), shared, own_start, sent, kept)
-        if batch.active is not None:
-            gradient.scale_(batch.active)  # the whole step, the algorithm's own terms included
-        here.add_(gradient, down)
+        optimizer.step_(here, gradient, batch.active, lr)
 
 
-def upload(
-    algorithm: Algorithm,
-    local: LocalData,
-    update: Submodels,
-    sent: Submodels | None,
-    kept: Submodels | None,
-    plan: Plan,
-    round_: Round,
-) -> Upload:
+def upload(algorithm: Algorithm, plan: Plan, given: Assignment, update: Submodels) -> Upload:
     """What goes back after the last step."""
+    local, shared = given.local, update.without(given.local.local)
     steps = steps_of(local, plan).to(torch.float64)
-    extra, kept = algorithm.finish(update.without(local.local), sent, kept, round_.lr, steps)
-    return Upload(local.clients, update, steps, extra, kept)
+    extra, kept = algorithm.finish(shared, given.sent, given.kept, given.round.lr, steps)
+    marks = None
+    if algorithm.needs_occurred:
+        marks = occurred(local, given.start.index, plan, given.round.number)
+    return Upload(local.clients, update, steps, extra, kept, occurred=marks)

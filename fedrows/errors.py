@@ -28,6 +28,18 @@ class RunFolderError(FedrowsError, OSError):
     """A run folder that cannot be written, read or resumed."""
 
 
+class BundleError(FedrowsError, ValueError):
+    """A bundle that cannot be written, read or used."""
+
+
+class MemoryShortageError(FedrowsError, MemoryError):
+    """Something that does not fit into the memory of this machine, or of its GPU."""
+
+
+class NotFiniteError(FedrowsError, ArithmeticError):
+    """A model, or a loss, that has become infinite or NaN: the training diverged."""
+
+
 class PluginError(FedrowsError, ImportError):
     """A plug-in, such as an algorithm of somebody else's, that cannot be used."""
 

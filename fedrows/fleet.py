@@ -90,7 +90,9 @@ def clear_traffic(
     ids = sum(
         len(index.ids) * id_bytes(schema.tables[table].rows) for table, index in start.index.items()
     )
-    return Traffic(_bytes(start, sent), _bytes(update, *upload.extra.values()) + ids)
+    marks = sum((len(x) + 7) // 8 for x in (upload.occurred or {}).values())  # a bit for each row
+    up = _bytes(update, *upload.extra.values()) + ids + marks
+    return Traffic(_bytes(start, sent), up)
 
 
 def traffic_of(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -37,6 +39,31 @@ def square_loss(scores: Tensor, label: Tensor) -> Tensor:
     return (scores - label).square() / 2
 
 
+def sampled_softmax_loss(scores: Tensor, label: Tensor) -> Tensor:
+    """The cross-entropy of column 0, the positive, among an example's candidates: (…, C) → (…).
+
+    Column 0 competes with the negatives that were drawn. They are drawn evenly, so each stands for
+    as many items as any other, and no score needs a correction.
+    """
+    return torch.logsumexp(scores, -1) - scores[..., 0]
+
+
+def candidates_loss(scores: Tensor, label: Tensor) -> Tensor:
+    """The binary cross-entropy of an example's candidates, their mean: (…, C) → (…).
+
+    Column 0 is the positive.
+    """
+    return (F.softplus(scores).sum(-1) - scores[..., 0]) / scores.shape[-1]
+
+
+def pairwise_loss(scores: Tensor, label: Tensor) -> Tensor:
+    """−log σ(positive − negative), its mean over the negatives of an example: (…, C) → (…).
+
+    Bayesian personalised ranking (Rendle et al., UAI 2009).
+    """
+    return F.softplus(scores[..., 1:] - scores[..., :1]).mean(-1)
+
+
 def sigmoid(scores: Tensor) -> Tensor:
     """σ of every score, each the same whichever others stand beside it.
 
@@ -46,7 +73,25 @@ def sigmoid(scores: Tensor) -> Tensor:
     return scores.double().sigmoid().to(scores.dtype) if scores.is_cpu else scores.sigmoid()
 
 
-LOSSES: dict[str, Loss] = {"binary": logistic_loss, "classes": class_loss, "numbers": square_loss}
+LOSSES: dict[str, Loss] = {
+    "binary": logistic_loss,
+    "classes": class_loss,
+    "numbers": square_loss,
+    "ranking": sampled_softmax_loss,
+}
+RANKING_LOSSES: dict[str, Loss] = {
+    "softmax": sampled_softmax_loss,
+    "binary": candidates_loss,
+    "pairwise": pairwise_loss,
+}
+
+
+@dataclass(frozen=True)
+class Biases:
+    """The numbers of a model that are added to a score as they are: log-odds can start there."""
+
+    general: str  # the dense tensor, of one number, that is in every score
+    columns: Mapping[str, int]  # table → the column of its rows that is in the scores of a row
 
 
 class Model(ABC):
@@ -57,7 +102,10 @@ class Model(ABC):
     note: str | None = None  # what a user should know about how it trains
     random: bool = False  # steps draw randomness of their own: dropout
     one_by_one: bool = False  # clients train one after another, in a step that cannot be recorded
+    biases: Biases | None = None  # where a counted start goes, if the model has such numbers
     loss: Loss = staticmethod(logistic_loss)  # (scores, label) → a loss per example
+    # Whether `scores` takes candidates (1, C) as those of all n examples, and gives (n, C).
+    shares_candidates: bool = False
 
     @abstractmethod
     def start(self) -> Params:

@@ -10,6 +10,7 @@ import math
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, field, fields
+from functools import cache
 from numbers import Integral, Real
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -24,19 +25,29 @@ def option(
     least: float | None = None,
     most: float | None = None,
     choices: Sequence[str] | None = None,
+    words: Sequence[str] = (),
 ) -> Any:
-    """A dataclass field with its help and its domain: > above, ≥ least, ≤ most, one of choices."""
-    domain = {"above": above, "least": least, "most": most, "choices": choices}
+    """A dataclass field with its help and its domain: > above, ≥ least, ≤ most, one of choices.
+
+    words: texts that an option of numbers may have in place of a number.
+    """
+    domain = {"above": above, "least": least, "most": most, "choices": choices, "words": words}
     return field(default=default, metadata={"help": help, **domain})
 
 
 def kind(of: type, item: Field[Any]) -> tuple[type, bool]:
     """An option's plain type, and whether it may be None."""
-    hint = get_type_hints(of)[item.name]
+    hint = _hints(of)[item.name]
     if get_origin(hint) in (Union, types.UnionType):
         plain = next(part for part in get_args(hint) if part is not type(None))
         return plain, True
     return hint, False
+
+
+@cache
+def _hints(of: type) -> dict[str, Any]:
+    """The types of a class's fields, worked out once."""
+    return get_type_hints(of)
 
 
 def options(of: type) -> Iterator[Field[Any]]:
@@ -66,11 +77,13 @@ def _complaint(value: Any, plain: type, optional: bool, domain: Any) -> str | No
     """What the value should have been, or None when it is right."""
     if value is None:
         return None if optional else f"given as {_words(plain)}"
+    if domain["words"] and value in domain["words"]:
+        return None
     if plain is bool or plain is str:
         if not isinstance(value, plain):
             return _words(plain)
     elif isinstance(value, bool) or not isinstance(value, Integral if plain is int else Real):
-        return _words(plain)
+        return " or ".join([_words(plain), *domain["words"]])
     elif not math.isfinite(value):
         return "a finite number"
     above, least, most, choices = (domain[k] for k in ("above", "least", "most", "choices"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,7 @@ class Plan:
 
     rounds: int = option(300, "How many rounds to run.", least=1)
     clients_per_round: int = option(50, "K: how many clients train in a round.", least=1)
-    local_steps: int = option(10, "I: SGD steps that a client takes in a round.", least=1)
+    local_steps: int = option(10, "I: steps that a client takes in a round.", least=1)
     batch_size: int = option(5, "B: examples in a client's step.", least=1)
     batches: str = option(
         "draw",
@@ -25,9 +26,47 @@ class Plan:
         choices=("draw", "epoch"),
     )
     epochs: int = option(1, "With batches=epoch: passes over the data in a round.", least=1)
+    negatives: int = option(
+        4, "For ranking: negatives that are drawn for each positive of a step.", least=1
+    )
+    negatives_pool: int = option(
+        100,
+        "For ranking: items that a client draws in a round, of those it does not hold, and whose "
+        "rows it downloads with its own; negatives are drawn from them.",
+        least=1,
+    )
     lr: float = option(0.1, "Local learning rate.", above=0)
     lr_decay: float = option(
         1.0, "The local learning rate is multiplied by this after every round.", above=0, most=1
+    )
+    lr_schedule: str = option(
+        "constant",
+        "How the local learning rate goes on after the warm-up: cosine or linear, down to almost 0 "
+        "in the last round, or step: a tenth after half of the rounds, a hundredth after three "
+        "quarters. lr-decay comes on top.",
+        choices=("constant", "cosine", "linear", "step"),
+    )
+    warmup: int = option(
+        0, "Rounds in which the local learning rate rises to lr, in equal steps.", least=0
+    )
+    optimizer: str = option(
+        "sgd",
+        "What clients step with; its state starts at zero in every round. adamw: adam whose weight "
+        "decay is apart from the gradient.",
+        choices=("sgd", "momentum", "adagrad", "adam", "adamw"),
+    )
+    local_momentum: float = option(
+        0.9, "With optimizer=momentum: its μ; with adam and adamw: β1.", least=0, most=0.9999
+    )
+    local_beta2: float = option(0.999, "With optimizer=adam and adamw: β2.", least=0, most=0.999999)
+    weight_decay: float = option(
+        0.0, "Pulls the rows and dense tensors that a client holds towards 0 in its steps.", least=0
+    )
+    start: str = option(
+        "zero",
+        "Biases start at zero, or (counted) at the log-odds of items and clients, which are "
+        "counted before the first round.",
+        choices=("zero", "counted"),
     )
     clip: float | None = option(
         None, "Clip each client's gradient to this norm before it is used.", above=0
@@ -37,8 +76,30 @@ class Plan:
         "Weigh clients by their number of training examples, or all the same.",
         choices=("examples", "uniform"),
     )
+    weight_quantile: float | None = option(
+        None,
+        "With weighting=examples: count no more than this quantile of all clients' examples, "
+        "rounded up to a power of two.",
+        above=0,
+        most=1,
+    )
+    row_clip: float | None = option(
+        None,
+        "Clip each client's largest row and the root mean square of its rows, before and after the "
+        "correction, at this quantile of the last 1,000 clients'.",
+        above=0,
+        most=1,
+    )
     seed: int = option(0, "The same seed gives the same run.", least=0, most=2**63 - 1)
     evaluate_every: int = option(10, "Evaluate after every N rounds.", least=1)
+    patience: int | None = option(
+        None,
+        "Stop after so many evaluations without a better watch-metric; the best model counts.",
+        least=1,
+    )
+    watch_metric: str = option(
+        "validation_loss", "With patience: train_loss, or a metric of the validation examples."
+    )
     train_sample: int = option(
         10_000, "Size of the fixed sample of training examples for the train loss.", least=1
     )
@@ -62,10 +123,42 @@ class Plan:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.warmup and self.warmup >= self.rounds:
+            raise PlanError(
+                f"warmup is {self.warmup}, but must be below rounds, which is {self.rounds}."
+            )
+        if self.watch_metric != "train_loss" and not self.watch_metric.startswith("validation_"):
+            raise PlanError(
+                f"watch-metric is {self.watch_metric!r}, but must be train_loss or a metric of the "
+                "validation examples, such as validation_loss: a run must not know its test."
+            )
+        if self.patience is not None and self.tables == "mapped":
+            raise PlanError(
+                "patience keeps a copy of the best model, which mapped tables are not made for: "
+                "leave it out, or choose tables memory."
+            )
 
     def lr_at(self, round_: int) -> float:
-        """The local learning rate of a round, counted from 1."""
-        return self.lr * self.lr_decay ** (round_ - 1)
+        """The local learning rate of a round, counted from 1; a function of the plan alone."""
+        return self.lr * self.lr_decay ** (round_ - 1) * self._scheduled(round_)
+
+    @property
+    def lr_changes(self) -> bool:
+        """Whether the local learning rate is another in some rounds."""
+        return self.lr_decay != 1 or self.warmup > 0 or self.lr_schedule != "constant"
+
+    def _scheduled(self, round_: int) -> float:
+        """The share of the rate that warm-up and schedule leave in a round: above 0, at most 1."""
+        if round_ <= self.warmup:
+            return round_ / (self.warmup + 1)
+        done = (round_ - 1 - self.warmup) / (self.rounds - self.warmup)  # 0 ≤ done < 1
+        if self.lr_schedule == "cosine":
+            return (1 + math.cos(math.pi * done)) / 2
+        if self.lr_schedule == "linear":
+            return 1 - done
+        if self.lr_schedule == "step":
+            return 1.0 if done < 0.5 else 0.1 if done < 0.75 else 0.01
+        return 1.0
 
     @property
     def torch_dtype(self) -> torch.dtype:

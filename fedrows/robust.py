@@ -1,9 +1,10 @@
 """Rules that bound what a few lying clients can do to a round, before its updates are added up.
 
+    RowClip       rows of Δ_k at a running quantile           no client moves its rows far
     clip_norms_   Δ_k · min(1, bound / ‖Δ_k‖)                no client moves the model far
     trim          a row's holders send their trimmed mean     no few holders move a row at all
 
-Both take and give the updates of a cohort, so that `params.total` stays the one aggregation.
+All take and give the updates of a cohort, so that `params.total` stays the one aggregation.
 Updates are taken to be finite. A row with few holders has nobody to outvote a liar: there only the
 clipping and a cap on the correction N/n_m help.
 """
@@ -11,12 +12,92 @@ clipping and a cap on the correction N/n_m help.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 from fedrows.errors import PlanError
+from fedrows.rows.heat import lower_quantile
 from fedrows.rows.params import Submodels
+
+WINDOW = 1000  # clients that a running quantile is taken over
+
+
+class RowClip:
+    """Clips each row of each client's update, as it is sent and as it will move the model.
+
+        sent     ‖Δ_k[m]‖                       what a client asks for
+        moved    c_m · share_k · ‖Δ_k[m]‖       how far it moves the row, after the correction c_m
+
+    Each client has one say on each of four bounds: its largest row, and the root mean square of its
+    rows, both sent and moved. The first keeps a client from moving one row far, the second from
+    moving all of its rows as far as the first allows. A bound is a quantile of what the last 1,000
+    clients said, the present cohort included. So fewer than the share 1 − quantile of the clients
+    cannot raise it above what honest ones send, however many rows or examples and however little
+    heat they claim. A dense tensor counts as one row. Costs O(rows of the cohort).
+    """
+
+    def __init__(self, quantile: float, tensors: Iterable[str], device: torch.device) -> None:
+        self.quantile = quantile
+        self.windows = {  # NaN: nobody yet; the newest client is last
+            f"{measure}/{name}": torch.full(
+                (WINDOW,), torch.nan, dtype=torch.float64, device=device
+            )
+            for name in tensors
+            for measure in ("largest-sent", "largest-moved", "mean-sent", "mean-moved")
+        }
+
+    def clip(
+        self,
+        update: Submodels,
+        share: Tensor,
+        correction: Mapping[str, Tensor] | None = None,
+        part: str = "",
+    ) -> Submodels:
+        """A cohort's updates with their rows clipped; takes note of how large they were.
+
+        share: of each client in the mean (K,). correction: of each row of the updates (R,).
+        part: what goes before the tensors' names, for what is sent beside the update.
+        """
+        clipped, dense = {}, {}
+        for table, rows in update.rows.items():
+            index = update.index[table]
+            moves = index.spread(share.to(rows.device)).to(torch.float64)
+            if correction is not None:
+                moves = moves * correction[table]
+            clipped[table] = rows * self._scale(part + table, rows, index.owner, moves, len(share))
+        for name, x in update.dense.items():
+            flat, every = x.reshape(len(x), -1), torch.arange(len(x), device=x.device)
+            moves = share.to(x.device, torch.float64)
+            dense[name] = flat * self._scale(part + name, flat, every, moves, len(share))
+            dense[name] = dense[name].view(x.shape)
+        return Submodels(update.index, clipped, dense)
+
+    def _scale(
+        self, name: str, rows: Tensor, owner: Tensor, moves: Tensor, clients: int
+    ) -> Tensor:  # fmt: skip
+        """What each row (R, width) is multiplied by: (R, 1)."""
+        norms = rows.double().norm(dim=1)  # a liar's squares may not fit into float32
+        scale, none = torch.ones_like(norms), norms.new_zeros(clients)
+        measures = {"sent": norms, "moved": norms * moves}
+        for measure, sizes in measures.items():
+            sizes = sizes * scale
+            largest = none.scatter_reduce(0, owner, sizes, "amax")
+            bound = self._bound(f"largest-{measure}/{name}", largest)
+            scale = scale * torch.where(sizes > bound, bound / sizes, 1.0)
+        count = none.index_add(0, owner, (norms > 0).double()).clamp(min=1)
+        for measure, sizes in measures.items():
+            mean = (none.index_add(0, owner, (sizes * scale).square()) / count).sqrt()
+            bound = self._bound(f"mean-{measure}/{name}", mean)
+            scale = scale * torch.where(mean > bound, bound / mean, 1.0)[owner]
+        return scale.to(rows.dtype)[:, None]
+
+    def _bound(self, name: str, sizes: Tensor) -> Tensor:
+        """The quantile of what the last clients have said, once these (K,) have."""
+        said = torch.cat([self.windows[name], torch.where(sizes > 0, sizes, torch.nan)])
+        self.windows[name].copy_(said[-WINDOW:])  # who sends nothing has no say
+        return lower_quantile(said, self.quantile)
 
 
 def clip_norms_(update: Submodels, bound: float) -> Tensor:

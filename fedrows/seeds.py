@@ -21,7 +21,8 @@ _SECOND = 0x94D049BB133111EB
 _MASK = 2**64 - 1
 
 # The uses of randomness; each has streams of its own.
-COHORT, BATCH, SHUFFLE, START, SAMPLE, SPLIT, MAKE, STEP, WIRE = range(9)
+COHORT, BATCH, SHUFFLE, START, SAMPLE, SPLIT, MAKE, STEP, WIRE, VALIDATION = range(10)
+POOL, NEGATIVE, CANDIDATE = range(10, 13)  # of ranking
 
 
 def _signed(x: int) -> int:

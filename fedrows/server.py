@@ -16,6 +16,7 @@ from fedrows.errors import PlanError
 from fedrows.fleet import Fleet
 from fedrows.model import Model
 from fedrows.plan import Plan
+from fedrows.robust import RowClip
 from fedrows.rows.params import Params, index_add_, take, total
 from fedrows.tables import SparseTable, TableFolder
 
@@ -35,6 +36,7 @@ class Progress:
     algorithm: Algorithm
     local: frozenset[str] = frozenset()  # tables whose rows stay on their client
     table_folder: TableFolder | None = None  # where mapped tables are kept
+    row_clip: RowClip | None = None  # bounds how far one client moves a row
     bytes_down: float = 0.0  # of the last round, mean over its clients
     bytes_up: float = 0.0
 
@@ -47,6 +49,8 @@ class Progress:
         for part, params in {"model": self.params, **self.state}.items():
             tensors |= {f"{part}/table/{name}": x for name, x in params.tables.items()}
             tensors |= {f"{part}/dense/{name}": x for name, x in params.dense.items()}
+        if self.row_clip is not None:
+            tensors |= {f"row-clip/{name}": x for name, x in self.row_clip.windows.items()}
         return {name: x for name, x in tensors.items() if not isinstance(x, SparseTable)}
 
     def whole(self) -> Params:
@@ -73,10 +77,15 @@ def begin(
     folder: Path | None = None,
 ) -> Progress:
     """Where a run stands before its first round; mapped tables are kept in a folder."""
+    algorithm.check_plan(plan)
     device, dtype = plan.torch_device, plan.torch_dtype
     if plan.tables == "memory":
         params = model.start().map(lambda x: x.to(device, dtype))
-        return Progress(0, params, algorithm.start(params.without(local)), algorithm, local)
+        shared = params.without(local)
+        state = algorithm.start(shared)
+        return Progress(
+            0, params, state, algorithm, local, None, _row_clip(plan, algorithm, shared)
+        )
     if algorithm.sweeps:
         raise PlanError(
             f"{algorithm.name} moves every row in every round, which mapped tables are not made "
@@ -89,8 +98,9 @@ def begin(
         tables[name] = SparseTable.of(part, device)
     copies = {name: x.to(device, dtype, copy=True) for name, x in dense.items()}
     params = Params(tables, copies)
-    state = algorithm.start(params.without(local))
-    return Progress(0, params, state, algorithm, local, table_folder)
+    shared = params.without(local)
+    state, clip = algorithm.start(shared), _row_clip(plan, algorithm, shared)
+    return Progress(0, params, state, algorithm, local, table_folder, clip)
 
 
 def rounds(
@@ -147,10 +157,16 @@ class PlainRounds:
             index_add_(params.tables[table], ids, upload.update.rows[table])
         if len(upload.clients):  # or nobody answered, and the model stays where it is
             own = self._weights[upload.clients] if upload.weights is None else upload.weights
-            own = own.to(upload.steps)
-            sums = total(upload.update.without(local), own, upload.steps)
-            for name, extra in upload.extra.items():
-                sums.extra[name] = total(extra, own, upload.steps)
+            own, update = own.to(upload.steps), upload.update.without(local)
+            extra, clip = upload.extra, progress.row_clip
+            if clip is not None:
+                share = own / own.sum()
+                factors = algorithm.correction(update.index, heat, plan.torch_dtype, share)
+                update = clip.clip(update, share, factors)
+                extra = {x: clip.clip(y, share, None, f"{x}/") for x, y in extra.items()}
+            sums = total(update, own, upload.steps, upload.occurred)
+            for name, part in extra.items():
+                sums.extra[name] = total(part, own, upload.steps)
             algorithm.step_(shared, state, sums, heat, facts)
         progress.round = number
         progress.bytes_down = opened.traffic.down / len(cohort)
@@ -195,6 +211,16 @@ def _settled(progress: Progress) -> Params:
             _Settled(progress, name), tuple(like.shape), like.dtype, like.device
         )
     return Params(tables, progress.params.dense)
+
+
+def _row_clip(plan: Plan, algorithm: Algorithm, shared: Params) -> RowClip | None:
+    if plan.row_clip is None:
+        return None
+    tensors = [*shared.tables, *shared.dense]
+    names = [
+        part + name for part in ("", *(f"{x}/" for x in algorithm.returns)) for name in tensors
+    ]
+    return RowClip(plan.row_clip, names, plan.torch_device)
 
 
 def _check_clients(plan: Plan, fleet: Fleet) -> None:

@@ -20,13 +20,18 @@ from torch import Tensor
 
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
+from fedrows.data.label_counts import LabelCounts
+from fedrows.data.personal import PERSONAL
+from fedrows.errors import PlanError
 from fedrows.measure.evaluation import Evaluator
+from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
 from fedrows.server import Progress, begin, rounds
 from fedrows.simulator import fast_paths, process_group
 from fedrows.simulator.chunks import Chunks
+from fedrows.simulator.counted_start import check_counted, count_labels, start_counted_
 from fedrows.simulator.fast_paths import FastPaths
 from fedrows.simulator.simulated_fleet import SimulatedFleet
 from fedrows.watch.observer import RoundReport
@@ -40,7 +45,8 @@ class Simulation:
 
     In processes that torchrun has started, each trains a part of every cohort, and all of them
     have the same model after every round (see `torchrun_fleet`). `paths` are the fast paths to
-    take: `fast_paths.PLAIN` for none, and all that the run may take if not given.
+    take: `fast_paths.PLAIN` for none, and all that the run may take if not given. `metrics` are
+    the user's own, by name (see `measure.own_metrics`).
     """
 
     def __init__(
@@ -52,12 +58,20 @@ class Simulation:
         privacy: Privacy | None = None,
         folder: Path | None = None,
         paths: FastPaths | None = None,
+        metrics: OwnMetrics | None = None,
     ) -> None:
         if process_group.several():
             plan = replace(plan, device=process_group.device_of(plan.torch_device))
+        algorithm = algorithm.for_cohorts(plan.clients_per_round)
         self.model, self.algorithm, self.plan = model, algorithm, plan
-        self.evaluator = Evaluator(model, data, plan)
+        self._federation = data
+        self.evaluator = Evaluator(model, data, plan, metrics)
         if algorithm.pooled:
+            if PERSONAL in data.local:
+                raise PlanError(
+                    f"{algorithm.name} trains on pooled data, but the model has personal parts, "
+                    "which need clients: leave one of them out."
+                )
             data = data.pooled()
             plan = replace(
                 plan,
@@ -69,16 +83,27 @@ class Simulation:
         self.paths = fast_paths.fastest(model, algorithm, data, plan) if paths is None else paths
         self.simulated = fast_paths.fleet(model, algorithm, data, plan, self.paths)
         private = None if privacy is None or not privacy.private else privacy
+        _check_bounds(plan, algorithm, private)
+        if private is not None and data.labels == "ranking":
+            raise PlanError(
+                f"privacy is {private.privacy!r}, but for ranking a client asks for rows that it "
+                "draws anew in every round, which no mode of privacy is made for: leave it out."
+            )
         self.ranked = fast_paths.several_processes(self.simulated, private is not None)
+        _check_patience(plan, private, self.ranked is not None)
         self.private = None if private is None else _behind(self.simulated, private)
         self.fleet = self.private or self.ranked or self.simulated  # what the server sees
         self.stopped = ""  # why a run ended before its last round, if it did
+        self._biases = check_counted(model, plan) if plan.start == "counted" else None
         self.progress = begin(model, algorithm, plan, data.local, folder)
+        if self.private is None:  # a private run counts when it is prepared
+            self._start_counted_()
         self.seconds = 0.0  # spent on rounds, evaluations not counted
 
     def __iter__(self) -> Iterator[Progress]:
         if self.ranked is not None and not self.ranked.checked:
             self.ranked.check(self.progress.params, self.progress.round)
+        self._start_counted_()
         running = self.rounds()
         while self._may_go_on():
             since = time.perf_counter()
@@ -104,8 +129,21 @@ class Simulation:
         """
         if self.private is not None:
             self.private.prepare()
+        self._start_counted_()
         if self.ranked is not None:
             self.ranked.check(self.progress.params, self.progress.round)
+
+    def end_(self, why: str) -> None:
+        """Ends the run after the present round."""
+        self.stopped = why
+
+    def _start_counted_(self) -> None:
+        """Sets the biases of a counted start, once; what is restored has them already."""
+        if self._biases is not None and self.progress.round == 0:
+            data, private = self._federation, self.private
+            counts = count_labels(data) if private is None else _count_privately(private, data)
+            start_counted_(self.progress.params, self._biases, data, counts)
+        self._biases = None
 
     def _may_go_on(self) -> bool:
         """Whether another round would spend no more privacy than there is."""
@@ -179,8 +217,45 @@ class Simulation:
         """Goes back to where a run stood: the next round is round_ + 1."""
         for name, own in self.tensors().items():
             own.copy_(tensors[name])
+        self._biases = None
         self.progress.round = round_
         self.seconds = seconds
+
+
+def _check_bounds(plan: Plan, algorithm: Algorithm, private: Privacy | None) -> None:
+    """Raises a PlanError if single clients are to be bounded, or counted, where nobody may."""
+    for name in ("row_clip", "weight_quantile"):
+        if getattr(plan, name) is not None and (private is not None or algorithm.pooled):
+            why = f"privacy {private.privacy!r}" if private else f"the algorithm {algorithm.name}"
+            raise PlanError(
+                f"{name.replace('_', '-')} is {getattr(plan, name)}, but with {why} the server "
+                "does not see single clients: leave it out."
+            )
+    if plan.start == "counted" and private is not None and private.mechanism is not None:
+        raise PlanError(
+            f"start is 'counted', but under privacy {private.privacy!r} every number of the model "
+            "has an ε, and these counters would have none: choose start zero, or privacy heat or "
+            "index."
+        )
+
+
+def _count_privately(fleet: PrivateSimulatedFleet, data: FederatedData) -> LabelCounts:
+    """The counters of a counted start, counted as the mode counts heat, and put on the ledger."""
+    from fedrows.privacy.labels_of_mode import labels_of_mode
+    from fedrows.privacy.randomness import fresh
+
+    counts, entries = labels_of_mode(fleet.privacy, data, fresh)
+    fleet.accounts.spend_(0, entries)
+    return counts
+
+
+def _check_patience(plan: Plan, private: Privacy | None, several: bool) -> None:
+    """Raises a PlanError if a run cannot go back to its best model."""
+    if plan.patience is not None and (private is not None or several):
+        why = f"privacy {private.privacy!r}" if private else "several processes"
+        raise PlanError(
+            f"patience is {plan.patience}, but with {why} a run has none: leave it out."
+        )
 
 
 def _behind(fleet: SimulatedFleet, privacy: Privacy) -> PrivateSimulatedFleet:

@@ -65,13 +65,15 @@ def start(*words: str) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def interrupted(monkeypatch: pytest.MonkeyPatch, at: int) -> Iterator[None]:
-    """Sends Ctrl-C while round `at` is running."""
+def interrupted(
+    monkeypatch: pytest.MonkeyPatch, at: int, number: signal.Signals = signal.SIGINT
+) -> Iterator[None]:
+    """Sends a signal, Ctrl-C if not given, while round `at` is running."""
     open_round = simulated_fleet.SimulatedFleet.open_round
 
     def pressed(self: Any, round_: Any) -> Any:
         if round_.number == at:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return open_round(self, round_)
 
     with monkeypatch.context() as patch:

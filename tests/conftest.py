@@ -1,4 +1,4 @@
-"""What all tests share: no deadlines, one thread, the data, the browser, and no silent skips."""
+"""What all tests share: no deadlines, one thread, data, browser, order, and no silent skips."""
 
 import os
 import shutil
@@ -40,6 +40,17 @@ def chromium() -> str:
     if path is None:
         pytest.skip("needs a browser: install chromium")
     return path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest tests first, or one worker has them in the end while another has nothing."""
+    items.sort(key=minutes, reverse=True)
+
+
+def minutes(item: pytest.Item) -> float:
+    """How long a test says it takes."""
+    mark = item.get_closest_marker("slow")
+    return 0.0 if mark is None else mark.kwargs.get("minutes", 0.0)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -139,6 +139,7 @@ def checks(device: str) -> Iterator[Check]:
             for path, algorithm in (("traces", "fedsubavg"), ("traces", "scaffold")):
                 yield Check(path, model, algorithm, device)
             yield Check("measured chunks", model, "fedsubavg", device)
+            yield Check("traces", model, "fedprox", device, plan={"optimizer": "adam"})
             continue
         for algorithm in ALGORITHMS:
             yield Check("CUDA graphs", model, algorithm, device)
@@ -156,6 +157,17 @@ def checks(device: str) -> Iterator[Check]:
                 epochs = {**hard, "batches": "epoch"}
                 yield Check("CUDA graphs", model, algorithm, device, plan=epochs)
             yield Check("CUDA graphs", model, "fedsubavg", device, plan={"chunk": 2})
+            for optimizer in ("momentum", "adagrad", "adam", "adamw"):
+                own = {"optimizer": optimizer, "weight_decay": 0.1, "lr_decay": 0.9}
+                yield Check("recorded rounds", model, "fedsubavg", device, plan=own)
+                yield Check("CUDA graphs", model, "fedsubavg", device, plan=own)
+                epochs = {**own, "batches": "epoch"}
+                yield Check("CUDA graphs", model, "fedsubavg", device, plan=epochs)
+            warm = {"lr_schedule": "cosine", "warmup": 1}
+            yield Check("recorded rounds", model, "fedsubavg", device, plan=warm)
+            yield Check("CUDA graphs", model, "scaffold", device, plan=warm)
+            decayed = {"weight_decay": 0.1}
+            yield Check("recorded rounds", model, "fedprox", device, plan=decayed)
         yield Check("CUDA graphs", "LR", "centralsgd", device)
 
 

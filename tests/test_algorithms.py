@@ -267,7 +267,7 @@ def test_an_additive_step_adds_the_corrected_mean_and_no_more(algorithm, steps):
         assert state == {}
         index = {table: rows.index for table, rows in total.rows.items()}
         expected = params.copy()
-        total.add_(expected, algorithm.correction(index, heat, torch.float32))
+        total.add_(expected, algorithm.correction(index, heat, torch.float32, total.share))
         algorithm.step_(params, state, total, heat, round_)
         assert_equal(params, expected)
 
@@ -313,7 +313,7 @@ def test_the_largest_correction_is_that_of_the_coldest_row():
 @every_name
 def test_its_defaults_over_a_network_are_options_of_it(name):
     found = catalogue.algorithm(name)
-    found(**found.deployed)
+    found(**found.summed)
 
 
 def test_algorithms_have_different_titles_and_colours():

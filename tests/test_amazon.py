@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedrows.data import amazon_log as amazon
+from fedrows.data.amazon_log import AmazonOptions
 from fedrows.data.examples import Examples
 from fedrows.data.histories import dispersion
-from fedrows.datasets import amazon
-from fedrows.datasets.amazon import AmazonOptions
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged
 

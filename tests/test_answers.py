@@ -12,8 +12,10 @@ from attack import bytes_of, proven_epsilon
 
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.privacy.answers import Answers, TwoStage
+from fedrows.privacy.asking import Asking
 from fedrows.privacy.response import Response
-from fedrows.privacy.values import Values, derived
+from fedrows.privacy.row_space import RowSpace
+from fedrows.privacy.values import Values, derived, rows_per_value
 
 UNEVEN = TwoStage(Response(0.7, 0.2), Response(0.9, 0.4))
 
@@ -114,8 +116,20 @@ def test_rows_of_one_value_share_an_answer():
     for seed in range(5):
         said = mine.answer_(np.arange(302), held, stages, values, bytes_of(seed))
         assert np.array_equal(said[2:102], said[202:302])
-        assert not said[102:202].any()  # the other sex's rows are nobody's secret
+        assert np.array_equal(said[2:102], said[102:202])  # the other sex's as well
     assert len(mine.values) == 102
+
+
+def test_answers_row_by_row_are_independent():
+    space = RowSpace({"x": 302})
+    values = {"x": derived({"sex": (0, 2), "movie": (2, 102), "sex×movie": (102, 302)})}
+    stages, held = TwoStage.of(1, 3), np.array([1, 2 + 7, 202 + 7])
+    by_row = Asking(space, stages, values, None, bytes_of(1), "row")
+    said = np.isin(np.arange(302), by_row.wanted(0, np.arange(302), held))
+    assert not np.array_equal(said[2:102], said[202:302])
+    by_value = Asking(space, stages, values, None, bytes_of(1))
+    said = np.isin(np.arange(302), by_value.wanted(0, np.arange(302), held))
+    assert np.array_equal(said[2:102], said[202:302])
 
 
 def test_values_by_hand():
@@ -123,6 +137,14 @@ def test_values_by_hand():
     value, variant = values.of(np.array([1, 2, 4, 5, 8, 10, 40]))
     assert value.tolist() == [1, 2, 4, 2, 2, 4, 40]
     assert len(set(variant.tolist())) == 5  # sex, movie, first sex, second sex, none
+    assert values.crossed(np.array([1, 2, 5, 7, 8, 40])).tolist() == [-1, -1, 0, 0, 1, -1]
+    owner = np.zeros(5, dtype=np.int64)
+    held = np.array([0, 2, 3, 5, 6])  # the first sex and two movies: 2 rows a movie, 3 of the sex
+    assert rows_per_value(values, owner, held) == 3
+    hidden = derived({"movie": (0, 3), "hour×movie": (3, 9)})  # the hour has no row of its own
+    first, *others = hidden.crossed(np.array([3, 4, 6])).tolist()
+    assert others[0] == first < -1
+    assert others[1] not in (first, -1)
     assert Values().of(np.array([7]))[0].tolist() == [7]
     with pytest.raises(PlanError, match="which is no group"):
         derived({"age×movie": (0, 4)})

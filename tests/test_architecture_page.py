@@ -90,9 +90,9 @@ class Grid:
 
     def _answered(self, message: Any) -> str:
         name = self.names[message.node]
-        node = {"name": name, "peers": str(self.folder / "peers.json")}
-        state = NodeState(self.folder / name)
-        answer = apps.node_of(self.task, self.config, node, state).answer(apps._content(message))
+        node = {"name": name}
+        state, content = NodeState(self.folder / name), apps._content(message)
+        answer = apps.answer(self.task, self.config, node, state, content)
         id_ = str(len(self.replies))
         about = SimpleNamespace(reply_to_message_id=id_)
         content = {apps.RECORD: {apps.FIELD: answer}}

@@ -247,13 +247,40 @@ def test_sums_are_on_one_grid_whatever_lies_beneath():
 def test_private_heat():
     index = index_of([[0, 1, 2, 3, 4, 5], [0], [0, 5], [0, 5, 9]])
     how = Gaussian(sampling="poisson")
-    heat, entry = private_heat(index, torch.ones(4), how, 1e-9, most=6, source=bytes_of(1))
-    assert heat.ids.tolist() == [0, 1, 2, 3, 4, 5, 9]
-    assert heat.counts.tolist() == pytest.approx([4, 1, 1, 1, 1, 3, 1], abs=1e-6)
+    heat, entry = private_heat(index, 11, how, 1e-9, most=6, source=bytes_of(1))
+    assert heat.ids.tolist() == list(range(11))
+    floored = [4, 1, 1, 1, 1, 3, 1, 1, 1, 1, 1]
+    assert heat.counts.tolist() == pytest.approx(floored, abs=1e-6)
     assert heat.total == 4
     assert (entry.kind, entry.event.sampling) == ("model/user", "all")
-    noisy, _ = private_heat(index, torch.ones(4), how, 5.0, most=4, z=2, source=bytes_of(1))
+    noisy, _ = private_heat(index, 11, how, 5.0, most=4, z=2, source=bytes_of(1))
     assert float(noisy.counts.min()) == 2 * 5.0 * math.sqrt(4)
+
+
+def test_the_support_of_heat_shows_nobody():
+    """A user who alone holds rows 9 and 10, or rows 3 and 4; the federations lie side by side."""
+    how, trials, delta = Gaussian(), 4000, 1e-3
+
+    def released(last: list[int], noise: float) -> np.ndarray:
+        one = [[0, 1], [0, 2], last]
+        held = [[12 * trial + row for row in rows] for trial in range(trials) for rows in one]
+        heat, _ = private_heat(
+            index_of(held), 12 * trials, how, noise, most=2, z=0.0, source=bytes_of(5)
+        )
+        assert torch.equal(heat.ids, torch.arange(12 * trials))  # whoever holds what
+        return heat.counts.view(trials, 12).numpy()
+
+    def game(noise: float) -> float:
+        lone, other = released([9, 10], noise), released([3, 4], noise)
+        guess = [x[:, 9] + x[:, 10] - x[:, 3] - x[:, 4] for x in (lone, other)]
+        cuts = [-4.0, -1.0, 0.0, 1.0, 4.0]
+        return max(proven_epsilon(guess[0] > cut, guess[1] > cut, delta) for cut in cuts)
+
+    ledger = Ledger(delta)
+    ledger.add_(private_heat(index_of([[0]]), 1, how, 1.5, most=2)[1])
+    claimed = ledger.spent("model/user-replaced")
+    assert game(1.5) <= claimed
+    assert game(0.2) > claimed  # so the game would notice if there were less noise
 
 
 def test_heats_sensitivity_by_brute_force():
@@ -313,4 +340,4 @@ def test_bad_options(name):
     with pytest.raises(PlanError, match="must be above 0"):
         Gaussian(**{name: 0.0})
     with pytest.raises(PlanError, match="both must be"):
-        private_heat(index_of([[1]]), torch.ones(1), Gaussian(), 0.0, 1)
+        private_heat(index_of([[1]]), 2, Gaussian(), 0.0, 1)

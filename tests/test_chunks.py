@@ -142,12 +142,12 @@ def test_a_cohort_that_does_not_fit_trains_in_smaller_chunks(monkeypatch):
     trainer = simulation.fleet.trainer.inner
     train = trainer.train
 
-    def small_memory(local, *more):
-        if len(local.clients) > 2:
+    def small_memory(self, given):
+        if len(given.local.clients) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return train(local, *more)
+        return train(given)
 
-    monkeypatch.setattr(PlainTrainer, "train", lambda self, *given: small_memory(*given))
+    monkeypatch.setattr(PlainTrainer, "train", small_memory)
     for _ in simulation:
         pass
     params = simulation.progress.whole()

@@ -83,9 +83,12 @@ def test_a_run_ends_at_its_limit_and_goes_on_with_a_higher_one(tmp_path, capsys)
 def test_a_comparison_in_private(tmp_path, capsys):
     words = f"compare synthetic {SMALL} --rounds 2 --evaluate-every 1 --seeds 0 --privacy index"
     path = tmp_path / "both"
-    code, _, err = fedrows(f"{words} --out {path}", capsys)
+    code, _, err = fedrows(f"{words} --algorithms centralsgd,fedavg --out {path}", capsys)
     assert code == 2
     assert "puts all data in one place" in err
+    code, _, err = fedrows(f"{words} --out {path}", capsys)
+    assert code == 2
+    assert "use one of fedadam, fedavg, fedprox, fedsubavg" in err
     assert not path.exists()
     code, _, _ = fedrows(f"{words} --algorithms fedavg,fedsubavg --out {path}", capsys)
     assert code == 0

@@ -53,6 +53,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
     return [p for p in children if b"study.worker" in Path(f"/proc/{p}/cmdline").read_bytes()]
 
 
+@pytest.mark.slow
 def test_workers_make_the_same_bits_and_tell_observers_the_same(capsys: Capture) -> None:
     fedrows(*COMPARE, *TWO, "--out", "one", "--tensorboard", "seen/one")
     capsys.readouterr()

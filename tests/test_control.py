@@ -33,20 +33,23 @@ def test_settings_are_read_back_as_they_were() -> None:
 class Servers:
     """A SuperLink that answers as it was told to."""
 
-    def __init__(self, *answers: tuple[str, str] | None) -> None:
+    def __init__(self, *answers: tuple[str, str] | str | None) -> None:
         self.answers = list(answers)
         self.submitted = 0
         self.stopped: list[int] = []
+        self.heard = control.Heard(started="1")
 
     def submit(self, project: Path, config: Any) -> int:
         self.submitted += 1
         return self.submitted
 
-    def look(self, run: int) -> tuple[str, str]:
+    def look(self, run: int) -> control.RunState:
         answer = self.answers.pop(0)
         if answer is None:
             raise control.ControlError("gone")
-        return answer
+        if isinstance(answer, str):  # it was started again
+            self.heard.started, answer = answer, RUNNING
+        return control.RunState(run, *answer)
 
     def stop(self, run: int) -> None:
         self.stopped.append(run)
@@ -57,12 +60,28 @@ KILLED = ("finished:failed", "The ServerApp was killed by signal 9.")
 
 
 def test_a_run_is_submitted_again_when_its_servers_die() -> None:
-    servers = Servers(RUNNING, KILLED, RUNNING, None, None, RUNNING, RUNNING, DONE)
+    servers = Servers(RUNNING, KILLED, RUNNING, None, None, "2", RUNNING, DONE)
     said: list[str] = []
     assert submit_until_done(servers, Path(), {}, 5, said.append, every=0.0) == 0
     assert servers.submitted == 3
-    assert servers.stopped == [2]  # the one whose SuperLink was away
+    assert servers.stopped == [2]  # the one whose SuperLink was started again
     assert said[-1] == "Run 3 has completed."
+
+
+def test_a_run_goes_on_when_the_superlink_did_not_answer_for_a_while() -> None:
+    servers = Servers(RUNNING, None, RUNNING, None, RUNNING, DONE)
+    said: list[str] = []
+    assert submit_until_done(servers, Path(), {}, 5, said.append, every=0.0) == 0
+    assert (servers.submitted, servers.stopped) == (1, [])
+    assert said[1] == "gone It is asked again."
+
+
+def test_what_goes_wrong_is_said_while_a_run_is_waited_for() -> None:
+    servers = Servers(RUNNING, RUNNING, DONE)
+    servers.heard.notice = "The disk is full."
+    said: list[str] = []
+    assert submit_until_done(servers, Path(), {}, 5, said.append, every=0.0) == 0
+    assert said == ["Run 1 is submitted.", "The disk is full.", "Run 1 has completed."]
 
 
 def test_a_run_is_not_tried_for_ever() -> None:
@@ -85,7 +104,7 @@ def test_a_stopped_run_is_over_and_ctrl_c_stops_one() -> None:
     )
 
     class Pressed(Servers):
-        def look(self, run: int) -> tuple[str, str]:
+        def look(self, run: int) -> control.RunState:
             raise KeyboardInterrupt
 
     servers = Pressed()

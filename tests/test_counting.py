@@ -13,7 +13,8 @@ from fedrows.data.federation import FederatedData
 from fedrows.datasets.movielens import SOURCE, MovieLensOptions, read
 from fedrows.errors import PlanError
 from fedrows.privacy.counting import WAYS, Counting, count, heats, table, values_of
-from fedrows.privacy.values import rows_per_value
+from fedrows.privacy.response import Response
+from fedrows.privacy.values import derived, rows_per_value
 from fedrows.rows.heat import heat_of
 from fedrows.rows.index import Index
 
@@ -43,7 +44,7 @@ def data() -> FederatedData:
 @pytest.mark.parametrize("way", ["exact", "secure"])
 def test_what_adds_no_noise_is_the_heat_itself(data, way, weighting):
     counted = heats(data, weighting, Counting(way))["weight"]
-    true = data.heat(weighting)["weight"]
+    true = data.heat(weighting if way == "exact" else "uniform")["weight"]  # sums count clients
     assert counted.heat.counts.tolist() == true.counts.tolist()
     assert counted.heat.total == true.total
     assert counted.heat.ids is data.index["weight"].held
@@ -58,13 +59,13 @@ def test_what_adds_no_noise_is_the_heat_itself(data, way, weighting):
 )  # test_oracle repeats hashing often
 def test_private_counts_are_unbiased_and_as_wrong_as_they_say(data, how, epsilon):
     way, coins = how
-    options = Counting(way, heat_epsilon=epsilon, heat_z=0, heat_coins=coins, heat_buckets=512)
+    options = Counting(way, heat_epsilon=epsilon, heat_z=0, coins=coins, heat_buckets=512)
     heat, source = data.heat()["weight"], bytes_of(int(epsilon))
     times = 20 if way == "hashed" else 200
     found = [heats(data, "uniform", options, source)["weight"] for _ in range(times)]
     off = np.array([(each.estimates - heat.counts.numpy()) / each.errors for each in found])
-    # With a shared coin a movie is the sum of its sexes, so its row would count twice. Of the 42
-    # others each passes 3 standard errors once in 370 times: three of them once in 4,000.
+    # With shared coins a movie and its sexes are off together. Of the 42 others each passes 3
+    # standard errors once in 370 times: three of them once in 4,000.
     others = (heat.ids < 2) | (heat.ids >= 2 + MOVIES)
     beyond = np.abs(off.mean(0))[others.numpy()] > 3 / math.sqrt(times)
     assert beyond.sum() <= 2
@@ -78,7 +79,7 @@ def test_private_counts_are_unbiased_and_as_wrong_as_they_say(data, how, epsilon
 
 @pytest.mark.parametrize("way", ["randomized-response", "hashed"])
 def test_capped_weights(data, way):
-    options = Counting(way, heat_epsilon=4.0, heat_z=0, heat_cap=3.0, heat_buckets=512)
+    options = Counting(way, 4.0, heat_z=0, coins="row", heat_cap=3.0, heat_buckets=512)
     weights = data.weights("examples")
     true = heat_of(data.index["weight"], weights.clamp(max=3)).counts.numpy()
     source = bytes_of(2)
@@ -95,30 +96,42 @@ def test_capped_weights(data, way):
 
 def test_epsilon_of_a_value_and_of_a_set(data):
     index = data.index["weight"]
-    values = values_of(data, "weight").of(index.ids.numpy())[0]
-    assert rows_per_value(index.owner.numpy(), values) == 2  # movie and sex×movie
     largest = int(index.lengths.max())
-    by_row = heats(data, "uniform", Counting("randomized-response"))["weight"]
-    assert by_row.epsilon == pytest.approx(2 * 2.0)
+    movies = (largest - 1) // 2
+    behind = rows_per_value(values_of(data, "weight"), index.owner.numpy(), index.ids.numpy())
+    assert behind == 1 + movies  # a sex has a row of its own, and one for every movie
+    by_row = heats(data, "uniform", Counting("randomized-response", coins="row"))["weight"]
+    assert by_row.epsilon == pytest.approx((1 + movies) * 2.0)
     assert by_row.epsilon_set == pytest.approx(largest * 2.0)
-    by_value = heats(data, "uniform", Counting("randomized-response", heat_coins="value"))["weight"]
+    by_value = heats(data, "uniform", Counting("randomized-response"))["weight"]
     assert by_value.epsilon == pytest.approx(2.0)
-    assert by_value.epsilon_set == pytest.approx((1 + (largest - 1) / 2) * 2.0)
+    assert by_value.epsilon_set == pytest.approx((1 + movies) * 2.0)
     assert by_value.bytes_up == (2 + MOVIES) / 8
     value, whole = by_row.entries("weight")
     assert (value.kind, value.epsilon) == ("server/value", by_row.epsilon)
     assert (whole.kind, whole.epsilon) == ("server/set", by_row.epsilon_set)
 
 
-def test_rows_that_share_a_coin_add_up(data):
-    """The claims of a movie are those of both sexes: to the last digit, lies included."""
-    options = Counting("randomized-response", heat_coins="value", heat_z=0)
-    counted = heats(data, "uniform", options, bytes_of(3))["weight"]
-    by_id = dict(zip(counted.heat.ids.tolist(), counted.estimates.tolist(), strict=True))
-    for movie in range(MOVIES):
-        both = [by_id.get(2 + MOVIES + sex * MOVIES + movie) for sex in (0, 1)]
-        if None not in both:
-            assert by_id[2 + movie] == pytest.approx(sum(both), abs=1e-9)
+def test_coins_by_value_are_all_that_a_client_says():
+    """A slow twin: every client answers for its values, and a row is the product of two answers."""
+    held = [[0, 2, 4], [1, 3, 7], [0, 3, 5], [1, 2, 3, 6, 7]]  # sexes 0, 1; movies 2, 3; sex×movie
+    groups = {"sex": (0, 2), "movie": (2, 4), "sex×movie": (4, 8)}
+    index = Index(
+        torch.tensor([row for rows in held for row in rows]), torch.tensor([0, 3, 6, 9, 14])
+    )
+    how = Counting("randomized-response", heat_epsilon=1.0, heat_z=0)
+    found = count(index, torch.ones(4), 8, how, derived(groups), bytes_of(7))
+    response, source = Response.symmetric(1.0), bytes_of(7)
+    response.ones(np.zeros(4), 4, source)  # drawn for values that are crossed with none
+    bits = np.array([[value in rows for value in range(4)] for rows in held])
+    sexes, movies = response.answer(bits[:, :2], source), response.answer(bits[:, 2:], source)
+    unbiased = (np.concatenate([sexes, movies], axis=1) - response.lie) / (
+        response.keep - response.lie
+    )
+    for place, row in enumerate(found.heat.ids.tolist()):
+        sex, movie = divmod(row - 4, 2)
+        slow = unbiased[:, row] if row < 4 else unbiased[:, sex] * unbiased[:, 2 + movie]
+        assert found.estimates[place] == pytest.approx(slow.sum())
 
 
 def test_the_floor_is_a_standard_error(data):
@@ -135,7 +148,7 @@ def test_the_table_says_what_each_way_resolves(data):
     assert tuple(lines) == WAYS
     assert lines["secure"].verdict == "resolves every row"
     noisy = lines["randomized-response"]
-    assert noisy.smallest == pytest.approx(2 * noisy.error, rel=0.01)
+    assert noisy.smallest == pytest.approx(2 * noisy.error, rel=0.05)
     assert 0 < noisy.resolved < 1
     assert "% of the rows" in noisy.verdict
     hopeless = table(data, Counting(heat_epsilon=0.01), bytes_of(1))[2]
@@ -164,15 +177,13 @@ def test_bad_input(data):
     with pytest.raises(PlanError, match="heat-epsilon is 0"):
         Counting("hashed", 0)
     with pytest.raises(PlanError, match="coins by row only"):
-        Counting("hashed", heat_coins="value")
-    with pytest.raises(PlanError, match="coins by row only"):
-        Counting("randomized-response", heat_coins="value", heat_cap=2.0)
+        Counting("randomized-response", coins="value", heat_cap=2.0)
     with pytest.raises(PlanError, match="below 0"):
         count(
             data.index["weight"],
             -torch.ones(300),
             62,
-            Counting("randomized-response", heat_cap=1.0),
+            Counting("randomized-response", coins="row", heat_cap=1.0),
         )
     ragged = FederatedData.build(  # client 0 has two hours, but not every movie in both
         client=np.array([0, 0, 1]),
@@ -183,7 +194,7 @@ def test_bad_input(data):
         groups={"x": {"movie": (0, 2), "hour×movie": (2, 6)}},
     )
     with pytest.raises(PlanError, match="only some of them: use coins by row"):
-        heats(ragged, "uniform", Counting("randomized-response", heat_coins="value"))
+        heats(ragged, "uniform", Counting("randomized-response", coins="value"))
 
 
 @pytest.mark.slow
@@ -192,12 +203,14 @@ def test_movielens(data_folder):
     data = read(data_folder / SOURCE.folder / SOURCE.file, MovieLensOptions())
     true = data.heat()["weight"].counts.numpy()
     for how in (
+        Counting("randomized-response", coins="row"),
         Counting("randomized-response"),
-        Counting("randomized-response", heat_coins="value"),
         Counting("hashed"),
     ):
         counted = heats(data, "uniform", how, bytes_of(4))["weight"]
         off = (counted.estimates - true) / counted.errors
         assert abs(off.mean()) < 0.05
         assert off.std() == pytest.approx(1, abs=0.05)
-        assert counted.epsilon == pytest.approx(2.0 if how.heat_coins == "value" else 6.0)
+        genders = 2.0 * 1837  # by row: of a client with 1,836 movies
+        by_value = how.heat != "hashed" and how.coins == "value"
+        assert counted.epsilon == pytest.approx(2.0 if by_value else genders)

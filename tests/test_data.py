@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.data.splits import split_at_random
+from fedrows.data.vocabulary import EVERY
 from fedrows.errors import DataError
 
 frames = pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
@@ -179,7 +180,7 @@ def test_a_random_split_has_its_share_and_its_seed():
 
 @frames
 def test_a_frame_with_text_ids(frame):
-    data = ratings(frame(RATINGS))
+    data = ratings(frame(RATINGS), tables={"item": EVERY})
     assert data.vocabulary["item"].tolist() == ["oat", "rye", "tea"]
     assert data.tables == {"item": 3}
     assert data.client_names.tolist() == ["ann", "bob", "eve"]
@@ -192,7 +193,9 @@ def test_a_frame_with_text_ids(frame):
 
 @frames
 def test_columns_may_share_a_table(frame):
-    data = ratings(frame(RATINGS), features={"item": "product", "then": "product", "page": "page"})
+    fields = {"item": "product", "then": "product", "page": "page"}
+    every = {"product": EVERY, "page": EVERY}
+    data = ratings(frame(RATINGS), features=fields, tables=every)
     assert data.fields == {"item": "product", "then": "product", "page": "page"}
     assert data.vocabulary["product"].tolist() == ["egg", "oat", "rye", "tea"]
     assert data.tables == {"product": 4, "page": 3}
@@ -225,9 +228,11 @@ def test_zero_and_one_mark_test_rows_too(frame):
 
 def test_categories_and_dates_are_ids():
     frame = pd.DataFrame(RATINGS).astype({"item": "category", "user": "category"})
-    assert ratings(frame).vocabulary["item"].tolist() == ["oat", "rye", "tea"]
+    assert ratings(frame).vocabulary["item"].tolist() == ["rye", "tea"]
     day = [date(2026, 1, d) for d in (3, 1, 1, 2, 3, 3)]
-    assert ratings(pl.DataFrame(RATINGS | {"day": day}), features=["day"]).tables == {"day": 3}
+    assert ratings(pl.DataFrame(RATINGS | {"day": day}), features=["day"]).tables == {
+        "day": 3
+    }  # one is unknown
 
 
 TEXT = np.array(["a", "b", "c"])
@@ -317,6 +322,9 @@ BAD_FRAMES = {
     "a share of all": ({}, {"test": 1.0}, ["test", "1.0"]),
     "a negative share": ({}, {"test": -0.1}, ["test", "-0.1"]),
     "a share of NaN": ({}, {"test": float("nan")}, ["test", "nan"]),
+    "a validation of all": ({}, {"validation": 1.0}, ["validation", "1.0"]),
+    "no validation column": ({}, {"validation": "part"}, ["'part'"]),
+    "marks of both": ({}, {"validation": "held"}, ["'held'", "3 of 6", "for validation"]),
     "no share": ({}, {"test": None}, ["test", "None"]),
     "client missing": ({"user": ["a", None, "a", "b", "b", "b"]}, {}, ["'user'", "example 1"]),
     "id missing": ({"item": ["a", "b", None, "b", "b", "b"]}, {}, ["'item'", "example 2"]),

@@ -60,6 +60,8 @@ CASES = {  # what is typed, with words in capitals filled in, and what the sente
     "not reached": ("node NODE OWN --shard .", "cannot be reached"),
     "key without TLS": ("node --insecure --superlink x:1 --shard . --state s --key k", "--key"),
     "odd app": ("node NODE OWN --shard . --apps abc", "not the hash of an app"),
+    "policy without apps": ("node NODE OWN --shard . --policy p", "protect nothing"),
+    "peers without apps": ("node NODE OWN --shard . --peers p", "protect nothing"),
     "odd poll": ("node NODE OWN --shard . --poll 0", "--poll"),
     "no public key": ("admit --superlink x:1 CA", "public key"),
     "missing public key": ("admit none --superlink x:1 CA", "none cannot be read"),
@@ -68,6 +70,10 @@ CASES = {  # what is typed, with words in capitals filled in, and what the sente
     "unknown setting": ("run project CA --superlink x:1 --config x=1", "no setting called"),
     "odd setting": ("run project CA --superlink x:1 --config rounds", "KEY=VALUE"),
     "nobody there": ("run project CA --superlink FREE", "cannot be reached"),
+    "no token": ("status CA --superlink x:1 --token none", "control token none cannot be read"),
+    "no run": ("stop CA --superlink x:1 last", "RUN is 'last'"),
+    "no node": ("expel CA --superlink x:1", "Name the node's id"),
+    "nothing listens": ("status CA --superlink FREE", "cannot be reached"),
     "unknown action": ("undo", "no action called"),
     "unknown option": ("node --what", "--what"),
 }
@@ -109,7 +115,9 @@ def test_a_state_that_cannot_be_written(
     assert "is not a folder that can be written" in sentence(capsys)
 
 
-@pytest.mark.parametrize("action", ["", "keys", "superlink", "node", "admit", "run"])
+@pytest.mark.parametrize(
+    "action", ["", "keys", "superlink", "node", "admit", "expel", "run", "status", "stop"]
+)
 def test_help(action: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert deploy(*filter(None, [action, "--help"])) == 0
     assert "fedrows deploy" in capsys.readouterr().out

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from fedrows import cli
 from fedrows.flower.launch import certificates, starting
 from fedrows.flower.launch.control import ControlError, check_reachable
 from fedrows.flower.launch.federation import LaunchError, LocalFederation, NodeSpec
 from fedrows.flower.launch.processes import ProcessGroup, end_marked, environment, marked
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.slow(minutes=0.5),
     pytest.mark.filterwarnings("ignore:'click.utils:DeprecationWarning"),
 ]
 
@@ -72,16 +73,26 @@ def main(grid: Grid, context: Context) -> None:
     for number in range(config["rounds"]):
         while len(nodes := list(grid.get_node_ids())) < config["nodes"]:
             time.sleep(0.1)
-        messages = [
-            Message(RecordDict({"x": ConfigRecord({"n": number})}), node, "train", ttl=60.0)
-            for node in nodes
-        ]
-        left = set(grid.push_messages(messages))
+        left, lost = {}, 0
+
+        def send(node):
+            words = RecordDict({"x": ConfigRecord({"n": number})})
+            [name] = grid.push_messages([Message(words, node, "train", ttl=60.0)])
+            left[name] = node
+
+        for node in nodes:
+            send(node)
         while left:
-            for reply in grid.pull_messages(left):
-                left.discard(reply.metadata.reply_to_message_id)
+            for reply in grid.pull_messages(list(left)):
+                node = left.pop(reply.metadata.reply_to_message_id)
+                if reply.has_error():
+                    lost += reply.error.code == 3  # a message that expired is sent again
+                    if reply.error.code != 3 or lost > 3:
+                        raise RuntimeError(f"error {reply.error.code}: {reply.error.reason}")
+                    send(node)
+                    continue
+                said = reply.content["said"]
                 with Path(config["out"]).open("a") as out:
-                    said = "error" if reply.has_error() else reply.content["said"]
                     out.write(f"{number} {said['name']} {said['node']}\\n")
             time.sleep(0.05)
 """,
@@ -204,7 +215,7 @@ def test_only_nodes_with_a_listed_key_and_the_right_authority_are_let_in(
         with pytest.raises(ControlError, match="does not vouch for"):
             check_reachable(federation.address, others.ca)
         (only,) = federation.control.nodes()
-        assert str(only["node-id"]) == said(out)[0][2]
+        assert str(only.node) == said(out)[0][2]
     assert list(marked(federation.mark)) == []
 
 
@@ -216,7 +227,7 @@ def test_a_superlink_and_a_serverapp_that_were_killed_are_back_at_work(
         run = federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
         _until_said(out, 1)
         assert federation.kill_serverapp()
-        assert federation.wait(run, 30) == "finished:failed"
+        assert federation.wait(run, 120) == "finished:failed"
 
         federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
         _until_said(out, len(said(out)) + 1)
@@ -228,8 +239,53 @@ def test_a_superlink_and_a_serverapp_that_were_killed_are_back_at_work(
         time.sleep(2)
         assert len(said(out)) == before  # the node is frozen
         federation.thaw_node(0)
-        assert federation.wait(run, 120) == "finished:completed"
+        assert federation.wait(run, 120) == "finished:completed", federation.control.look(run)
         assert len({node for _, _, node in said(out)}) == 1  # it was one node all the time
+
+
+def test_operators_see_and_stop_a_run_that_nobody_waits_for(
+    tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = make_keys(tmp_path / "keys", "a")
+    out = tmp_path / "out"
+    with LocalFederation(
+        tmp_path / "federation", [NodeSpec("a", {"name": "a"})], keys
+    ) as federation:
+        where = ["--superlink", f"localhost:{federation.port}", "--certificates", str(keys.ca)]
+        token = ["--token", str(tmp_path / "federation/home/superlink/control.token")]
+
+        def deploy(*words: str) -> tuple[int, str]:
+            code = cli.main(["deploy", *words, *where])
+            said = capsys.readouterr()
+            return code, said.out + said.err
+
+        settings = ["--config", "nodes=1", "rounds=1000", f"out={out}"]
+        words = ["deploy", "run", str(project), *where, *token, *settings]
+        command = [sys.executable, "-m", "fedrows", *words]
+        with subprocess.Popen(command, env=environment(tmp_path, "")) as submitter:
+            _until_said(out, 1)
+            submitter.kill()
+        for wrong in ("status", "stop"):  # on the SuperLink's own machine, too
+            code, said_ = deploy(wrong)
+            assert code == 2
+            assert "the control token is missing or not the right one" in said_
+        assert len(said(out)) < 1000
+        code, said_ = deploy("status", *token)
+        assert code == 0
+        assert "running" in said_
+        assert "online" in said_
+        code, said_ = deploy("stop", *token)
+        assert code == 0
+        assert "is stopped" in said_
+        run = said_.split()[1]
+        assert "finished:stopped" in deploy("status", run, *token)[1]
+        assert "has ended already" in deploy("stop", run, *token)[1]
+        code, said_ = deploy("stop", *token)
+        assert (code, "No run is going on." in said_) == (2, True)
+        assert deploy("stop", "12345", *token)[0] == 2
+        (node,) = federation.control.nodes()
+        assert deploy("expel", str(node.node), *token)[0] == 0
+        assert "No node is admitted." in deploy("status", *token)[1]
 
 
 def _until_said(out: Path, lines: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="needs the instructions of x86-64")
 def test_every_algorithm_gives_the_bits_that_it_gave() -> None:
     fixed = {"ATEN_CPU_CAPABILITY": "avx2", "OMP_NUM_THREADS": "1", "MKL_CBWR": "COMPATIBLE"}

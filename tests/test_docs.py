@@ -32,7 +32,13 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)|<(?:img|source)[^>]* src(?:set)?=\"([^\"]*)\"")
 EXISTING = {kind: catalogue.names(kind) for kind in catalogue.FOLDERS}
 
+LONG = ("privacy", "studies", "command-line")  # pages whose commands take several seconds
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+each_page_some_slow = pytest.mark.parametrize(
+    "page",
+    [pytest.param(x, marks=[pytest.mark.slow] if x.stem in LONG else []) for x in PAGES],
+    ids=[page.stem for page in PAGES],
+)
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -116,7 +122,7 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(x, comments=True)[1:] for x in lines if x.startswith("fedrows ")]
 
 
-@each_page
+@each_page_some_slow
 def test_python_and_commands_of_a_page_work(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

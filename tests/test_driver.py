@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import errno
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import pytest
 import torch
 from deployed import examples
 
 from fedrows.algorithms.fedavg import FedAvg
+from fedrows.errors import MemoryShortageError, NotFiniteError
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
+from fedrows.runs import checkpoint
 from fedrows.runs.driver import InFolder, InMemory, drive
-from fedrows.runs.folder import RunFolder
+from fedrows.runs.folder import CHECKPOINT, RunFolder
 from fedrows.runs.resume import begin, drop_later_lines, go_back_
 from fedrows.simulation import Simulation
+from fedrows.study import Study
 from fedrows.watch.observer import RoundReport
 
 DATA = examples()
@@ -83,3 +90,60 @@ def test_a_run_that_was_stopped_at_what_is_now_its_end_is_measured_there() -> No
         pass
     assert drive(run, keeper)
     assert [line["round"] for line in keeper.lines()] == [3]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_kept() -> None:
+    run, keeper, told = simulation(), InMemory(), Told()
+    measure = run.evaluate
+    run.evaluate = lambda: measure() | {"train_loss": math.nan}
+    with pytest.raises(
+        NotFiniteError, match=r"after round 2 the training loss .* lower lr, .* 0\.1"
+    ):
+        drive(run, keeper, [told])
+    assert told.events == [1]
+    assert keeper.lines() == []
+
+
+def test_a_model_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
+    folder, run = RunFolder.create(tmp_path / "run", "run", {}), simulation()
+    begin(folder, run, {})
+    next(iter(run))
+    run.progress.params.dense["bias"].fill_(-math.inf)
+    with pytest.raises(NotFiniteError, match="dense tensor 'bias' is not finite"):
+        drive(run, InFolder(folder, run, 0))
+    assert checkpoint.standing(folder.path / CHECKPOINT).round == 0
+
+
+def test_a_study_has_empty_lines_where_a_run_diverged(tmp_path: Path) -> None:
+    plan = {"rounds": 25, "evaluate_every": 10, "lr": 1e38, "clients_per_round": 5}
+    data = {"clients": 30, "items": 20, "examples_per_client": 8}
+    [run] = Study.grid("synthetic", ["fedsubavg"], [0], plan=plan, data=data).run(tmp_path, 1)
+    assert [line["round"] for line in run.lines] == [10, 20, 25]
+    assert {line["train_loss"] for line in run.lines} == {None}
+
+
+def test_errors_that_are_not_about_memory_stay_what_they_are() -> None:
+    run = simulation()
+    for error in (RuntimeError("shapes differ"), ValueError("odd"), OSError(28, "full")):
+        run.evaluate = Mock(side_effect=error)
+        with pytest.raises(type(error)) as caught:
+            drive(run, InMemory())
+        assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+        torch.OutOfMemoryError("CUDA out of memory."),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+    ],
+)
+def test_memory_that_is_short_says_what_to_lower(error: Exception) -> None:
+    run = simulation()
+    run.evaluate = Mock(side_effect=error)
+    with pytest.raises(MemoryShortageError, match=r"lower clients-per-round \(now 3\), batch-size"):
+        drive(run, InMemory())

@@ -20,7 +20,7 @@ from fedrows.algorithms.holdersmean import HoldersMean
 from fedrows.algorithms.scaffold import Scaffold
 from fedrows.algorithms.scaffoldapprox import ScaffoldApprox
 from fedrows.algorithms.steppedmean import SteppedMean
-from fedrows.client import train
+from fedrows.client import Assignment, train
 from fedrows.data.batches import local_data
 from fedrows.data.federation import FederatedData
 from fedrows.lifting.lifted import Lifted
@@ -31,7 +31,7 @@ from fedrows.server import Progress, begin, rounds
 from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 DRAWN = Plan(
-    rounds=30, clients_per_round=3, local_steps=4, batch_size=2, lr=0.3, lr_decay=0.97,
+    rounds=12, clients_per_round=3, local_steps=4, batch_size=2, lr=0.3, lr_decay=0.97,
     dtype="float64", device="cpu",
 )  # fmt: skip
 UNEQUAL = replace(DRAWN, batches="epoch", epochs=2)
@@ -144,7 +144,7 @@ def test_corrected_means(algorithm, divisor, weighting):
             return inverse_heat
         part = [i for i in cohort if i in holders]
         if divisor == "stepped":
-            part = [i for i in part if row in _seen(data, plan, i, number, table)]
+            part = [i for i in part if row in twin.seen(data, plan, i, number, table)]
         return sum(weight[i] for i in cohort) / sum(weight[i] for i in part) if part else 1.0
 
     def step(model, mean, cohort, number):
@@ -155,17 +155,6 @@ def test_corrected_means(algorithm, divisor, weighting):
         return twin.combine([(1, model), (1, moved)])
 
     assert_equal(run(data, plan, algorithm), twin.train(data, plan, step))
-
-
-def _seen(data, plan, client, number, table):
-    """The rows of a table that a client's batches hold in a round."""
-    return {
-        row
-        for ids, _ in twin.examples(data, client, plan, number)
-        for name, x in ids.items()
-        if data.fields[name] == table
-        for row in x.reshape(-1).tolist()
-    }
 
 
 def test_fedsubavg_moves_a_row_by_the_mean_over_its_holders():
@@ -231,12 +220,11 @@ def test_a_cohort_trains_as_its_clients_do_alone(plan, algorithm, kind):
     start = take(params, index, 4)
     sent, kept = (start.map(torch.rand_like) for _ in range(2))
     extras = (sent, kept) if algorithm.keeps else (None, None)
-    local = local_data(data, cohort)
-    together = train(model, algorithm, local, start, *extras, plan, facts)
+    given = Assignment(local_data(data, cohort), start, *extras, facts)
+    together = train(model, algorithm, plan, given)
     for k, client in enumerate(cohort.tolist()):
-        own, its_sent, its_kept = (x and x.slice(k, k + 1) for x in (start, *extras))
-        local = local_data(data, torch.tensor([client]))
-        alone = train(model, algorithm, local, own, its_sent, its_kept, plan, facts)
+        local, own = local_data(data, torch.tensor([client])), given.slice(k, k + 1)
+        alone = train(model, algorithm, plan, replace(own, local=local))
         assert alone.steps.tolist() == together.steps[k : k + 1].tolist()
         _assert_same(together.update.slice(k, k + 1), alone.update)
         for name, extra in alone.extra.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -21,6 +22,9 @@ SETTING = ExplainedRun(
     dense=100,
     set_size=60,
     rows_per_value=3,
+    set_values=21,
+    value_rows=200,
+    values=2700,
     rounds=20,
     counting=Counting("secure"),
 )
@@ -52,6 +56,13 @@ def test_numbers_of_the_private_parts():
     assert index.bytes_up == 3000 / 8
     assert "1 in one round" in index.epsilon
     assert "4 for ever" in index.epsilon
+    keep, decoy = 1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))
+    asked = 3000 * decoy + 200 * (keep - decoy)  # a value's rows in the union, all together
+    assert index.bytes_down == pytest.approx(4 * (asked * 4 + 100), rel=1e-6)
+    by_row = explain(replace(SETTING, counting=Counting("secure", coins="row")), SPEED)[3]
+    assert "3 in one round" in by_row.epsilon  # three rows a value
+    asked = 3000 * decoy + 60 * (keep - decoy)
+    assert by_row.bytes_down == pytest.approx(4 * (asked * 4 + 100), rel=1e-6)
     assert updates.bytes_up == 8 * (3000 * 6 + 100) + 300 * 49
     ledger = Ledger(1e-6)
     ledger.add_(*(SETTING.mechanism.entry(n, 50, 1000) for n in range(20)))
@@ -61,8 +72,8 @@ def test_numbers_of_the_private_parts():
 @pytest.mark.parametrize(
     ("how", "epsilon", "bytes_up"),
     [
-        (Counting("randomized-response", 2.0), "6 for one value", 8000 / 8),
-        (Counting("randomized-response", 2.0, heat_coins="value"), "2 for one value", 8000 / 24),
+        (Counting("randomized-response", 2.0, coins="row"), "6 for one value", 8000 / 8),
+        (Counting("randomized-response", 2.0), "2 for one value", 2700 / 8),
         (Counting("hashed", 1.0), "3 for one value", 2**15 + 4),
     ],
 )

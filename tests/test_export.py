@@ -16,7 +16,7 @@ import fedrows
 from fedrows import Vocabulary, catalogue
 from fedrows.cli import main
 from fedrows.cli.export import read
-from fedrows.models.din import DIN
+from fedrows.nn.interest_network import DIN
 from fedrows.runs.export import (
     ExportError,
     Trained,
@@ -143,7 +143,8 @@ def test_moments_of_normalisation_are_exported(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_vocabulary_has_a_line_for_every_row() -> None:
-    data = ratings(features={"item": "item", "before": "item2"}, tables={"item": Vocabulary(5)})
+    tables = {"item": Vocabulary(5), "item2": Vocabulary(oov=False)}
+    data = ratings(features={"item": "item", "before": "item2"}, tables=tables)
     assert save_vocabulary(data, Path("v.jsonl")) == []
     lines = [json.loads(text) for text in Path("v.jsonl").read_text().splitlines()]
     for table, rows in data.tables.items():

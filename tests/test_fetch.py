@@ -65,7 +65,7 @@ def source(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sour
         folder="toys",
         licence="None.",
         size=len(BODY),
-        checksum=hashlib.md5(BODY).hexdigest(),
+        checksum=hashlib.sha256(BODY).hexdigest(),
     )
 
 
@@ -115,7 +115,7 @@ def test_another_file_is_kept_and_said_until_forced(source: Source) -> None:
     got = fetch(source)
     assert got.path.read_bytes() == b"mine"
     assert got.note is not None
-    assert hashlib.md5(b"mine").hexdigest() in got.note
+    assert hashlib.sha256(b"mine").hexdigest() in got.note
     assert fetch(source, force=True).note is None
     assert path(source).read_bytes() == BODY
 
@@ -125,7 +125,7 @@ def test_what_goes_wrong_is_said_and_harms_nothing(source: Source, there: bool) 
     if there:
         fetch(source)
     base = source.url.removesuffix("/good")
-    refused(replace(source, checksum="0" * 32), "its md5 is", "not the published " + "0" * 32)
+    refused(replace(source, checksum="0" * 64), "its SHA-256 is", "not the published " + "0" * 64)
     refused(replace(source, url=f"{base}/short"), "1000", "by hand")
     refused(replace(source, url=f"{base}/missing"), "the server answered 404", "by hand")
     refused(replace(source, url="http://127.0.0.1:9/good"), "connection refused", "by hand")

@@ -37,13 +37,30 @@ def test_a_node_that_does_not_fit_is_told_why(tmp_path: Path) -> None:
 
 
 def test_nobody_speaks_for_anothers_clients(tmp_path: Path) -> None:
+    """A name belongs to its node: who takes another's names has clients of its own, no more."""
     data = examples()
     fleet, loopback = federation(task_of(data), CONFIG, shards_of(data), tmp_path)
     loopback.here[8] = fresh(task_of(data), CONFIG, data.select([0, 3]), tmp_path / "x", "thief")
     loopback.here[9] = fresh(task_of(data), CONFIG, data.select([0, 3]), tmp_path / "y", "n0")
     run(fleet, data)
-    assert set(fleet.registry.nodes) == {"n0", "n1", "n2"}
-    assert fleet.rejected["registration"] == 2
+    assert set(fleet.registry.nodes) == {"n0", "n1", "n2", "thief"}
+    assert fleet.rejected["registration"] == 1  # the second n0 has another secret
+    taken = [(one.node, one.name) for one in fleet.registry.clients if one.name in (0, 3)]
+    assert sorted(taken) == [("n0", 0), ("n0", 3), ("thief", 0), ("thief", 3)]
+
+
+def test_names_that_are_taken_first_lock_nobody_out(tmp_path: Path) -> None:
+    """A hostile node registers the names of all honest clients before they come."""
+    data = examples()
+    fleet, loopback = federation(task_of(data), CONFIG, shards_of(data), tmp_path)
+    honest = dict(loopback.here)
+    loopback.here.clear()
+    loopback.here[7] = fresh(task_of(data), CONFIG, data, tmp_path / "first", "first")
+    fleet.gather()
+    loopback.here |= honest
+    run(fleet, data)
+    assert set(fleet.registry.nodes) == {"first", "n0", "n1", "n2"}
+    assert not fleet.rejected
 
 
 def hostile(message: Message, kind: str, draw: np.random.Generator) -> bytes:
@@ -138,13 +155,21 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+UNBOUNDED = {"row-clip": "", "weight-quantile": ""}
+
+
 @pytest.mark.parametrize(
-    "rule", [{"robust": "clip", "clip-norm": 0.3}, {"robust": "trim", "trim-share": 0.3}]
+    "rule",
+    [
+        {"row-clip": 0.9},
+        {"robust": "clip", "clip-norm": 0.3},
+        {"robust": "trim", "trim-share": 0.3},
+    ],
 )
 def test_robust_rules_bound_what_a_liar_does(tmp_path: Path, rule: dict[str, Any]) -> None:
     """A lie that is small enough to pass the checks moves the model less with a rule."""
     data = examples(rows=6)
-    plain = CONFIG | {"algorithm": "fedavg", "clients-per-round": 12, "rounds": 2}
+    plain = CONFIG | UNBOUNDED | {"algorithm": "fedavg", "clients-per-round": 12, "rounds": 2}
 
     def moved(name: str, config: dict[str, Any], lies: bool) -> Params:
         fleet, loopback = federation(task_of(data), config, shards_of(data, 12), tmp_path / name)

@@ -1,6 +1,5 @@
 """Flower is as we expect it: these fail first when it changes."""
 
-import asyncio
 import hashlib
 import importlib
 import os
@@ -14,6 +13,7 @@ import pytest
 
 from fedrows import cli
 from fedrows.flower.launch import flwr_patches, gate, starting
+from fedrows.flower.launch.bell import Bell
 from fedrows.flower.launch.processes import LaunchError
 
 
@@ -29,7 +29,8 @@ def test_this_flwr_can_be_made_to_wait_less() -> None:
     code = (
         "from fedrows.flower.launch import flwr_patches as patches; "
         "from flwr.supercore.inflatable.inflatable_utils import pull_objects; "
-        "patches.poll_more_often(0.1); patches.pull_objects_sooner(7.0); "
+        "from fedrows.flower.launch.bell import Bell; "
+        "patches.wait_for_bell(Bell(None), 0.1); patches.pull_objects_sooner(7.0); "
         "patches.retry_more_often(2.0); "
         "from flwr.supercore.retry import http_retry; assert http_retry.MAX_RETRY_DELAY == 2.0; "
         "assert pull_objects.__kwdefaults__['max_time'] == 7.0; "
@@ -44,9 +45,15 @@ def test_this_flwr_can_be_made_to_wait_less() -> None:
     [
         (lambda: flwr_patches.pull_objects_sooner(), "fetched sooner"),
         (lambda: flwr_patches.retry_more_often(), "tried again sooner"),
-        (lambda: flwr_patches.poll_more_often(1.0), "poll more often"),
-        (lambda: flwr_patches.fork_tasks(print, print), "forked"),
+        (lambda: flwr_patches.wait_for_bell(Bell(None), 1.0), "poll more often"),
+        (lambda: flwr_patches.ring_for_messages(Bell(None)), "called"),
+        (lambda: flwr_patches.answer_for_killed(), "were killed"),
+        (lambda: flwr_patches.clean_up_less_often(), "clean up"),
+        (lambda: flwr_patches.queue_for_database(), "in line"),
+        (lambda: flwr_patches.count_no_traffic(), "count no bytes"),
+        (lambda: flwr_patches.fork_tasks(print, print, Bell(None)), "forked"),
         (lambda: flwr_patches.guard_control_api(gate.Gate), "closed to strangers"),
+        (lambda: flwr_patches.listen_with(print), "connections cannot be limited"),
         (lambda: flwr_patches.pin_apps(["0" * 64]), "pinned"),
     ],
 )
@@ -79,45 +86,10 @@ def test_a_fork_runs_the_task_and_gives_its_exit_code() -> None:
 # The gate
 
 
-@pytest.mark.parametrize(
-    ("path", "client", "passes"),
-    [
-        ("/v1/fleet/pull-messages", "198.51.100.9", True),
-        ("/health", "198.51.100.9", True),
-        ("/v1/control/start-run", "198.51.100.9", False),
-        ("/v1/control/register-node", "::ffff:198.51.100.9", False),
-        ("/v1/runtime/acquire-task", "2001:db8::1", False),
-        ("/docs", "", False),
-        ("/v1/control/start-run", "127.0.0.1", True),
-        ("/v1/control/start-run", "::ffff:127.0.0.1", True),
-        ("/v1/control/start-run", "::1", True),
-        ("/v1/control/start-run", "10.1.2.3", True),
-    ],
-)
-def test_strangers_reach_only_what_nodes_need(path: str, client: str, passes: bool) -> None:
-    reached: list[str] = []
-    sent: list[dict[str, Any]] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        reached.append(scope["path"])
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    async def receive() -> None:
-        return None
-
-    allowed = gate.networks(f"{gate.THIS_MACHINE},10.0.0.0/8")
-    scope = {"type": "http", "path": path, "client": (client, 1) if client else None}
-    asyncio.run(gate.Gate(app, allowed)(scope, receive, send))
-    assert reached == ([path] if passes else [])
-    assert [m.get("status") for m in sent] == ([] if passes else [403, None])
-
-
 def test_the_gate_comes_first_in_flwr(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = importlib.import_module("flwr.superlink.main")
     monkeypatch.setattr(module, "_get_middleware", module._get_middleware)
-    flwr_patches.guard_control_api(gate.Gate, networks=gate.networks(gate.THIS_MACHINE))
+    flwr_patches.guard_control_api(gate.Gate, networks=[], token="x")
     first = module._get_middleware()[0]
     assert first.cls is gate.Gate
     monkeypatch.delattr(module, "_get_middleware")
@@ -129,11 +101,6 @@ def test_a_superlink_may_be_asked_by_its_own_executor() -> None:
     assert starting._own_address("0.0.0.0") == ""
     assert starting._own_address("192.0.2.7") == "192.0.2.7"
     assert gate.networks("127.0.0.0/8,192.0.2.7")
-
-
-def test_networks_are_checked() -> None:
-    with pytest.raises(LaunchError, match="are not networks"):
-        gate.networks("here")
 
 
 # Pinned apps

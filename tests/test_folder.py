@@ -1,15 +1,18 @@
 """A run folder: written whole or not at all, and cleared of nothing but its own."""
 
 import errno
+import fcntl
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fedrows.errors import RunFolderError
+from fedrows.files.whole import placing, write_whole
 from fedrows.runs import folder as folders
 from fedrows.runs.folder import RunFolder, check_free, clear, read_config
 
@@ -167,3 +170,72 @@ def test_an_empty_folder_is_free_and_a_file_is_not(tmp_path: Path) -> None:
         check_free(tmp_path / "file")
     with pytest.raises(RunFolderError, match="not a folder"):
         check_free(tmp_path / "file" / "run")
+
+
+# What killed writers leave
+
+
+def gone() -> int:
+    """The number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return process.pid
+
+
+def test_what_a_killed_writer_leaves_goes_with_the_next_file(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from fedrows.files.whole import placing\n"
+        "with placing(Path(sys.argv[1])) as part:\n"
+        "    part.write_text('half')\n"
+        "    part.with_name('.tmpAbc').write_text('of a library')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "a.json")])
+    (tmp_path / f".b.json.{gone()}.part").write_text("a file, of an older version")
+    assert len(list(tmp_path.iterdir())) == 2
+    write_whole(tmp_path / "c.json", b"{}")
+    assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
+
+
+def test_what_is_being_written_stays(tmp_path: Path) -> None:
+    """By another process here, by another thread, and, as its lock says, on another machine."""
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from fedrows.files.whole import placing\n"
+        "with placing(Path(sys.argv[1])) as part:\n"
+        "    part.write_text('theirs'); print(flush=True); sys.stdin.read()\n"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "a")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert other.stdout is not None
+    assert other.stdin is not None
+    other.stdout.readline()
+    locked = tmp_path / f".b.{gone()}.part"
+    locked.mkdir()
+    handle = os.open(locked, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    with placing(tmp_path / "d") as part, ThreadPoolExecutor() as threads:
+        part.write_text("ours")
+        threads.submit(write_whole, tmp_path / "d", b"a thread's").result()
+        assert (tmp_path / "d").read_text() == "a thread's"
+    assert (tmp_path / "d").read_text() == "ours"
+    other.stdin.close()
+    assert other.wait() == 0
+    other.stdout.close()
+    assert (tmp_path / "a").read_text() == "theirs"
+    assert locked.is_dir()
+    os.close(handle)
+    write_whole(tmp_path / "e", b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "d", "e"]
+
+
+def test_other_files_of_such_names_stay(tmp_path: Path) -> None:
+    names = ["film.part", ".film.part", "film.1.part", ".film.x1.part"]
+    for name in names:
+        (tmp_path / name).write_text("")
+    write_whole(tmp_path / "new", b"")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names, "new"])

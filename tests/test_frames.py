@@ -36,7 +36,8 @@ def log(frame, **options) -> FederatedData:
 @frames
 def test_lists_are_ragged_features(frame):
     """One table for the item and for the items seen before it; row 0 means nothing."""
-    data = log(frame(LOG), features={"item": "item", "seen": "item"})
+    every = {"item": Vocabulary(oov=False)}
+    data = log(frame(LOG), features={"item": "item", "seen": "item"}, tables=every)
     assert data.vocabulary["item"].tolist() == ["egg", "oat", "rye", "tea"]
     assert data.tables == {"item": 5}
     assert data.padded == {"item"}
@@ -54,7 +55,8 @@ def test_lists_are_ragged_features(frame):
 @frames
 @pytest.mark.parametrize("limit", [2, {"seen": 2}])
 def test_of_long_lists_the_last_entries_are_kept_and_it_is_said_once(frame, limit):
-    data = log(frame(LOG), features=["item", "seen"], max_length=limit)
+    every = dict.fromkeys(["item", "seen"], Vocabulary(oov=False))
+    data = log(frame(LOG), features=["item", "seen"], max_length=limit, tables=every)
     assert data.test.ids["seen"].values.tolist() == [4, 3, 2, 3]
     assert data.test.ids["seen"].offsets.tolist() == [0, 2, 4]
     assert data.train.ids["seen"].length == 2
@@ -88,12 +90,13 @@ def test_labels_of_three_kinds(frame):
 
 @frames
 def test_a_vocabulary_knows_training_only(frame):
-    data = log(frame(LOG), features=["item", "seen"], tables={"item": Vocabulary()})
+    data = log(frame(LOG))  # this is what a table gets that is not listed
     assert data.vocabulary["item"].tolist() == ["oat", "rye", "tea"]
     assert data.tables["item"] == 4
+    assert data.encoder.tables["item"].unknown == 3
     assert data.test.ids["item"].tolist() == [2, 3]
     assert data.notes == (
-        "Table 'item': 1 of 2 ids of test examples never occur in training and read row 3, "
+        "Table 'item': 1 of 2 ids of held-out examples never occur in training and read row 3, "
         "out of vocabulary.",
     )
 
@@ -129,13 +132,14 @@ def test_zeros_in_lists_of_given_ids_mean_nothing_and_it_is_said(frame):
 
 @frames
 def test_splits_by_time_and_by_client(frame):
-    after = log(frame(LOG), test=Split.after(20, "time"))
+    every = {"item": Vocabulary(oov=False)}
+    after = log(frame(LOG), test=Split.after(20, "time"), tables=every)
     assert after.test.ids["item"].tolist() == [3, 0]
     last = log(frame(LOG), test=Split.last(1, time="time"))
     assert last.clients == 2
     assert len(last.test) == 3
     days = {"time": [date(2026, 1, day) for day in (1, 2, 3, 1, 4, 2)]}
-    same = log(frame(LOG | days), test=Split.after("2026-01-02", "time"))
+    same = log(frame(LOG | days), test=Split.after("2026-01-02", "time"), tables=every)
     assert same.test.ids["item"].tolist() == [3, 0]
 
 
@@ -143,7 +147,20 @@ def test_splits_by_time_and_by_client(frame):
 def test_a_local_table(frame):
     data = log(frame(LOG), features=["user", "item"], local={"user"})
     assert data.local == {"user"}
-    assert data.tables["user"] == 3
+    assert data.tables["user"] == 4  # three users, and the row of those that are new
+
+
+@frames
+def test_clients_that_never_train_share_the_start_row_of_a_local_table(frame):
+    """Their only examples are test examples; a local table needs no row for each of them."""
+    new = {"user": ["a", "a", "x", "b", "y", "b"]}
+    data = log(frame(LOG | new), features=["user", "item"], local={"user"})
+    assert data.vocabulary["user"].tolist() == ["a", "b"]
+    assert data.test.ids["user"].tolist() == [2, 2]
+    assert "2 of 4 clients have no training data: left out of N." in data.notes
+    rare = {"user": Vocabulary(min_count=3)}
+    with pytest.raises(DataError, match="held by client 'a' and by client 'b'"):
+        log(frame(LOG | new), features=["user", "item"], local={"user"}, tables=rare)
 
 
 def test_pandas_types_that_are_not_numpys():

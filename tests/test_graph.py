@@ -42,16 +42,17 @@ def went_wrong(n: int, k: int, needed: int, bad: int, gone: int, tries: int) -> 
             one = todo.pop()
             reached.add(one)
             todo += (near[one] & honest) - reached
-        exposed = any(len(near[one] & colluding) >= needed for one in range(n))
+        enough = min(needed, 2 * needed - k - 1)  # colluders that two lists of survivors take
+        exposed = any(len(near[one] & colluding) >= enough for one in range(n))
         found[0] += exposed or reached != honest
         found[1] += any(len(near[one] - leaving) < needed for one in range(n))
     return float(found[0]) / tries, float(found[1]) / tries
 
 
 def test_the_odds_are_not_below_what_happens() -> None:
-    n, k, needed = 20, 6, 4
-    said = graph.failure(n, k, needed, colluding=0.2, dropping=0.15)
-    security, correctness = went_wrong(n, k, needed, bad=4, gone=3, tries=1500)
+    n, k, needed = 24, 8, 6
+    said = graph.failure(n, k, needed, colluding=0.125, dropping=0.125)
+    security, correctness = went_wrong(n, k, needed, bad=3, gone=3, tries=1500)
     assert 0.02 < security <= said.security < 1
     assert 0.1 < correctness <= said.correctness < 1
 
@@ -69,10 +70,22 @@ def test_the_chosen_graph_is_as_safe_as_asked() -> None:
     odds = graph.failure(1000, k, needed, 0.1, 0.1)
     assert odds.security <= 2**-40
     assert odds.correctness <= 2**-40
-    assert k < 100
-    hard, more = graph.choose(1000, 0.1, 0.1, malicious=True)
-    assert hard > k
-    assert more > needed
+    assert k < 200
+    assert 2 * needed > k + 1  # no two lists of survivors are signed by enough neighbours
+    smaller, fewer = graph.choose(1000, 0.1, 0.1, security=2**-20)
+    assert smaller < k
+    assert fewer < needed
+
+
+def test_the_lowest_threshold_leaves_no_room_for_two_lists_of_survivors() -> None:
+    lowest = [graph.lowest_threshold(n, 1) for n in (3, 4, 5, 6, 12)]
+    assert lowest == [3, 3, 4, 4, 7]
+    for n in range(3, 40):
+        for colluding in range(n - 1):
+            t = graph.lowest_threshold(n, colluding)
+            assert 2 * t > n + colluding
+            assert t >= colluding + 2
+            assert 2 * (t - 1) <= n + colluding or t - 1 < colluding + 2
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from attack import bytes_of
+from attack import bytes_of, proven_epsilon
 from commands import SMALL, Capture
 from private_runs import COHORT, finish, run, synthetic
 
@@ -16,6 +17,7 @@ from fedrows import catalogue
 from fedrows.cli import main
 from fedrows.errors import PlanError, PluginError, UnknownNameError
 from fedrows.flower.wire.contract import DeployedTask, make_contract
+from fedrows.options import options
 from fedrows.privacy.ledger import Event, Ledger
 from fedrows.privacy.mechanism import Mechanism, Touched
 from fedrows.privacy.mechanisms.gaussian import Gaussian
@@ -24,6 +26,7 @@ from fedrows.privacy.options import Privacy, from_config
 EXAMPLE = Path(__file__).parent.parent / "examples" / "plugin" / "fedrows_example" / "allrows.py"
 ALL_ROWS = f"{EXAMPLE}:AllRows"
 MECHANISMS = [*catalogue.built_in("mechanism"), ALL_ROWS]
+BY_SERVER = [name for name in MECHANISMS if name != "distributed"]  # test_distributed_noise.py
 
 ODD = """
 from dataclasses import dataclass
@@ -66,7 +69,7 @@ def test_every_mechanism_accounts_for_what_it_releases(name: str) -> None:
     assert ledger.kinds == [made.kind]
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("name", BY_SERVER)
 def test_every_mechanism_has_noise_as_large_as_it_accounts_for(name: str) -> None:
     """One user replaced moves the sum by 2 clips; the event's noise is a multiple of that."""
     made = catalogue.mechanism(name)(clip=0.5, noise=3.0)
@@ -94,6 +97,41 @@ def test_every_mechanism_keeps_the_sum(name: str) -> None:
     assert {3, 7} <= set(ids.tolist())
     assert values[torch.isin(ids, touched.ids)].flatten().tolist() == pytest.approx([1, 2])
     assert means["b"].flatten().tolist() == pytest.approx([1, 2])
+
+
+@pytest.mark.parametrize("game", ["sign", "row"])
+@pytest.mark.parametrize("name", BY_SERVER)
+def test_a_canary_proves_no_more_than_the_ledger_says(name: str, game: str) -> None:
+    """A user moves its row up or down as far as it can, or holds the one row or the other.
+
+    The games lie side by side, two rows each. With a tenth of the noise they prove more.
+    """
+    of, trials, delta = catalogue.mechanism(name), 20_000, 1e-3
+    selects = "select_noise" in {item.name for item in options(of)}
+
+    def seen(other: bool, made: Mechanism, seed: int) -> np.ndarray:
+        place = 2 * torch.arange(trials) + (other if game == "row" else 0)
+        value = -made.clip if other and game == "sign" else made.clip
+        sums = torch.full((trials, 1), value, dtype=torch.float64)
+        touched = Touched(place, torch.ones(trials, dtype=torch.float64), sums)
+        rows, _ = made.noised({"a": touched}, {}, {"a": 2 * trials}, 1, bytes_of(seed))
+        ids, values = rows["a"]
+        whole = torch.zeros(2 * trials, dtype=torch.float64)
+        whole[ids] = values[:, 0] + torch.where(values[:, 0] > 0, 0.5, -0.5)  # released, or not
+        first, second = whole.view(trials, 2).unbind(1)
+        return (first if game == "sign" else first - second).numpy()
+
+    def proven(**noise: float) -> float:
+        made = of(**noise, **({"select_threshold": 1.0} if selects else {}))
+        with_it, without = seen(False, made, 1), seen(True, made, 2)
+        cuts = np.linspace(-3, 3, 13)
+        return max(proven_epsilon(with_it > cut, without > cut, delta) for cut in cuts)
+
+    ledger, noise = Ledger(delta), {"noise": 1.5, **({"select_noise": 1.5} if selects else {})}
+    ledger.add_(of(**noise).accounted(1, 1, 1))
+    claimed = ledger.spent(of().kind)
+    assert proven(**noise) <= claimed
+    assert proven(**{key: x / 10 for key, x in noise.items()}) > claimed
 
 
 def test_a_mechanism_that_accounts_for_nothing_is_refused(capsys: Capture) -> None:
@@ -144,6 +182,7 @@ def test_a_stated_epsilon_adds_up_and_a_limit_stops_the_run() -> None:
 # ---- as a user meets it
 
 
+@pytest.mark.slow
 def test_a_run_with_a_mechanism_of_a_file(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from fedrows.errors import ModelError
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import logistic_loss
 from fedrows.models import din, lstm
-from fedrows.nn import step_context
+from fedrows.nn import interest_network, step_context
 from fedrows.plan import Plan
 from fedrows.rows.params import Params, take
 from fedrows.rows.ragged import ragged
@@ -197,11 +197,16 @@ def test_din_is_the_papers():
     assert {t: x.width for t, x in model.schema.tables.items()} == {"user": 18, "item": 18}
     shapes = [tuple(shape) for name, shape in model.schema.dense.items() if "weight" in name]
     assert shapes == [(80, 72), (40, 80), (1, 40), (200, 90), (80, 200), (1, 80)]
-    assert model.start().tables["user"].std() == pytest.approx(0.1, rel=0.3)
+    start = model.start()
+    for x in (start.tables["item"], start.dense["first.weight"], start.dense["unit.first.weight"]):
+        bound = (6 / sum(x.shape)) ** 0.5  # Glorot's
+        assert 0.9 * bound < x.abs().max() <= bound
+        assert x[1:].std() == pytest.approx(bound / 3**0.5, rel=0.1)
+    assert all((x == 0).all() for name, x in start.dense.items() if name.endswith("bias"))
 
 
 def test_the_attention_unit_is_the_network_over_the_four_parts():
-    unit = din.AttentionUnit(3).double()
+    unit = interest_network.AttentionUnit(3).double()
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 3, dtype=FLOAT64, generator=generator)
     k = torch.randn(2, 5, 3, dtype=FLOAT64, generator=generator)
@@ -220,7 +225,7 @@ def test_calibration_is_exported_with_the_model():
     params = model.start()
     examples: Examples = data.train.to(CPU, torch.float32)
     model.calibrate(params, examples)
-    plain = din.DIN(3, 7)
+    plain = interest_network.DIN(3, 7)
     plain.load_state_dict(model.export(params))
     fields = data.train.fields(torch.arange(9))
     torch.testing.assert_close(plain.eval()(**fields), model.scores(params, fields))

@@ -13,11 +13,10 @@ import pytest
 pytest.importorskip("cryptography")
 
 from deployed import CONFIG, examples, shards_of, task_of
-from loopback import federation
+from loopback import federation, phases_in
 
 from fedrows.flower.node.node_sums import NodeSums
 from fedrows.flower.server.sum_exchange import SumNames
-from fedrows.flower.wire.message import unpack
 from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.replay import Done
 from fedrows.server import begin, rounds
@@ -35,7 +34,7 @@ def files(folder: Path) -> dict[str, int]:
     }
 
 
-def test_nothing_of_a_round_stays_on_a_node(tmp_path: Path) -> None:
+def test_nothing_of_a_run_stays_on_a_node(tmp_path: Path) -> None:
     data = examples(clients=4)
     fleet, loopback = federation(task_of(data), PRIVATE, shards_of(data, 4), tmp_path)
     under_way = set()
@@ -49,10 +48,14 @@ def test_nothing_of_a_round_stays_on_a_node(tmp_path: Path) -> None:
     progress = begin(agreed.model(data), agreed.algorithm, agreed.plan)
     counts = []
     for _ in rounds(fleet, agreed.plan, progress):
-        assert {path.name for path in tmp_path.glob("n*/*/sums/*")} == {"newest"}
+        left = {path.name for path in tmp_path.glob("n*/*/sums/*")} - {"newest", "asked.npz"}
+        assert len(left) <= 3  # a sum that the next message ends, and keys of two to come
+        unmasked = {path.parent.name for path in tmp_path.glob("n*/*/sums/*/inputs.npz")}
+        assert len(unmasked) <= 1
         counts.append(len(files(tmp_path)))
+    assert {path.name for path in tmp_path.glob("n*/*/sums/*")} == {"newest"}
     assert {"half", "facts.json", "inputs.npz", "asked.npz"} <= under_way  # while it lasted
-    assert len(set(counts[1:])) == 1
+    assert len(set(counts[1:-2])) == 1
     for node in tmp_path.glob("n*"):
         modes = files(node)
         assert modes.pop("node.json") == 0o600
@@ -66,9 +69,9 @@ def test_a_sum_that_never_ended_goes_with_the_next_message(tmp_path: Path) -> No
     seen: list[str] = []
 
     def silent_once(node: int, answer: bytes) -> bytes | str:
-        facts = unpack(loopback.sent[-1][1]).facts
-        if node == 2 and facts.get("use") == "update" and not seen:
-            seen.append(facts["sum"])
+        begun = [one.facts for one in phases_in(loopback.sent[-1][1]) if "use" in one.facts]
+        if node == 2 and begun and begun[0]["use"] == "update" and not seen:
+            seen.append(begun[0]["sum"])
             return "it was killed"  # the server goes on without it, and never says that it is over
         return answer
 
@@ -78,7 +81,7 @@ def test_a_sum_that_never_ended_goes_with_the_next_message(tmp_path: Path) -> No
     left = [
         list(tmp_path.glob(f"n*/*/sums/{seen[0]}")) for _ in rounds(fleet, agreed.plan, progress)
     ]
-    assert [len(folders) for folders in left] == [1, 0]
+    assert [len(folders) for folders in left] == [4, 0]  # the others hear of the end later, too
 
 
 def half(length: int) -> Generator[bytes, bytes, str]:
@@ -94,20 +97,22 @@ def test_the_folder_does_not_grow_over_a_thousand_rounds(tmp_path: Path) -> None
     for number in range(1_000):
         sums, name = NodeSums(tmp_path), names.make()
         sums.begin({"sum": name, "use": "union"})
+        if number % 3:
+            sums.begin_work(name, {})
         sums.put_inputs(name, {"rows": np.ones(8)})
         if number % 7 == 0:
             continue  # it never ends
         phases = range(2 if number % 5 == 0 else 4)
         for _ in phases:
             facts, reply = NodeSums(tmp_path).advance(
-                name, lambda facts, inputs: half(len(inputs["rows"])), b""
+                name, lambda facts: half(len(NodeSums(tmp_path).inputs(facts["sum"]))), b""
             )
         if isinstance(reply, Done):
             sums.put_asked(name, {"union": np.arange(3)})
             sums.end(facts["sum"])
         sizes.append(len(files(tmp_path)))
-    assert max(sizes) <= 5  # newest, and one sum or what was asked for
-    assert sizes[-1] <= sizes[2]
+    assert max(sizes) <= 20  # newest, four sums, and what was asked for
+    assert max(sizes[-50:]) <= max(sizes[:50])
 
 
 def test_a_sum_is_begun_once_and_none_before_the_newest(tmp_path: Path) -> None:
@@ -118,6 +123,34 @@ def test_a_sum_is_begun_once_and_none_before_the_newest(tmp_path: Path) -> None:
     for name in (new, new[:16] + "f" * 16, old):
         with pytest.raises(ProtocolError, match="never begun twice"):
             NodeSums(tmp_path).begin({"sum": name, "use": "union"})
+
+
+def test_what_is_added_up_is_said_once_and_ends_older_sums_of_the_same_use(tmp_path: Path) -> None:
+    sums, names = NodeSums(tmp_path), SumNames()
+    old, beside, new, keys = (names.make() for _ in range(4))
+    uses = {old: "update", beside: "union", new: "update", keys: "update"}
+    for name in uses:
+        sums.begin({"sum": name, "use": uses[name], "round": 3})
+    for name in (old, beside, new):
+        found = sums.begin_work(name, {"tag": 7, "round": 4})
+        assert (found["tag"], found["round"]) == (7, 3)  # no message changes what keys are bound to
+    assert {path.name for path in tmp_path.glob("*/")} == {beside, new, keys}
+    with pytest.raises(ProtocolError, match="not said twice"):
+        sums.begin_work(new, {"tag": 8})
+    assert sums.facts(new)["tag"] == 7
+
+
+def test_keys_that_were_never_used_crowd_out_no_sum_that_is_under_way(tmp_path: Path) -> None:
+    sums, names = NodeSums(tmp_path), SumNames()
+    uses = ("update", "union", "union", "update", "union")  # the second is begun again as the third
+    first, unused, union, *ahead = (names.make() for _ in uses)
+    for name, use in zip((first, unused, union), uses, strict=False):
+        sums.begin({"sum": name, "use": use})
+    sums.begin_work(union, {})
+    sums.begin_work(first, {})
+    for name, use in zip(ahead, uses[3:], strict=True):
+        sums.begin({"sum": name, "use": use})
+    assert {path.name for path in tmp_path.glob("*/")} == {first, union, *ahead}
 
 
 def test_a_server_whose_clock_was_set_back_learns_the_newest_name() -> None:

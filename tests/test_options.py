@@ -93,6 +93,29 @@ def test_plan_arithmetic():
     Plan(lr=1, clip=2)  # a whole number is a number
 
 
+@pytest.mark.parametrize(
+    ("schedule", "shares"),
+    [
+        ("constant", [1 / 3, 2 / 3, 1, 1, 1, 1]),
+        ("linear", [1 / 3, 2 / 3, 1, 3 / 4, 1 / 2, 1 / 4]),
+        ("cosine", [1 / 3, 2 / 3, 1, (1 + math.sqrt(0.5)) / 2, 1 / 2, (1 - math.sqrt(0.5)) / 2]),
+        ("step", [1 / 3, 2 / 3, 1, 1, 0.1, 0.01]),
+    ],
+)
+def test_the_rate_warms_up_and_follows_its_schedule(schedule, shares):
+    plan = Plan(rounds=6, warmup=2, lr=0.5, lr_schedule=schedule)
+    assert [plan.lr_at(r) for r in range(1, 7)] == pytest.approx([0.5 * x for x in shares])
+    assert plan.lr_changes
+    assert not Plan().lr_changes
+    halved = Plan(rounds=6, warmup=2, lr=0.5, lr_schedule=schedule, lr_decay=0.5)
+    assert halved.lr_at(4) == pytest.approx(plan.lr_at(4) / 8)  # the decay comes on top
+
+
+def test_a_warm_up_ends_before_the_run():
+    with pytest.raises(PlanError, match="warmup is 6, but must be below rounds, which is 6"):
+        Plan(rounds=6, warmup=6)
+
+
 def test_every_number_of_the_plan_is_an_option_with_help():
     assert [item.name for item in options(Plan)] == [item.name for item in fields(Plan)]
     assert all(item.metadata["help"].endswith(".") for item in options(Plan))

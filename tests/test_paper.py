@@ -101,7 +101,8 @@ def add(source: Path, **experiments: str) -> None:
 
 
 def stamps(folder: str) -> dict[str, int]:
-    return {place.name: place.stat().st_mtime_ns for place in Path(folder, "runs").iterdir()}
+    """The runs that are kept; a command that was killed may have left a .part beside them."""
+    return {place.name: place.stat().st_mtime_ns for place in Path(folder, "runs").glob("*.gz")}
 
 
 def loss(folder: str = "paper") -> list[str]:

@@ -18,7 +18,7 @@ pytest.importorskip("matplotlib", reason="needs matplotlib: install fedrows[pape
 from paper_page import ARTEFACTS, ATTACK, CLAIMS, FACTS, HEAT, MISSING, RACE, RUNS
 
 from fedrows.errors import RunFolderError
-from fedrows.report import csv_files, layout, look, payload, pictures, results, results_page
+from fedrows.report import csv_files, look, panel_layout, payload, pictures, results, results_page
 from fedrows.report.artefact import (
     Artefact,
     Cell,
@@ -196,7 +196,7 @@ def test_labels_of_guides_hide_neither_curves_nor_each_other() -> None:
     guides = [
         Curve(n, (0.0, 10.0), (y, y), kind="guide") for n, y in (("high", 0.98), ("low", 0.96))
     ]
-    high, low = labels(layout.lay_out(Panel("", "", "", (rising, *guides))))
+    high, low = labels(panel_layout.lay_out(Panel("", "", "", (rising, *guides))))
     assert not high.right  # the curve ends where its name would be
     boxes = high.box, low.box
     across = min(b[2] for b in boxes) > max(b[0] for b in boxes)
@@ -206,10 +206,10 @@ def test_labels_of_guides_hide_neither_curves_nor_each_other() -> None:
 
 def test_lost_numbers_part_a_line() -> None:
     curve = Curve("a", (1.0, 2.0, 3.0, 4.0), (1.0, math.nan, 0.0, 2.0))
-    assert [len(piece) for piece in layout.pieces(curve, Panel("", "", "", ()))] == [1, 2]
+    assert [len(piece) for piece in panel_layout.pieces(curve, Panel("", "", "", ()))] == [1, 2]
     logs = Panel("", "", "", (curve,), log_y=True)
-    assert [piece[0].x for piece in layout.pieces(curve, logs)] == [1.0, 4.0]
-    assert layout.left_out(logs) == 1
+    assert [piece[0].x for piece in panel_layout.pieces(curve, logs)] == [1.0, 4.0]
+    assert panel_layout.left_out(logs) == 1
 
 
 def test_a_heavy_page_is_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,8 @@ def made_up(seed: int = 0) -> pd.DataFrame:
             "trust": rng.random(ROWS),
             "like": rng.integers(0, 2, ROWS),
             "stars": rng.integers(0, 5, ROWS),
-            "held": rng.random(ROWS) < 0.2,
+            "held": (held := rng.random(ROWS) < 0.2),
+            "tuned": ~held & (np.arange(ROWS) % 7 == 0),
         }
     )
 
@@ -89,6 +90,17 @@ OPTIONS = {
     "untrained clients": {"test": Split.last(10)},
     "no test": {"test": 0},
     "local": {"features": ["user", "item"], "local": ["user"]},
+    "validation at random": {"validation": 0.3, "tables": {"item": Vocabulary(2)}},
+    "validation by column": {"test": "held", "validation": "tuned"},
+    "validation after": {"test": Split.last(1), "validation": Split.after(60, "time")},
+    "validation before the last": {"test": Split.last(1, "time"),
+                                   "validation": Split.last(1, "time")},
+    "random before the last": {"test": Split.last(0.3, "day"), "validation": 0.2},
+    "latest before the latest": {"test": Split.latest(0.3, "time"),
+                                 "validation": Split.latest(0.2, "time")},
+    "latest before the marked": {"test": "held", "validation": Split.latest(0.2, "day")},
+    "last of what is left": {"test": 0.2, "validation": Split.last(1), "features": ["seen"]},
+    "untrained with validation": {"test": Split.last(4), "validation": Split.last(8)},
     "days": {"features": ["item"], "test": Split.last(1, "day")},
 }  # fmt: skip
 
@@ -104,7 +116,7 @@ def test_files_give_what_a_frame_gives(tmp_path, small, options):
 
 
 def test_the_tests_have_many_parts(tmp_path, small):
-    from fedrows.data.layout import layout
+    from fedrows.data.column_layout import layout
 
     files = sorted(written(tmp_path / "raw", made_up()).iterdir())
     its = layout(client="user", label="like", features=["item", "seen"])
@@ -188,6 +200,9 @@ BAD = {
     "number of text": ({}, {"numbers": ["word"]}, ["'word'", "numbers"]),
     "text and numbers in one table": (
         {}, {"features": {"word": "t", "item": "t"}}, ["'t'", "word, item"],
+    ),
+    "marks of both": (
+        {}, {"test": "like", "validation": "like"}, ["'like'", "1 of 3", "for validation"],
     ),
     "all held out": ({}, {"test": Split.last(2)}, ["no training example"]),
     "a local row of two": (

@@ -13,7 +13,7 @@ from commands import SMALL, Capture
 from fedrows import Study, catalogue
 from fedrows.cli import main
 from fedrows.errors import PlanError, PluginError, UnknownNameError
-from fedrows.flower.apps import use_plugins
+from fedrows.flower.node.joining import use_plugins
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 
 KINDS = tuple(catalogue.FOLDERS)

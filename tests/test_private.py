@@ -11,6 +11,7 @@ import torch
 from private_runs import (
     OPEN,
     ROUNDS,
+    clients_counted,
     finish,
     furthest,
     lists_and_places,
@@ -43,7 +44,7 @@ def two_tables() -> FederatedData:
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fedsubavg", "fedadam"])
 @pytest.mark.parametrize("secure_sum", ["real", "arithmetic"])
 def test_a_secure_run_is_the_clear_run(data, algorithm, secure_sum):
-    clear = finish(run(data, algorithm=algorithm))
+    clear = finish(clients_counted(run(data, algorithm=algorithm)))
     privacy = Privacy.of("index", secure_sum=secure_sum, **OPEN)
     private = finish(run(data, privacy, algorithm))
     error = 1e-4 if algorithm == "fedadam" else ROUNDS * 1e-6  # Adam divides by small numbers
@@ -56,7 +57,7 @@ def test_a_secure_run_is_the_clear_run(data, algorithm, secure_sum):
 def test_tables_of_other_widths_lists_and_local_rows(two_tables, how):
     """Rows of width 4 and 2 share a sum; a local table stays with its clients."""
     model = wide_model(two_tables)
-    clear = finish(run(two_tables, model=model))
+    clear = finish(clients_counted(run(two_tables, model=model)))
     privacy = Privacy.of("index", union=how, **OPEN)
     private = finish(run(two_tables, privacy, model=wide_model(two_tables)))
     assert furthest(clear, private) < ROUNDS * 1e-6
@@ -65,12 +66,14 @@ def test_tables_of_other_widths_lists_and_local_rows(two_tables, how):
 
 
 def test_heat_by_secure_sum_is_exact_and_noisy_heat_is_not(data):
-    clear = finish(run(data))
+    clear = finish(clients_counted(run(data)))
     assert furthest(clear, finish(run(data, Privacy.of("heat")))) == 0
+    weighted = finish(run(data))
+    assert furthest(weighted, clear) > 1e-3
     noisy = finish(run(data, Privacy.of("heat", heat="randomized-response")))
     assert furthest(clear, noisy) > 1e-3
     spent = noisy.private.line()["epsilon"]
-    assert 3.99 < spent["server/value"] <= 4  # two rows stand behind an item, each at 2
+    assert 1.99 < spent["server/value"] <= 2  # the two rows of an item share a coin
     assert finish(run(data, Privacy.of("heat"))).private.line() == {
         "epsilon": {"totals/value": "inf"}
     }

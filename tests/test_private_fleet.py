@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("cryptography")
 
 from deployed import CONFIG, difference, examples, run, shards_of, simulated, task_of
-from loopback import federation
+from loopback import federation, phases_in
 
 from fedrows.errors import PlanError
 from fedrows.flower.server.private_fleet import PrivateFlowerFleet
@@ -53,14 +53,51 @@ def test_heat_is_exact_and_nobody_tells_an_index_set(tmp_path: Path) -> None:
     answers: list[bytes] = []
     post.meddle = lambda node, answer: answers.append(answer) or answer  # type: ignore[func-returns-value]
     run(fleet, data)
-    true, found = heat_of(data.index["item"], data.weights("examples")), fleet.heat()["item"]
+    true, found = heat_of(data.index["item"], data.weights("uniform")), fleet.heat()["item"]
     assert torch.equal(true.ids, found.ids)
     assert torch.equal(true.counts, found.counts)
     assert true.total == found.total
     assert not any(one.index["item"].numel() for one in fleet.registry.clients)
-    for answer in answers:
-        names = set(unpack(answer).parts)
-        assert names <= {"examples", "reply", "asked"}
+    for message in (one for answer in answers for one in phases_in(answer) or [unpack(answer)]):
+        assert set(message.parts) <= {"examples", "signature", "reply", "asked"}
+
+
+def test_a_round_takes_three_messages_a_node(tmp_path: Path) -> None:
+    """Vectors, opened masks, openers: they bring the next union, and the keys of sums to come."""
+    data = examples()
+    config = PRIVATE | {"clients-per-round": 12}
+    fleet, post = federation(task_of(data), config, shards_of(data, 4), tmp_path)
+    agreed = fleet.contract
+    progress = begin(agreed.model(data), agreed.algorithm, agreed.plan)
+    sent, uses, paid = [], [], []
+    for _ in rounds(fleet, agreed.plan, progress):
+        paid.append(max(entry.round for entry in fleet.accounts.ledger.entries))
+        messages = [message for node, message in post.sent if node == 1]
+        sent.append(len(messages))
+        uses.append([one.facts.get("use") for m in messages for one in phases_in(m)])
+        post.sent.clear()
+    assert paid == [2, 3, 4, 4]  # the answers of the next union have come, and are in the ledger
+    assert sent[0] == 1 + 4 + 5 + 5  # enrolment, heat, the first union, the first sum
+    assert sent[1:3] == [3, 3]
+    assert sent[3] in (3, 4)  # who opens nothing hears of the end by a message of its own
+    begun = [[use for use in each if use] for each in uses]
+    assert begun[1:] == [["update", "union"], ["update"], []]  # of the third, and the fourth round
+
+
+def test_a_union_of_another_cohort_than_was_drawn_is_found_anew(tmp_path: Path) -> None:
+    data = examples()
+    config = PRIVATE | {"clients-per-round": 12, "rounds": 2}
+    fleet, post = federation(task_of(data), config, shards_of(data, 4), tmp_path)
+    agreed = fleet.contract
+    progress = begin(agreed.model(data), agreed.algorithm, agreed.plan)
+    unions = []
+    for _ in rounds(fleet, agreed.plan, progress):
+        phases = [one.facts for _, m in post.sent for one in phases_in(m)]
+        unions.append(len({x["sum"] for x in phases if x.get("use") == "union"}))
+        post.sent.clear()
+        post.here.pop(4, None)  # it was in the union that is there already
+    assert fleet.last is not None
+    assert (unions, fleet.last.answered) == ([2, 1], 9)
 
 
 def test_rows_with_too_few_holders_wait_at_their_node(tmp_path: Path) -> None:
@@ -104,13 +141,13 @@ def test_a_node_that_falls_silent_in_any_phase_is_a_drop_out(
     silent = {"left": 1}
 
     def meddle(node: int, answer: bytes) -> bytes | str:
-        facts = unpack(post.sent[-1][1]).facts
-        if "use" in facts:
-            uses[facts["sum"]] = facts["use"]
-        its = facts.get("sum")
-        if node == 2 and its and uses[its] == use and facts["phase"] == phase and silent["left"]:
-            silent["left"] = 0
-            return "it was killed"
+        for facts in (one.facts for one in phases_in(post.sent[-1][1])):
+            if "use" in facts:
+                uses[facts["sum"]] = facts["use"]
+            here = uses[facts["sum"]] == use and facts["phase"] == phase
+            if node == 2 and here and silent["left"]:
+                silent["left"] = 0
+                return "it was killed"
         return answer
 
     post.meddle = meddle
@@ -150,10 +187,23 @@ def test_randomized_answers_hide_rows_and_are_remembered(tmp_path: Path) -> None
         ({"algorithm": "scaffold"}, "sum of the updates"),
         ({"row-cache": True}, "in the clear"),
         ({"coding": "int8"}, "in the clear"),
-        ({"privacy": "full", "min-contributors": 1}, "deployments know"),
+        ({"privacy": "heat", "index-epsilon": ""}, "deployments know"),
         ({"tables": "mapped"}, "tables in memory"),
     ],
 )
 def test_what_does_not_go_together_is_refused(option: dict[str, Any], words: str) -> None:
     with pytest.raises(PlanError, match=words):
         make_contract(task_of(examples()), PRIVATE | option)
+
+
+@pytest.mark.parametrize(("weighting", "told"), [(None, {1}), ("uniform", {1}), ("examples", None)])
+def test_examples_are_told_only_where_the_mean_needs_them(
+    tmp_path: Path, weighting: str | None, told: set[int] | None
+) -> None:
+    data = examples()
+    config = PRIVATE | ({} if weighting is None else {"weighting": weighting})
+    fleet, _ = federation(task_of(data), config, shards_of(data, 4), tmp_path)
+    assert isinstance(fleet, PrivateFlowerFleet)
+    fleet.gather()
+    found = {one.examples for one in fleet.registry.clients}
+    assert found == (told or set(data.sizes.tolist()))

@@ -84,7 +84,7 @@ def test_the_largest_correction_follows_from_heat(
 ) -> None:
     """A range that no word can hold is refused with the correction that it must bear."""
     data = examples(clients=4, rows=6)
-    heat = data.heat("examples")["item"]
+    heat = data.heat("uniform")["item"]
     largest = min(heat.total / float(heat.counts.min()), cap or np.inf)
     options = {"update-range": 1e12, "clients-per-round": 4, "rounds": 1, "cap": cap}
     with pytest.raises(RangeError, match=f"a correction of up to {largest:g},"):
@@ -117,6 +117,34 @@ def test_both_transports_hold_back_and_cut_alike(
     clear = finished("clear", data, more, tmp_path)
     assert difference(one, other) < 2e-5
     assert difference(one, clear) > 1e-3  # so something was held back, or cut
+
+
+def with_groups() -> FederatedData:
+    """Items, and items by one of two kinds of clients: rows of one value."""
+    draw = np.random.default_rng(2)
+    client = np.repeat(np.arange(6), 8)
+    item = draw.integers(0, 4, len(client))
+    return FederatedData.build(
+        client=client,
+        ids={"item": np.stack([item, 4 + 4 * (client % 2) + item], axis=1)},
+        label=draw.random(len(client)) < 0.5,
+        test=np.zeros(len(client), dtype=bool),
+        tables={"item": 12},
+        groups={"item": {"item": (0, 4), "kind×item": (4, 12)}},
+    )
+
+
+@pytest.mark.slow
+def test_rows_of_one_value_open_alike_in_both_transports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, options = with_groups(), {"clients-per-round": 5, "rounds": 3, "min-contributors": 2}
+    one, other = (finished(t, data, options, tmp_path) for t in ("simulated", "deployed"))
+    assert difference(one, other) < 2e-5
+    monkeypatch.setattr(
+        "fedrows.privacy.openings.Openings.may_open", lambda plan, counts: counts >= plan.minimum
+    )
+    assert difference(one, finished("simulated", data, options, tmp_path)) > 1e-3
 
 
 @pytest.mark.slow

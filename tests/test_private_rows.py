@@ -37,14 +37,17 @@ def two_tables() -> FederatedData:
 
 @pytest.mark.parametrize("secure_sum", ["real", "arithmetic"])
 def test_rows_of_few_holders_are_held_back_and_arrive_later(secure_sum):
-    """All hold item 0; item 1 is client 0's alone until client 3 comes to the cohort."""
-    client, item = np.array([0, 0, 1, 2, 3, 3]), np.array([0, 1, 0, 0, 0, 1])
+    """All hold item 0; item 1 is client 0's alone until client 3 comes to the cohort.
+
+    Until then item 2 stays closed as well, or the bias without items 0 and 2 would be item 1.
+    """
+    client, item = np.array([0, 0, 1, 1, 2, 2, 3, 3, 3]), np.array([0, 1, 0, 2, 0, 2, 0, 1, 2])
     data = FederatedData.build(
         client=client,
         ids={"item": item},
         label=np.ones(len(client), dtype=bool),
         test=np.zeros(len(client), dtype=bool),
-        tables={"weight": 2},
+        tables={"weight": 3},
         fields={"item": "weight"},
     )
     privacy = Privacy.of("index", index_epsilon=None, secure_sum=secure_sum)  # two contributors
@@ -57,14 +60,15 @@ def test_rows_of_few_holders_are_held_back_and_arrive_later(secure_sum):
     next(steps)
     weight = simulation.progress.params.tables["weight"]
     assert weight[0] > 0
-    assert weight[1] == 0
+    assert weight[1] == weight[2] == 0
     ids, held = fleet.held.of(0, "weight")
     assert ids.tolist() == [1]
     assert held[0, 0] > 0
-    assert fleet.line()["held_back_rows"] == 1
+    assert fleet.line()["held_back_rows"] == 3
     assert held[0, 0] == pytest.approx(_alone(data, simulation.plan), rel=1e-12)
     next(steps)
-    assert len(fleet.held) == 0
+    assert fleet.held.of(2, "weight")[0].tolist() == [2]  # it was not in the cohort
+    assert len(fleet.held) == 1
     assert simulation.progress.params.tables["weight"][1] > held[0, 0] / 3
 
 

@@ -31,7 +31,7 @@ def carry(server, answer) -> object:  # type: ignore[no-untyped-def]
 
 def test_a_sum_of_forgetful_clients_is_exact(tmp_path: Path) -> None:
     cohort = tuple(range(5))
-    terms = SumTerms("test", cohort, 3, 100)
+    terms = SumTerms("test", cohort, 4, 100)
     nodes = {i: NodeKey() for i in cohort}
     registry = {i: node.public for i, node in nodes.items()}
     vectors = {i: np.arange(100, dtype=np.uint32) * (i + 1) for i in cohort}

@@ -11,7 +11,7 @@ from fedrows.privacy.messages import check, pack, pack_ids, sign, unpack, unpack
 from fedrows.privacy.protocol import MessageError, ProtocolError, collect
 from fedrows.privacy.terms import SumTerms
 
-FIVE = SumTerms("a test", (0, 1, 2, 3, 4), threshold=3, length=3)
+FIVE = SumTerms("a test", (0, 1, 2, 3, 4), threshold=3, length=3, colluding=0)
 
 
 # Clients
@@ -103,7 +103,7 @@ def test_a_key_that_hides_nothing_is_refused(place: int) -> None:
 
     def zeros(message: bytes) -> bytes:
         body = message[:place] + bytes(32) + message[place + 32 : -64]
-        return sign(node(1), FIVE.context, "keys", 1, body)
+        return sign(node(1), FIVE.parties, "keys", 1, body)
 
     parts = vectors(FIVE)
     found = add_up(FIVE, parts, hostile={1: lambda half: altered(half, 0, zeros)}).result
@@ -187,7 +187,7 @@ def test_a_server_that_shows_different_cohorts_opens_nothing() -> None:
 
     def with_a_box_more(message: bytes) -> bytes:  # or the server half would leave it out
         boxes = unpack(message[:-64])
-        return sign(node(0), FIVE.context, "shares", 0, pack(*boxes, b"a box for client 4"))
+        return sign(node(0), FIVE.parties, "shares", 0, pack(*boxes, b"a box for client 4"))
 
     def wrap(half: Any) -> Any:
         return altered(altered(half, 1, down=without_four), 1, with_a_box_more)

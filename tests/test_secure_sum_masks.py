@@ -20,7 +20,7 @@ from fedrows.privacy.secure_sum import server
 from fedrows.privacy.session import Session, mask_key
 from fedrows.privacy.terms import SumTerms
 
-FIVE = SumTerms("a test", (0, 1, 2, 3, 4), threshold=3, length=3)
+FIVE = SumTerms("a test", (0, 1, 2, 3, 4), threshold=3, length=3, colluding=0)
 LONG = replace(FIVE, length=100_000)
 
 

@@ -235,6 +235,7 @@ class Watch(TorchDispatchMode):
 
 THRIFTY = {
     "fedavg": {}, "fedprox": {}, "fedsubavg": {}, "holdersmean": {}, "steppedmean": {},
+    "boundedsubavg": {}, "rowadagrad": {}, "rowadam": {}, "rowdecay": {},
     "scaffold": {"lazy": True}, "scaffoldapprox": {"lazy": True}, "fedadam": {"lazy": True},
 }  # fmt: skip
 

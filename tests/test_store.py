@@ -17,7 +17,7 @@ from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged, ragged
 
 
-def federation(seed: int = 0) -> FederatedData:
+def federation(seed: int = 0, validation: bool = False) -> FederatedData:
     """Five clients, one of them without training examples, with everything that data can have."""
     rng = np.random.default_rng(seed)
     count = 30
@@ -34,6 +34,7 @@ def federation(seed: int = 0) -> FederatedData:
         },
         label=rng.integers(0, 2, count),
         test=test,
+        validation=~test & (np.arange(count) % 3 == 0) if validation else None,
         tables={"item": 9, "list": 9, "user": 5},
         fields={"item": "item", "pair": "item", "seen": "list", "user": "user"},
         numbers={"age": rng.random(count), "place": rng.random((count, 3))},
@@ -58,7 +59,8 @@ def tensors(data: FederatedData) -> dict[str, Tensor]:
         else:
             found[name] = its
 
-    for part, examples in (("train", data.train), ("test", data.test)):
+    parts = {"train": data.train, "validation": data.validation, "test": data.test}
+    for part, examples in parts.items():
         for name, ids in examples.ids.items():
             column(f"{part} {name}", ids)
         found |= {f"{part} {name}": numbers for name, numbers in examples.numbers.items()}
@@ -94,6 +96,13 @@ def test_what_is_saved_is_opened(tmp_path):
     save_data(data, tmp_path / "store")
     assert_same(data, open_data(tmp_path / "store"))
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_validation_examples_are_saved(tmp_path):
+    data = federation(validation=True)
+    assert len(data.validation) > 0
+    save_data(data, tmp_path / "store")
+    assert_same(data, open_data(tmp_path / "store"))
 
 
 def test_data_without_test_examples(tmp_path):

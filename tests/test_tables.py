@@ -17,7 +17,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
 from fedrows.lifting.lifted import Lifted
 from fedrows.models import din, logistic
-from fedrows.nn.start import start_
+from fedrows.nn.initial_values import start_
 from fedrows.plan import Plan
 from fedrows.rows.ragged import ragged
 from fedrows.simulation import Simulation

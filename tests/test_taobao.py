@@ -1,11 +1,10 @@
-"""Taobao's log in two forms: histories, negatives, splits, bad lines."""
+"""Taobao's log in two forms: pairs of user and item, labels, splits, bad lines."""
 
 import gzip
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,22 +13,23 @@ from fedrows.data.federation import FederatedData
 from fedrows.datasets import taobao
 from fedrows.datasets.taobao import DAY, END, START, TaobaoOptions
 from fedrows.errors import DataError
-from fedrows.rows.ragged import Ragged
+from fedrows.measure.trivial_baselines import baselines
 
-ALL = TaobaoOptions(user_share=1.0)
+ALL = TaobaoOptions(user_share=1.0, test_share=0.0, validation=0.0)
 HEADER = "user,item,behavior,split\n"
 BUY_CART = (
     "8,10,buy,train\n8,11,cart,train\n8,12,buy,test\n8,10,cart,train\n8,12,cart,train\n"
-    "5,13,buy,train\n5,14,buy,train\n5,15,buy,test\n"
+    "5,13,buy,train\n5,14,cart,train\n5,11,buy,test\n"
 )
 OFFICIAL = (
     f"2,30,1,pv,{START + 5}\n"
     f"2,20,1,cart,{START}\n"
     f"2,20,1,buy,{START + 9}\n"
-    f"2,40,1,fav,{START + 9}\n"  # the same second: the file's order counts
+    f"2,40,1,fav,{START + 9}\n"
+    f"2,30,1,cart,{START + 9}\n"
     f"2,30,1,buy,{END - DAY}\n"
-    f"9,50,1,buy,{END - DAY - 1}\n"
-    f"9,60,1,buy,{END - 1}\n"
+    f"9,50,1,cart,{END - DAY - 1}\n"
+    f"9,60,1,cart,{END - 1}\n"
     f"9,70,1,buy,{END}\n"
     f"9,70,1,buy,-1\n"
 )
@@ -49,82 +49,56 @@ def made(folder: Path, form: str, text: str | bytes) -> Path:
     return file
 
 
-def rows(data: FederatedData, examples: Examples) -> list[tuple[int, int, list[int], int]]:
-    """User, item, history and label of every example, in the file's own numbers."""
-    user, item, history = (examples.ids[name] for name in ("user", "item", "history"))
+def rows(data: FederatedData, examples: Examples) -> list[tuple[int, int, int]]:
+    """User, item and label of every example, in the file's own numbers."""
+    user, item = examples.ids["user"], examples.ids["item"]
     assert isinstance(user, torch.Tensor)
     assert isinstance(item, torch.Tensor)
-    assert isinstance(history, Ragged)
-    users, items = data.vocabulary["user"], data.vocabulary["item"]
-    lists = [
-        items[part.numpy() - 1].tolist()
-        for part in torch.split(history.values, history.sizes.tolist())
-    ]
-    labels = map(int, examples.label)
-    own = users[user.numpy()].tolist(), items[item.numpy() - 1].tolist()
-    return list(zip(*own, lists, labels, strict=True))
+    own = (
+        data.vocabulary[name][x.numpy()].tolist() for name, x in (("user", user), ("item", item))
+    )
+    return list(zip(*own, map(int, examples.label), strict=True))
 
 
-def test_purchases_carts_and_negatives(tmp_path: Path) -> None:
+def test_a_pair_is_positive_if_it_was_bought_and_stands_once(tmp_path: Path) -> None:
     data = taobao.read(made(tmp_path, "buy-cart", WHOLE["buy-cart"]), "buy-cart", ALL)
+    assert rows(data, data.train) == [
+        (5, 11, 1),
+        (5, 13, 1),
+        (5, 14, 0),
+        (8, 10, 1),  # in the cart as well
+        (8, 11, 0),
+        (8, 12, 1),
+    ]
     assert data.client_names is not None
     assert data.client_names.tolist() == [5, 8]
-    assert data.vocabulary["item"].tolist() == [10, 11, 12, 13, 14, 15]
-    assert data.tables == {"user": 2, "item": 7}
+    assert data.tables == {"user": 2, "item": 5, "list": taobao.LISTS}
+    assert data.train.ids["list"].tolist() == [5] * 6  # three pairs each: 2 + 2 · log₂ 3, down
     assert data.target == ("item", None)
-    assert data.padded == {"item"}
-    train, test = rows(data, data.train), rows(data, data.test)
-    # 10 is bought in training by 8 alone, 13 and 14 by 5 alone: a negative is what the other bought
-    assert train[:4] == [(5, 13, [], 1), (5, 10, [], 0), (5, 14, [], 1), (5, 10, [], 0)]
-    assert train[4] == (8, 10, [11, 12], 1)  # the cart without 10 itself
-    assert train[5] in [(8, 13, [11, 12], 0), (8, 14, [11, 12], 0)]
-    assert test[:2] == [(5, 15, [], 1), (5, 10, [], 0)]
-    assert test[2] == (8, 12, [11, 10], 1)
-    assert test[3] in [(8, 13, [11, 10], 0), (8, 14, [11, 10], 0)]
-    assert data.notes == (
-        "Heat dispersion over items in training: 1 before negatives are added, 2 after; "
-        "in all data 1 and 2.",
+    assert data.local == {"user"}
+    assert len(data.test) == len(data.validation) == 0
+
+
+def test_a_share_of_the_pairs_is_held_out(tmp_path: Path) -> None:
+    text = HEADER + "".join(f"{u},{i},buy,train\n" for u in range(20) for i in range(10))
+    file = made(tmp_path, "buy-cart", text)
+    one, same, other = (
+        taobao.read(file, "buy-cart", TaobaoOptions(seed=seed)) for seed in (3, 3, 4)
     )
-
-
-def test_the_number_of_negatives_can_be_chosen(tmp_path: Path) -> None:
-    file = made(tmp_path, "buy-cart", WHOLE["buy-cart"])
-    data = taobao.read(file, "buy-cart", replace(ALL, negatives=2, test_negatives=5))
-    assert (len(data.train), len(data.test)) == (3 * 3, 2 * 6)
-    assert (int(data.train.label.sum()), int(data.test.label.sum())) == (3, 2)
+    assert (len(one.train), len(one.validation), len(one.test)) == (144, 16, 40)
+    for part in ("train", "validation", "test"):
+        assert rows(one, getattr(one, part)) == rows(same, getattr(same, part))
+        assert rows(one, getattr(one, part)) != rows(other, getattr(other, part))
 
 
 def test_the_official_log_by_time(tmp_path: Path) -> None:
     data = taobao.read(made(tmp_path, "official", OFFICIAL), "official", ALL)
-    assert data.client_names is not None
-    assert data.client_names.tolist() == [2, 9]
-    assert rows(data, data.train) == [
-        (2, 20, [30], 1),  # what came before, but for 20 itself
-        (2, 50, [30], 0),
-        (9, 50, [], 1),
-        (9, 20, [], 0),
-    ]
-    assert rows(data, data.test) == [
-        (2, 30, [20, 20, 40], 1),
-        (2, 50, [20, 20, 40], 0),
-        (9, 60, [50], 1),
-        (9, 20, [50], 0),
-    ]
+    # clicks and favourites make no pair; the last line about a pair says when it was
+    assert rows(data, data.train) == [(2, 20, 1), (9, 50, 0)]
+    assert rows(data, data.test) == [(2, 30, 1), (9, 60, 0)]
     assert data.notes[0] == (
         "2 lines of another time than 25 November to 3 December 2017 left out."
     )
-    short = taobao.read(made(tmp_path, "official", OFFICIAL), "official", replace(ALL, history=2))
-    assert rows(short, short.test)[0] == (2, 30, [20, 40], 1)
-    without = taobao.read(made(tmp_path, "official", OFFICIAL), "official", replace(ALL, history=0))
-    assert rows(without, without.test)[0] == (2, 30, [], 1)
-
-
-def test_another_behaviour_can_be_the_positive_one(tmp_path: Path) -> None:
-    text = OFFICIAL.replace("buy", "pv")
-    data = taobao.read(made(tmp_path, "official", text), "official", replace(ALL, positive="pv"))
-    assert int(data.train.label.sum()) == 3
-    with pytest.raises(DataError, match=r"No line of .* has behaviour 'buy' and a user that was t"):
-        taobao.read(made(tmp_path, "official", text), "official", ALL)
 
 
 def test_a_share_of_the_users_is_taken_whole(tmp_path: Path) -> None:
@@ -134,7 +108,7 @@ def test_a_share_of_the_users_is_taken_whole(tmp_path: Path) -> None:
     one, same = (taobao.read(file, "official", options) for _ in range(2))
     other = taobao.read(file, "official", replace(options, seed=1))
     assert 70 < one.clients < 130
-    assert one.sizes.unique().tolist() == [6]
+    assert one.sizes.unique().tolist() == [3]
     assert one.client_names is not None
     assert same.client_names is not None
     assert other.client_names is not None
@@ -142,72 +116,17 @@ def test_a_share_of_the_users_is_taken_whole(tmp_path: Path) -> None:
     assert one.client_names.tolist() != other.client_names.tolist()
 
 
-def many(folder: Path) -> Path:
-    """300 users of 40 items, hot and cold, three training purchases each, some in the cart."""
-    r = np.random.default_rng(0)
-    text = [HEADER]
-    for user in range(300):
-        bought = r.choice(40, size=5, replace=False, p=np.arange(1, 41) / 820)
-        text += [f"{user},{item},buy,train\n" for item in bought[:3]]
-        text += [f"{user},{bought[3]},buy,test\n", f"{user},{bought[4]},cart,train\n"]
-        text += [f"{user},{bought[0]},cart,train\n"]
-    return made(folder, "buy-cart", "".join(text))
-
-
-def test_no_negative_is_an_item_that_its_user_has(tmp_path: Path) -> None:
-    file = many(tmp_path)
-    data = taobao.read(file, "buy-cart", replace(ALL, negatives=4, test_negatives=3))
-    lines = gzip.decompress(file.read_bytes()).decode().splitlines()[1:]
-    have = {tuple(map(int, line.split(",")[:2])) for line in lines}
-    for examples in (data.train, data.test):
-        for user, item, history, label in rows(data, examples):
-            assert ((user, item) in have) == bool(label)
-            assert item not in history
-    everything = [row for part in (data.train, data.test) for row in rows(data, part)]
-    assert len(everything) == 300 * 3 * 5 + 300 * 4
-
-
-def test_negatives_are_drawn_by_training_popularity(tmp_path: Path) -> None:
-    data = taobao.read(many(tmp_path), "buy-cart", replace(ALL, negatives=50))
-    item = data.train.ids["item"]
-    assert isinstance(item, torch.Tensor)
-    label = data.train.label.bool()
-    rate = [torch.bincount(part, minlength=41).double() for part in (item[label], item[~label])]
-    bought, drawn = (counts / counts.sum() for counts in rate)
-    # those who have a hot item cannot be given it, so hot ones are drawn a little less often
-    assert float((bought - drawn).abs().max()) < 0.015
-    assert float(torch.corrcoef(torch.stack([bought, drawn]))[0, 1]) > 0.97
-
-
-def test_the_same_seed_gives_the_same_negatives(tmp_path: Path) -> None:
-    file = many(tmp_path)
-    one, same, other = (
-        taobao.read(file, "buy-cart", replace(ALL, seed=seed)) for seed in (3, 3, 4)
-    )
-    assert rows(one, one.train) == rows(same, same.train)
-    assert rows(one, one.test) == rows(same, same.test)
-    assert rows(one, one.train) != rows(other, other.train)
-
-
-def test_a_user_with_nearly_everything_gets_what_is_left(tmp_path: Path) -> None:
-    # user 1 has the hot item, which nearly all draws give; all that is left is item 7
-    text = HEADER + "".join(f"{u},5,buy,train\n" for u in range(1, 400)) + "500,7,buy,train\n"
-    data = taobao.read(made(tmp_path, "buy-cart", text), "buy-cart", ALL)
-    assert all(item == 7 for u, item, _, label in rows(data, data.train) if u < 500 and not label)
-
-
-def test_a_user_with_everything_is_named(tmp_path: Path) -> None:
-    text = HEADER + "3,5,buy,train\n3,6,buy,train\n4,5,buy,train\n"
-    with pytest.raises(
-        DataError, match=r"User 3 has every item that is bought in training: no neg"
-    ):
-        taobao.read(made(tmp_path, "buy-cart", text), "buy-cart", ALL)
-
-
-def test_a_file_without_training_purchases_is_named(tmp_path: Path) -> None:
-    text = HEADER + "3,5,buy,test\n3,6,cart,train\n"
-    with pytest.raises(DataError, match=r"There is not a single training purchase"):
-        taobao.read(made(tmp_path, "buy-cart", text), "buy-cart", ALL)
+def test_the_real_file_has_two_real_labels(data_folder: Path) -> None:
+    file = data_folder / "taobao" / "taobao_buy_cart.csv.gz"
+    data = taobao.read(file, "buy-cart", TaobaoOptions())
+    examples = [len(part) for part in (data.train, data.validation, data.test)]
+    assert sum(examples) == 414_327
+    assert float(data.train.label.mean()) == pytest.approx(0.627, abs=0.001)
+    assert data.heat_over_all()["item"].dispersion == 608
+    found = baselines(data)
+    assert found["client"]["test_auc"] == pytest.approx(0.70, abs=0.01)
+    assert found["item"]["test_auc"] == pytest.approx(0.64, abs=0.01)
+    assert found["both"]["test_auc"] == pytest.approx(0.73, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -271,9 +190,9 @@ def test_a_file_that_is_not_it_is_named(tmp_path: Path) -> None:
         DataError, match=r"Line 1 of .* is '8,10,buy,train', but must be 'user,item"
     ):
         taobao.read(made(tmp_path, "buy-cart", BUY_CART), "buy-cart", ALL)
-    with pytest.raises(DataError, match=r"not a single line in .* that can be used"):
+    with pytest.raises(DataError, match=r"not a single line in .* a cart or a purchase that can"):
         taobao.read(made(tmp_path, "buy-cart", HEADER), "buy-cart", ALL)
-    with pytest.raises(DataError, match=r"not a single line in .* that can be used"):
+    with pytest.raises(DataError, match=r"not a single line in .* a cart or a purchase that can"):
         taobao.read(made(tmp_path, "official", "?\n"), "official", replace(ALL, skip_bad=True))
     with pytest.raises(DataError, match=r"byte 3 is 0xff, not utf-8"):
         taobao.read(made(tmp_path, "official", b"1,\xff\n"), "official", ALL)
@@ -310,19 +229,3 @@ def test_the_file_that_is_there_is_found(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "taobao" / "UserBehavior.csv").write_text(OFFICIAL)
     (tmp_path / "taobao" / "UserBehavior.csv.zip").unlink()
     assert taobao.load(replace(ALL, form="official")).clients == 2
-
-
-def test_the_buy_cart_file_at_hand_has_its_numbers(data_folder: Path) -> None:
-    file = data_folder / "taobao" / "taobao_buy_cart.csv.gz"
-    data = taobao.read(file, "buy-cart", TaobaoOptions())
-    assert data.clients == 48_749
-    assert int(data.train.label.sum()) == 211_022
-    assert int(data.test.label.sum()) == 48_749
-    assert (len(data.train), len(data.test)) == (422_044, 97_498)
-    assert data.tables == {"user": 48_749, "item": 39_494}
-    heat = data.heat()["item"].dispersion
-    assert 950 < heat < 1_080
-    assert data.notes == (
-        f"Heat dispersion over items in training: 530 before negatives are added, {heat:,g} after; "
-        f"in all data 608 and {data.heat_over_all()['item'].dispersion:,g}.",
-    )

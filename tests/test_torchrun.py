@@ -99,6 +99,7 @@ def torchrun(size: int, *words: str) -> list[str]:
     return ["-m", "torch.distributed.run", f"--nproc-per-node={size}", "--standalone", *words]
 
 
+@pytest.mark.slow
 def test_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real thing, then a second half in one process; and all of it in one process."""
     monkeypatch.chdir(tmp_path)

@@ -94,7 +94,7 @@ def test_other_labels_than_binary_are_refused(data):
 
 def test_amazon_is_decided_by_counting(data_folder):
     """Half of what a model seems to know there is who asks: AUC 0.704, and 0.73 with the item."""
-    from fedrows.datasets.amazon import AmazonOptions, read
+    from fedrows.data.amazon_log import AmazonOptions, read
 
     found = baselines(
         read(data_folder / "amazon" / "authors_train.tsv.gz", "authors", AmazonOptions())

@@ -20,7 +20,7 @@ PLANS = (Direct(400), Bloom.for_sets(400, clients=5, held=10, false_positives=1e
 
 
 def unite(plan: UnionPlan, sets: dict[int, Any], drop: Any = None) -> Outcome[Any, Any]:
-    terms, keys = union.terms(plan, "a test", COHORT, 3), registry(COHORT)
+    terms, keys = union.terms(plan, "a test", COHORT, 3, colluding=0), registry(COHORT)
     clients = {
         one: union.client(terms, plan, one, node(one), keys, np.array(sets[one], dtype=np.int64))
         for one in COHORT

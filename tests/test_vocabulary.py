@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrows.data.column_checks import distinct
-from fedrows.data.vocabulary import EVERY, Hashed, Vocabulary, hashed, number_columns, value_of
+from fedrows.data.values import hashed
+from fedrows.data.vocabulary import EVERY, Hashed, Vocabulary, number_columns, value_of
 from fedrows.errors import DataError
 
 ITEMS = np.array(["tea", "rye", "tea", "oat", "egg", "tea", "rye"], dtype=object)
@@ -37,7 +38,7 @@ def test_what_training_never_saw_reads_the_last_row():
     assert found.rows == 4
     assert rows == [2, 1, 2, 0, 3, 2, 1]
     (note,) = found.notes
-    assert "1 of 3 ids of test examples" in note
+    assert "1 of 3 ids of held-out examples" in note
     assert "row 3" in note
 
 
@@ -78,7 +79,7 @@ def test_hashes_are_the_same_everywhere_and_spread():
     rows = hashed("x", np.array(["tea", "rye", "tea"], dtype=object), 1000, False)
     assert rows.tolist() == [234, 801, 234]
     assert hashed("x", np.array(["tea", "rye"]), 1000, False).tolist() == [234, 801]
-    script = "import numpy as np; from fedrows.data.vocabulary import hashed; "
+    script = "import numpy as np; from fedrows.data.values import hashed; "
     script += "print(hashed('x', np.array(['tea']), 1000, False)[0])"
     again = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert again.stdout.strip() == "234"
@@ -105,8 +106,8 @@ BAD = {
     "rare values without a row": (lambda: Vocabulary(3, oov=False), ["min_count 3", "oov=True"]),
     "one hashed row": (lambda: Hashed(1), ["1 rows"]),
     "hashed fractions": (lambda: hashed("x", np.array([0.5]), 9, False), ["'x'", "text"]),
-    "hashed text and numbers": (
-        lambda: hashed("x", np.array(["a", 1], dtype=object), 9, False), ["'x'", "text"],
+    "hashed dates": (
+        lambda: hashed("x", np.array(["2026-01-01"], dtype="M8[D]"), 9, False), ["'x'", "text"],
     ),
     "text and numbers": (
         lambda: number_columns(

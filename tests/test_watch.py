@@ -18,7 +18,7 @@ from fedrows.errors import FedrowsError
 from fedrows.runs.folder import RunFolder
 from fedrows.watch import Observers, RoundReport, RunInfo, Watching, opened
 from fedrows.watch.observer import WatchError, metrics_of, numbers_of, settings_of
-from fedrows.watch.opened import FAILURES
+from fedrows.watch.observers import FAILURES
 
 SMALL = ["--clients=30", "--items=20", "--examples-per-client=8", "--clients-per-round=5"]
 RUN = ["run", "synthetic", *SMALL, "--evaluate-every", "2"]

@@ -119,3 +119,44 @@ def train(
 def averaged(model: Vector, mean: Vector, cohort: list[int], number: int) -> Vector:
     """The step of FedAvg: the model moves by the mean update."""
     return combine([(1, model), (1, mean)])
+
+
+Factor = Callable[[str, int, list[int], int], float | None]
+
+
+def row_factor(data: FederatedData, plan: Plan, mean: str) -> Factor:
+    """What a row's mean update is multiplied by (table, row, cohort, round), by the row's mean.
+
+    None: nobody in the cohort holds the row, or nobody stepped on it if the mean is "stepped".
+    """
+    weight = weight_of(data, plan)
+    held = {
+        table: [set(index.slice(i, i + 1).ids.tolist()) for i in range(data.clients)]
+        for table, index in data.index.items()
+    }
+
+    def factor(table: str, row: int, cohort: list[int], number: int) -> float | None:
+        holders = [i for i in range(data.clients) if row in held[table][i]]
+        present = [i for i in cohort if i in holders]
+        if mean == "stepped":
+            present = [i for i in present if row in seen(data, plan, i, number, table)]
+        if not present:
+            return None
+        expected = sum(weight[i] for i in holders) / sum(weight)
+        here = sum(weight[i] for i in present) / sum(weight[i] for i in cohort)
+        if mean == "bounded":
+            return 1 / max(expected, here)
+        return {"cohort": 1.0, "heat": 1 / expected}.get(mean, 1 / here)
+
+    return factor
+
+
+def seen(data: FederatedData, plan: Plan, client: int, number: int, table: str) -> set[int]:
+    """The rows of a table that a client's batches hold in a round."""
+    return {
+        row
+        for ids, _ in examples(data, client, plan, number)
+        for name, x in ids.items()
+        if data.fields[name] == table
+        for row in x.reshape(-1).tolist()
+    }

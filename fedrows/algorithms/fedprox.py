@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+import torch
+
 from fedrows.algorithm import Algorithm, Round, State
 from fedrows.options import option
 from fedrows.rows.heat import Heat
@@ -34,8 +36,9 @@ class FedProx(Algorithm):
         sent: Submodels | None,
         kept: Submodels | None,
     ) -> None:
-        gradient.add_(local, self.mu)
-        gradient.add_(start, -self.mu)
+        # The difference first: μ·x − μ·x_start is not 0 where x = x_start, but a rounding error,
+        # and Adam makes steps of any size out of that.
+        gradient.add_(local.map(torch.sub, start), self.mu)
 
     def step_(
         self, params: Params, state: State, total: Total, heat: Mapping[str, Heat], round_: Round

@@ -7,7 +7,7 @@ With weights: Σ_i w_i / Σ_{i holds m} w_i in place of N / n_m, and the weighte
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
 import torch
@@ -28,16 +28,32 @@ class FedSubAvg(Algorithm):
     colour: ClassVar[int | None] = 0
     additive: ClassVar[bool] = True
     uses_heat: ClassVar[bool] = True
-    deployed: ClassVar[Mapping[str, Any]] = {"cap": 100.0}  # heat is what clients claim there
+    summed: ClassVar[Mapping[str, Any]] = {"cap": "cohort"}  # heat is what clients claim there
     summable: ClassVar[bool] = True
 
-    cap: float | None = option(None, "Largest correction that a row may get.", least=1)
+    # A holder's share of the mean is 1/K. With a cap of K, a row moves no further than its holders
+    # together moved it, whatever heat was claimed. `boundedsubavg` bounds it by any one of them.
+    cap: float | str | None = option(
+        None,
+        "Largest correction that a row may get; cohort: clients-per-round.",
+        least=1,
+        words=("cohort",),
+    )
     alpha: float = option(1.0, "The correction is (N / n_m)^alpha; 0 is FedAvg.", least=0, most=1)
 
+    def for_cohorts(self, clients: int) -> FedSubAvg:
+        return replace(self, cap=float(clients)) if self.cap == "cohort" else self
+
     def correction(
-        self, index: Mapping[str, Index], heat: Mapping[str, Heat], dtype: torch.dtype
+        self,
+        index: Mapping[str, Index],
+        heat: Mapping[str, Heat],
+        dtype: torch.dtype,
+        share: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        return {t: heat[t].correction(x, dtype, self.cap, self.alpha) for t, x in index.items()}
+        cap = self.cap
+        assert not isinstance(cap, str), "for_cohorts has made it a number"
+        return {t: heat[t].correction(x, dtype, cap, self.alpha) for t, x in index.items()}
 
     def step_(
         self, params: Params, state: State, total: Total, heat: Mapping[str, Heat], round_: Round

@@ -12,6 +12,7 @@ from typing import ClassVar, final
 from fedrows.algorithm import Algorithm, Round, State
 from fedrows.rows.heat import Heat
 from fedrows.rows.params import Params, Total
+from fedrows.rows.row_means import holders_factor
 
 
 @final
@@ -25,8 +26,5 @@ class HoldersMean(Algorithm):
     def step_(
         self, params: Params, state: State, total: Total, heat: Mapping[str, Heat], round_: Round
     ) -> None:
-        factors = {}
-        for table, rows in total.rows.items():
-            merged = rows.merged
-            factors[table] = 1 / merged.sum(rows.share)[merged.inverse]
-        total.add_(params, factors)
+        rows = total.rows.items()
+        total.add_(params, {table: holders_factor(x.index, x.share) for table, x in rows})

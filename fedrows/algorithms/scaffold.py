@@ -32,6 +32,7 @@ class Scaffold(Algorithm):
     """The mean of updates whose clients' drift is controlled."""
 
     colour: ClassVar[int | None] = 4
+    plain_steps: ClassVar[bool] = True
     keeps: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("control",)
 

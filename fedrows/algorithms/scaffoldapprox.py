@@ -30,6 +30,7 @@ class ScaffoldApprox(Algorithm):
 
     title: ClassVar[str] = "Scaffold (server-side approximation)"
     colour: ClassVar[int | None] = 6
+    plain_steps: ClassVar[bool] = True
 
     lazy: bool = option(False, "Move rows only when they are next read; the result is the same.")
 

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from fedrows.errors import INTERRUPTED, FedrowsError, UnknownNameError
 from fedrows.version import __version__
@@ -22,7 +23,9 @@ COMMANDS = {
     "data": "List the data sets, show where their files are, and fetch them.",
     "privacy": "Say who learns what in a private run, and compare ways to count heat.",
     "init": "Write a small project that you change into your own.",
-    "export": "Write the trained model of a run for use without fedrows.",
+    "export": "Write the trained model of a run: a bundle, a state dict or ONNX.",
+    "predict": "Score new rows by the model of a bundle.",
+    "evaluate": "Measure the model of a bundle on rows with labels.",
     "deploy": "Train over a real network: nodes, a server, keys, a demo on this machine.",
     "report": "Make the report.html of a run or comparison again.",
     "bench": "Measure how fast fedrows is.",
@@ -50,9 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except FedrowsError as error:
         return _refuse(str(error))
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _refuse(f"{where}{error.strerror or error}.")
+    except (MemoryError, RuntimeError, OSError) as error:
+        return _refuse(_sentence(error))
 
 
 def _dispatch(words: list[str]) -> int:
@@ -82,6 +84,19 @@ def _help() -> str:
     )
 
 
+def _sentence(error: MemoryError | RuntimeError | OSError) -> str:
+    """What to say of an error that came from outside this package; raises it if that is unknown."""
+    from fedrows.runs.memory import is_shortage  # which imports torch
+
+    if is_shortage(error):
+        return "There is not enough memory: choose smaller data or a smaller model."
+    if not isinstance(error, OSError):
+        raise error
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}."
+
+
 def _refuse(sentence: str) -> int:
-    print("fedrows: " + " ".join(sentence.split()), file=sys.stderr)
+    with suppress(OSError):  # the terminal is gone
+        print("fedrows: " + " ".join(sentence.split()), file=sys.stderr)
     return REFUSED

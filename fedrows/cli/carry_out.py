@@ -7,16 +7,25 @@ from typing import Any
 
 import torch
 
-from fedrows.cli.show import say, show
+from fedrows import report
+from fedrows.cli.several_processes import agreed
+from fedrows.cli.show import print_table, say, show
 from fedrows.cli.stop import Stop
-from fedrows.cli.together import agreed
 from fedrows.data.federation import FederatedData
-from fedrows.errors import PlanError, RunFolderError
+from fedrows.errors import (
+    INTERRUPTED,
+    MemoryShortageError,
+    NotFiniteError,
+    PlanError,
+    RunFolderError,
+)
 from fedrows.files.whole import reason
+from fedrows.measure.summary import Target, table
 from fedrows.plan import Plan
 from fedrows.runs.driver import InFolder, drive
 from fedrows.runs.folder import REPORT, RunFolder
-from fedrows.runs.settings import check_clients
+from fedrows.runs.resume import kept
+from fedrows.runs.settings import check_clients, loaded
 from fedrows.simulation import Simulation
 from fedrows.simulator.process_group import GoneError
 from fedrows.task import Task
@@ -27,7 +36,7 @@ SHOWN = 5  # notes of a run
 
 def load(task: Task, options: Any, plans: Iterable[Plan]) -> FederatedData:
     """The task's data, checked against the plans; what is odd about them is said."""
-    data = task.load(options)
+    data = loaded(task, options)
     for plan in plans:
         check_clients(plan, data)
     for note in data.notes:
@@ -58,11 +67,27 @@ def run_of(name: str, folder: RunFolder, simulation: Simulation) -> RunInfo:
     return RunInfo(name, folder.config, rounds, at, folder.path)
 
 
+def close(
+    folder: RunFolder, done: bool, where: str, again: str, target: Target | None = None
+) -> int:
+    """Writes summary and report of what is done, and gives the exit code."""
+    if not done:
+        say(f"Stopped {where}, and saved. Go on with: {again}")
+        return INTERRUPTED
+    summary = report.write_summary(folder.path, target)
+    print_table(*table(summary))
+    try:
+        say(f"Report: {report.write(folder.path)}")
+    except ImportError:
+        say(f"Metrics: {folder.path}; for a report, pip install fedrows[report].")
+    return 0
+
+
 def conclude(observer: Observer, folder: RunFolder, done: bool) -> None:
     """Tells of the report, if there is a new one, and of the end."""
-    report = folder.path / REPORT
-    if done and report.exists():
-        observer.event("report", {"path": str(report)})
+    page = folder.path / REPORT
+    if done and page.exists():
+        observer.event("report", {"path": str(page)})
     observer.end(done)
 
 
@@ -88,6 +113,8 @@ def carry_out(
         raise
     except RunFolderError:
         raise
+    except (MemoryShortageError, NotFiniteError) as error:
+        raise kept(error, folder.path, keeper.saved, again) from error
     except GoneError as error:
         if simulation.progress.round > keeper.saved:
             keeper.save()

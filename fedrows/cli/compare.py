@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from fedrows import catalogue
-from fedrows.cli.carry_out import carry_out, check_machine, conclude, load, run_of, say_notes
+from fedrows.cli.carry_out import carry_out, check_machine, close, conclude, load, run_of, say_notes
 from fedrows.cli.flags import Parser, UsageError
-from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
 from fedrows.cli.settings import (
     add_privacy,
@@ -22,11 +21,11 @@ from fedrows.cli.settings import (
     refuse_change,
     shared_plan,
 )
+from fedrows.cli.several_processes import one_voice
 from fedrows.cli.show import metrics_of, say, show
 from fedrows.cli.stop import Stop
-from fedrows.cli.together import one_voice
 from fedrows.data.federation import FederatedData
-from fedrows.errors import UnknownNameError
+from fedrows.errors import NotFiniteError, UnknownNameError
 from fedrows.measure.summary import METRICS, Target
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.settings import resolve
@@ -152,7 +151,10 @@ def _go(
         if executor is None:
 
             def here(run: ComparedRun, heard: Heard) -> tuple[Json, str]:
-                return {"done": _run(run, data, observer, stop, titles[run.label])}, ""
+                try:
+                    return {"done": _run(run, data, observer, stop, titles[run.label])}, ""
+                except NotFiniteError as error:  # the others are made all the same
+                    return {}, str(error)
 
             stopped = comparison.run(
                 here=here, stopping=lambda: stop.asked, checkpoint_seconds=seconds

@@ -13,7 +13,7 @@ from fedrows.cli.parse import algorithms_of, parse, parser_of
 from fedrows.cli.settings import choose
 from fedrows.cli.show import say
 from fedrows.flower.demo import demo
-from fedrows.flower.wire.contract import DeploymentOptions
+from fedrows.flower.wire.contract import BOUNDS, DeploymentOptions
 from fedrows.options import options
 from fedrows.runs.folder import check_free
 from fedrows.runs.settings import Settings
@@ -47,6 +47,7 @@ def main(words: Sequence[str]) -> int:
                 "install it as a plug-in."
             )
     settings = _settings(task, named[0], typed)
+    terms |= {name: "" for name in BOUNDS if getattr(settings.plan, name) is None}
     path = Path(out or f"runs/deploy-{task}-{named[0]}").absolute()
     check_free(path, overwrite=overwrite)
     data = settings.task.load(settings.options)
@@ -56,8 +57,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def _settings(task: str, algorithm: str, typed: dict[str, Any]) -> Settings:
-    """The run's settings, on the CPU, with the cap that deployments have."""
-    for option_name, number in catalogue.algorithm(algorithm).deployed.items():
+    """The run's settings, on the CPU, with the bounds on single clients that deployments have."""
+    for option_name, number in BOUNDS.items():
         typed.setdefault(option_name, str(number))
     typed.setdefault("rounds", "5")
     typed.setdefault("evaluate_every", "1")

@@ -1,26 +1,30 @@
-"""`fedrows export`: the trained model of a run folder, for use without fedrows."""
+"""`fedrows export`: the trained model of a run folder, as a bundle or for use without fedrows."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
-from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.run_source import RunSource, deployed_source, simulated_source
 from fedrows.cli.show import print_table, say
 from fedrows.errors import RunFolderError
 from fedrows.measure.evaluation import Evaluator
 from fedrows.rows.params import Params
 from fedrows.runs import checkpoint, export
 from fedrows.runs.export import Trained, check_format, format_of, onnx_inputs, save, save_vocabulary
-from fedrows.runs.folder import CHECKPOINT, CONFIG, FILES, RUNS, TABLES, RunFolder
-from fedrows.runs.settings import Settings, from_config
+from fedrows.runs.finite import not_finite
+from fedrows.runs.folder import BEST, CHECKPOINT, CONFIG, FILES, RUNS, TABLES, RunFolder
+from fedrows.runs.release import released_model
 from fedrows.server import Progress, begin
+from fedrows.serving.bundle import SUFFIX, save_bundle
 from fedrows.tables import SavePoint, whole
+
+BUNDLE = "bundle"
 
 
 def main(words: Sequence[str]) -> int:
@@ -36,16 +40,20 @@ def main(words: Sequence[str]) -> int:
         )
     folder, path = Path(typed["run"]), Path(typed["to"])
     vocabulary = None if typed["vocabulary"] is None else Path(typed["vocabulary"])
-    format = check_format(typed["format"] or format_of(path))
+    format = _format(typed["format"], path)
     for file in filter(None, (path, vocabulary)):
         _check_place(file, typed["overwrite"])
     if vocabulary is not None and vocabulary.absolute() == path.absolute():
         raise UsageError(f"--to and --vocabulary both say {path}: name two files.")
-    trained = read(folder)
+    trained = read(folder, typed["task"])
     if vocabulary is not None:
         export.check_vocabulary(trained.data)
-    save(trained, path, format)
-    _tell(trained, path, format)
+    if format == BUNDLE:
+        notes = save_bundle(trained, path, module=typed["module"], onnx=typed["onnx"])
+        _tell_bundle(trained, path, notes)
+    else:
+        save(trained, path, format)
+        _tell(trained, path, format)
     if vocabulary is not None:
         kept_none = save_vocabulary(trained.data, vocabulary)
         which = f"; {', '.join(kept_none)} keeps no values" if kept_none else ""
@@ -53,28 +61,72 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def read(path: Path) -> Trained:
-    """The trained model of a run folder, every row up to date."""
+def read(path: Path, task: str | None = None) -> Trained:
+    """The trained model of a run folder, every row up to date.
+
+    task: where the task of a deployed run is, if not where its server found it.
+    """
     folder = RunFolder.open(path)
     if folder.config["kind"] != "run":
         runs = sorted(p for p in (path / RUNS).glob("*") if p.is_dir())
         such = f", such as {runs[0]}" if runs else ""
         raise RunFolderError(f"{path} is a comparison: name one of its runs{such}.")
-    saved = path / CHECKPOINT
+    source = _source(folder, task)
+    if source.released:
+        return _read_released(folder, source)
+    best = path / BEST
+    saved = best if best.exists() else path / CHECKPOINT
     standing = checkpoint.standing(saved)  # so that a bad one is found before the data are read
-    [settings] = from_config(folder.config, path).values()
-    settings = replace(settings, plan=replace(settings.plan, device="cpu"))
-    data = settings.task.load(settings.options)
-    plan = settings.plan
-    model = catalogue.model(settings.task.model)(data, plan.seed)
-    progress = begin(model, settings.algorithm, plan, data.local, path / TABLES)
+    data, plan = source.load(), source.plan
+    model = source.build(data)
+    progress = begin(model, source.algorithm, plan, data.local, path / TABLES)
     with folder.locked() if progress.table_folder is not None else nullcontext():
         _fill_(progress, saved, standing.tables)
         progress.round = standing.round
         params = progress.whole()
         params = Params({table: whole(x) for table, x in params.tables.items()}, params.dense)
+    if odd := not_finite(params):
+        raise RunFolderError(
+            f"The model in {path} is of no use, for {odd} is not finite: run it with a lower lr."
+        )
     model.calibrate(params, Evaluator(model, data, plan).train)
-    return Trained(model, params, data, _about(settings, standing.round))
+    lines = [line for line in folder.lines() if line["round"] <= standing.round]
+    metrics = lines[-1] if lines else None
+    return Trained(model, params, data, source.about(standing.round), metrics, source.builder(data))
+
+
+def _source(folder: RunFolder, task: str | None) -> RunSource:
+    """Where the data and the model of a run come from."""
+    if "deploy" in folder.config:
+        return deployed_source(folder, task)
+    if task is not None:
+        raise UsageError(f"--task is for deployed runs, but {folder.path} is a simulated one.")
+    return simulated_source(folder)
+
+
+def _read_released(folder: RunFolder, source: RunSource) -> Trained:
+    """The model of a run under privacy full, from what may leave its folder."""
+    tensors, round_ = released_model(folder)
+    data = source.load()
+    model = source.build(data)
+    start = model.start()
+    own = {f"table/{name}": x for name, x in start.tables.items() if name not in data.local}
+    own |= {f"dense/{name}": x for name, x in start.dense.items()}
+    if {k: x.shape for k, x in own.items()} != {k: x.shape for k, x in tensors.items()}:
+        raise RunFolderError(
+            f"The model in {folder.path} is not that of its run: the data or the model have "
+            "changed since."
+        )
+    tables = {name: tensors.get(f"table/{name}", x) for name, x in start.tables.items()}
+    params = Params(tables, {name: tensors[f"dense/{name}"] for name in start.dense})
+    if odd := not_finite(params):
+        raise RunFolderError(
+            f"The model in {folder.path} is of no use, for {odd} is not finite: run it with a "
+            "lower lr."
+        )
+    # Moments of normalisation stay as they started: measured ones would be exact numbers.
+    # Metrics are exact numbers too.
+    return Trained(model, params, data, source.about(round_), None, source.builder(data))
 
 
 def _fill_(progress: Progress, saved: Path, tables: SavePoint | None) -> None:
@@ -91,15 +143,6 @@ def _fill_(progress: Progress, saved: Path, tables: SavePoint | None) -> None:
             tensor.copy_(stored)
     if progress.table_folder is not None and tables is not None:
         progress.table_folder.restore(tables, read_only=True)
-
-
-def _about(settings: Settings, round_: int) -> dict[str, str]:
-    return {
-        "task": settings.task.name,
-        "algorithm": settings.algorithm.name,
-        "seed": str(settings.plan.seed),
-        "round": str(round_),
-    }
 
 
 def _check_place(path: Path, overwrite: bool) -> None:
@@ -135,6 +178,28 @@ def _tell(trained: Trained, path: Path, format: str) -> None:
     say(f"Model after round {trained.about['round']}: {path}")
 
 
+def _tell_bundle(trained: Trained, path: Path, notes: Sequence[str]) -> None:
+    """Says what a bundle needs to be loaded."""
+    for note in notes:
+        say(note)
+    builder = trained.built_by
+    if builder is not None and ":" not in builder:
+        say(f"Load it with fedrows.load({str(path)!r}).")
+    else:
+        say(f"Load it with fedrows.load({str(path)!r}, module=…), or without the module by ONNX.")
+    say(f"Bundle of the model after round {trained.about['round']}: {path}")
+
+
+def _format(typed: str | None, path: Path) -> str:
+    """The format that was asked for, by its name or by that of the file."""
+    if typed == BUNDLE or (typed is None and path.suffix.lower() == SUFFIX):
+        return BUNDLE
+    if typed is not None and typed not in export.WRITERS:
+        known = ", ".join([*export.WRITERS, BUNDLE])
+        raise UsageError(f"There is no format {typed!r} to export to: choose one of {known}.")
+    return check_format(typed or format_of(path))
+
+
 def _shape(dims: Iterable[int | str]) -> str:
     return f"({', '.join(map(str, dims))})"
 
@@ -144,8 +209,15 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("run", metavar="RUN", nargs="?", help="The folder of the run.")
     add("--to", metavar="FILE", help="The file to write.")
-    formats = "|".join(export.WRITERS)
+    formats = "|".join([*export.WRITERS, BUNDLE])
     add("--format", metavar=formats, help="What to write (default: by the end of FILE's name).")
     add("--vocabulary", metavar="FILE", help="Also write which value has which row (JSON lines).")
+    add("--module", metavar="REFERENCE", help="Of a bundle: what builds its module, file.py:build.")
+    add(
+        "--onnx",
+        action=argparse.BooleanOptionalAction,
+        help="Of a bundle: with an ONNX file in it (default: if fedrows[onnx] is installed).",
+    )
+    add("--task", metavar="REFERENCE", help="Of a deployed run: its task, such as task.py:TASK.")
     add("--overwrite", action="store_true", help="Replace files that exist.")
     return parser

@@ -122,6 +122,8 @@ def value(owner: type, item: Field[Any], typed: Any, flag: str) -> Any:
         return typed
     if optional and typed.lower() == "none":
         return None
+    if typed in item.metadata["words"]:
+        return typed
     try:
         return plain(typed)
     except ValueError:

@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _print(data: FederatedData) -> None:
-    count = len(data.train) + len(data.test)
+    count = len(data.train) + len(data.validation) + len(data.test)
     everybody = max(data.clients, len(data.test.splits) - 1)
     for note in data.notes:
         say(f"Note: {note}")

@@ -24,7 +24,7 @@ from fedrows.paper.workplace import FAILED, MISSING, Workplace
 from fedrows.plan import Plan
 from fedrows.report.artefact import Artefact
 from fedrows.runs.folder import unwritable
-from fedrows.runs.signals import hearing_sigterm
+from fedrows.runs.signals import hearing_signals
 from fedrows.study.page import writer
 from fedrows.version import __version__
 
@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> int:
         raise unwritable(work.folder, error) from error
     command = shlex.join(["fedrows", "paper", *words])
     try:
-        with hearing_sigterm():
+        with hearing_signals():
             return _make(work, experiments, display, command, typed["allow_missing"])
     except KeyboardInterrupt:
         display.end()

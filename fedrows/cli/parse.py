@@ -39,6 +39,13 @@ def parser_of(command: str, description: str, out: str, resume: str) -> Parser:
         default=30.0,
         help="Save the run at least every so many seconds (default: 30).",
     )
+    parser.add_argument(
+        "--metric",
+        metavar="REF",
+        action="append",
+        default=argparse.SUPPRESS,
+        help="A metric of your own, as module:name or path/to/file.py:name; may be given again.",
+    )
     add_watching(parser)
     return parser
 

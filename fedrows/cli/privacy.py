@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,15 @@ from fedrows.measure.summary import show_bytes, show_number
 from fedrows.options import options
 from fedrows.privacy.counting import Counting, table, values_of
 from fedrows.privacy.explain import ExplainedRun, text
+from fedrows.privacy.ledger_file import LedgerFile, combined
 from fedrows.privacy.values import rows_per_value
+from fedrows.runs.folder import LEDGER
 from fedrows.runs.settings import Settings
 
 SUBCOMMANDS = {
     "explain": "Say who learns what, at which ε, for which bytes and seconds.",
     "heat": "Compare the four ways to count heat: bytes, error, ε, and the least count they show.",
+    "ledger": "Say what the runs that share a ledger have spent.",
 }
 
 
@@ -32,11 +36,11 @@ def main(words: Sequence[str]) -> int:
     """Explains, or compares; gives the exit code."""
     if not words or words[0] in ("-h", "--help"):
         lines = "\n".join(f"  {name:8} {what}" for name, what in SUBCOMMANDS.items())
-        say(f"usage: fedrows privacy COMMAND TASK …\n\n{lines}")
+        say(f"usage: fedrows privacy COMMAND …\n\n{lines}")
         return 0
     if words[0] not in SUBCOMMANDS:
         raise UnknownNameError("command of fedrows privacy", words[0], SUBCOMMANDS)
-    return {"explain": _explain, "heat": _heat}[words[0]](words[1:])
+    return {"explain": _explain, "heat": _heat, "ledger": _ledger}[words[0]](words[1:])
 
 
 def _explain(words: Sequence[str]) -> int:
@@ -45,9 +49,29 @@ def _explain(words: Sequence[str]) -> int:
         return 0
     name = (algorithms_of(typed) or [DEFAULT])[0]
     typed.pop("algorithm")
+    policy = _policy(typed.pop("policy"))
     settings = choose(_task(typed), [name], typed)[name]
-    say(text(setting_of(settings, settings.task.load(settings.options))))
+    data = settings.task.load(settings.options)
+    say(text(setting_of(settings, data)))
+    if settings.privacy.secret_sums and settings.privacy.min_contributors > 1:
+        from fedrows.privacy.relations import warning
+
+        if said := warning(data):
+            say(f"\n{said}")
+    say(policy)
     return 0
+
+
+def _policy(file: str | None) -> str:
+    """What a node asks of a run, by a policy or by default."""
+    from fedrows.flower.node.policy import NodePolicy, read_policy
+
+    policy = read_policy(Path(file)) if file else NodePolicy()
+    lines = [
+        f"\nA deployed node takes part if the run keeps to the node's policy "
+        f"({file or 'the default of a node with peers'}):"
+    ]
+    return "\n".join([*lines, *(f"  {line}" for line in policy.lines())])
 
 
 def _heat(words: Sequence[str]) -> int:
@@ -84,18 +108,57 @@ def _heat(words: Sequence[str]) -> int:
     return 0
 
 
+def _ledger(words: Sequence[str]) -> int:
+    parser = Parser("privacy ledger", "Says what the runs that share a ledger have spent.")
+    parser.add_argument("file", metavar="FILE", nargs="?", help="The file of --ledger.")
+    parser.add_argument("--delta", metavar="X", help="δ at which ε is reported (default: 1e-6).")
+    if any(word in ("-h", "--help") for word in words):
+        parser.print_help()
+        return 0
+    typed = parser.parse(words)
+    if typed["file"] is None:
+        raise UsageError("Name the file of a ledger, as in: fedrows privacy ledger FILE.")
+    path = Path(typed["file"])
+    if path.is_dir():
+        path /= LEDGER
+    if not path.exists():
+        raise UsageError(f"There is no ledger {path}: name the FILE that runs had as --ledger.")
+    try:
+        delta = float(typed["delta"] or 1e-6)
+    except ValueError:
+        raise UsageError(f"--delta is {typed['delta']!r}, but must be a number.") from None
+    ledger_file = LedgerFile(path)
+    total = ledger_file.ledger(delta)
+    runs = list(dict.fromkeys(each.run for each in ledger_file.spendings()))
+    parts = {run: combined(ledger_file.of(run), delta) for run in runs}
+    rows = [
+        [run, str(max(each.round for each in ledger_file.of(run)))]
+        + [_epsilon(part.spent(kind)) for kind in total.kinds]
+        for run, part in parts.items()
+    ]
+    rows.append(["all runs", ""] + [_epsilon(total.spent(kind)) for kind in total.kinds])
+    print_table(["Run", "Rounds", *total.kinds], rows)
+    say(f"ε of each kind at δ = {delta:g}. Kinds do not add up with each other.")
+    return 0
+
+
 def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
     """A run as far as privacy is concerned, with the sizes of its data."""
     privacy, plan = settings.privacy, settings.plan
     schema = catalogue.model(settings.task.model)(data, plan.seed).schema
     shared = {t: its for t, its in schema.tables.items() if t not in data.local}
-    sizes = np.zeros(data.clients)
-    behind = 1
-    for name in shared:
-        index = data.index[name]
+    sizes, behind = np.zeros(data.clients), 1
+    values = set_values = value_rows = 0
+    for name, its in shared.items():
+        index, named = data.index[name], values_of(data, name)
         sizes += index.lengths.numpy()
-        named = values_of(data, name).of(index.ids.cpu().numpy())[0]
-        behind = max(behind, rows_per_value(index.owner.cpu().numpy(), named))
+        owner, rows = index.owner.cpu().numpy(), index.ids.cpu().numpy()
+        behind = max(behind, rows_per_value(named, owner, rows))
+        values += len(np.unique(named.of(np.arange(its.rows))[0]))
+        pairs = np.unique(np.stack([owner, named.of(rows)[0]]), axis=1)
+        of_value = np.bincount(named.of(np.unique(rows))[0], minlength=its.rows)
+        set_values += pairs.shape[1]
+        value_rows += int(of_value[pairs[1]].sum())
     if plan.clients_per_round > data.clients:
         raise PlanError(
             f"clients-per-round is {plan.clients_per_round}, but {data.name} has {data.clients} "
@@ -120,6 +183,11 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
         dense=schema.dense_size,
         set_size=round(float(sizes.mean())),
         rows_per_value=behind,
+        set_values=round(set_values / data.clients),
+        value_rows=round(value_rows / data.clients),
+        values=values,
+        weighting=plan.weighting,
+        colluding=privacy.colluding,
         rounds=plan.rounds,
         minimum=privacy.min_contributors,
         counting=privacy.counting,
@@ -146,6 +214,7 @@ def _parser(command: str, description: str) -> Parser:
 def _explain_parser() -> Parser:
     parser = _parser("explain", "Says who learns what in a run, without running it.")
     parser.add_argument("--algorithm", metavar="NAME", help=f"Which (default: {DEFAULT}).")
+    parser.add_argument("--policy", metavar="FILE", help="A node's policy to show.")
     add_privacy(parser)
     return parser
 

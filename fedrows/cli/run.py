@@ -9,15 +9,17 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
-from fedrows.cli.carry_out import carry_out, check_machine, conclude, load, run_of
+from fedrows.cli.anchor_table import write_anchors
+from fedrows.cli.carry_out import carry_out, check_machine, close, conclude, load, run_of
 from fedrows.cli.flags import Parser, UsageError
-from fedrows.cli.outcome import close
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
 from fedrows.cli.settings import add_privacy, choose, extended
+from fedrows.cli.several_processes import follow, one_voice, threads_of
 from fedrows.cli.show import say
 from fedrows.cli.stop import Stop
-from fedrows.cli.together import follow, one_voice, threads_of
+from fedrows.data.federation import FederatedData
 from fedrows.options import options
+from fedrows.runs.driver import checked_early_stop
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.resume import begin, go_back_, resumed
 from fedrows.runs.settings import Settings, from_config
@@ -42,7 +44,7 @@ def main(words: Sequence[str]) -> int:
 def _main(typed: dict[str, Any], observer: Observers) -> int:
     command = typed.pop("command")
     resume, out, seconds = typed.pop("resume"), typed.pop("out"), typed.pop("checkpoint_seconds")
-    overwrite = typed.pop("overwrite")
+    overwrite, anchored = typed.pop("overwrite"), typed.pop("anchors")
     named = algorithms_of(typed)
     if len(named) > 1:
         raise UsageError(f"--algorithm is {','.join(named)}, but run takes one: use compare.")
@@ -52,7 +54,7 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         if overwrite:
             raise UsageError("--overwrite and --resume cannot be used together: choose one.")
         path = out_of(resume, out, lambda: _default(task, algorithm, typed))
-        return _resume(path, task, algorithm, typed, seconds, observer)
+        return _resume(path, task, algorithm, typed, seconds, observer, anchored)
     if task is None:
         raise UsageError(f"Name a task to run: one of {', '.join(catalogue.names('task'))}.")
     path = Path(out) if out else _default(task, algorithm, typed)
@@ -64,13 +66,15 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         data = load(settings.task, settings.options, [settings.plan])
         simulation = settings.simulation(data, path)
         simulation.prepare()
+        checked_early_stop(simulation)  # before there is a folder
         if not simulation.leads:
             return follow(simulation, _again(path))
         config = {**settings.config(), "command": command, **_processes(simulation)}
         folder = RunFolder.create(path, "run", config, overwrite=overwrite)
         with folder.locked():
             begin(folder, simulation, simulation.evaluator.facts())
-            return _go(folder, settings, simulation, seconds, observer)
+            code = _go(folder, settings, simulation, seconds, observer)
+            return _anchored(code, folder, settings, data, anchored)
 
 
 def _resume(
@@ -80,6 +84,7 @@ def _resume(
     typed: dict[str, Any],
     seconds: float,
     observer: Observers,
+    anchored: bool,
 ) -> int:
     folder = RunFolder.open(path, "run")
     stored = from_config(folder.config, path)
@@ -105,7 +110,8 @@ def _resume(
     with threads(own), folder.locked():
         data = load(settings.task, settings.options, [settings.plan])
         simulation = resumed(folder, settings, data)
-        return _go(folder, settings, simulation, seconds, observer)
+        code = _go(folder, settings, simulation, seconds, observer)
+        return _anchored(code, folder, settings, data, anchored)
 
 
 def _go(
@@ -128,6 +134,15 @@ def _go(
         done = carry_out(simulation, folder, observer, stop, name, again, seconds)
     code = close(folder, done, f"after round {simulation.progress.round}", again)
     conclude(observer, folder, done)
+    return code
+
+
+def _anchored(
+    code: int, folder: RunFolder, settings: Settings, data: FederatedData, wanted: bool
+) -> int:
+    """The exit code of a run, after its anchors if they are wanted and it was not stopped."""
+    if wanted and code == 0:
+        write_anchors(folder, data, settings.plan.train_sample)
     return code
 
 
@@ -156,5 +171,10 @@ def _parser() -> Parser:
     )
     known = ", ".join(catalogue.names("algorithm"))
     parser.add_argument("--algorithm", metavar="NAME", help=f"One of {known} (default: {DEFAULT}).")
+    parser.add_argument(
+        "--anchors",
+        action="store_true",
+        help="After the run, also fit centralised models to the same data, and show them.",
+    )
     add_privacy(parser)
     return parser

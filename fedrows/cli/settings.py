@@ -14,6 +14,7 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.cli.flags import DATA, Parser, UsageError, Values, add_options, flag_of, value
 from fedrows.errors import PluginError
+from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.privacy.mechanism import PREFIX, Mechanism
@@ -91,11 +92,15 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
     of_task, left = _values_of(task.options, typed, prefixed)
     plan, left = _values_of(Plan, left)
     dials, left = _values_of(Privacy, left)
+    if dials.get("ledger"):  # the run may go on from another folder
+        dials["ledger"] = str(Path(dials["ledger"]).absolute())
     if (mechanism := left.pop("mechanism", None)) is not None:
         dials["mechanism"] = mechanism
     of_noise = catalogue.mechanism(mechanism) if mechanism else type(default_mechanism())
     noise, left = _noise_values(of_noise, left)
     privacy = Privacy.of(**dials, **{f"{DIAL}{name}": value for name, value in noise.items()})
+    metrics = tuple(map(absolute, left.pop("metric", ())))
+    load_metrics(metrics)  # an error before anything else is done
     made: dict[str, Settings] = {}
     unused = dict(left)
     for name in algorithms:
@@ -109,6 +114,7 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
             of(**{**own_presets, **own}),
             Plan(**{**plan_presets, **plan}),
             privacy,
+            metrics,
         )
         privacy.check(made[name].algorithm, made[name].plan.clients_per_round)
     for name in unused:
@@ -177,6 +183,9 @@ def extended(
     settings = {}
     for name, old in stored.items():
         new = wanted[name]
+        if "metric" in typed and new.metrics != old.metrics:
+            was = ", ".join(old.metrics) or "none"
+            raise refuse_change("--metric", ", ".join(new.metrics), was, path)
         parts: list[tuple[Any, Any, set[str]]] = [
             (old.options, new.options, names_of_prefixed(task, list(stored))),
             (old.algorithm, new.algorithm, set()),
@@ -190,6 +199,12 @@ def extended(
                 if flag.replace("-", "_") in typed and not same:
                     raise refuse_change(f"--{flag}", is_now, was, path)
         rounds = new.plan.rounds if "rounds" in typed else old.plan.rounds
+        if rounds != old.plan.rounds and old.plan.lr_schedule != "constant":
+            raise UsageError(
+                f"--rounds is {rounds}, but the {old.plan.lr_schedule} schedule of {path} spreads "
+                f"its learning rates over {old.plan.rounds}: leave it out, or start a new run with "
+                "--out."
+            )
         settings[name] = replace(old, plan=replace(old.plan, rounds=rounds), privacy=privacy)
     return settings
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from fedrows.measure.summary import METRICS, show_epsilon
+from fedrows.measure.metric_choice import about, measured
+from fedrows.measure.summary import show_epsilon
 from fedrows.watch.observer import RoundReport
 
 SHOWN_EVERY = 0.1  # seconds; a fast run has thousands of rounds in one
@@ -97,7 +99,8 @@ class LiveLine:
         pass
 
     def end(self) -> None:
-        self._bar.stop()  # a second time changes nothing
+        with suppress(OSError):  # the terminal is gone
+            self._bar.stop()  # a second time changes nothing
 
 
 def show(label: str, at: int, rounds: int) -> Display:
@@ -109,17 +112,18 @@ def show(label: str, at: int, rounds: int) -> Display:
 
 
 def say(text: str) -> None:
-    """Prints at once, even into a pipe."""
-    print(text, flush=True)
+    """Prints at once, even into a pipe. A terminal that was closed is like a closed pipe."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise BrokenPipeError from error
+        raise
 
 
 def metrics_of(line: Mapping[str, Any]) -> list[str]:
     """The metrics of a line that have a value, as text."""
-    words = [
-        f"{title} {line[name]:.{digits}f}"
-        for name, (title, _, digits) in METRICS.items()
-        if line.get(name) is not None and line[name] == line[name]
-    ]
+    words = [f"{about(name)[0]} {line[name]:.{about(name)[2]}f}" for name in measured([line])]
     return [*words, spent] if (spent := epsilon_of(line)) else words
 
 

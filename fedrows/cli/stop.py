@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import signal
-from contextlib import suppress
+from contextlib import ExitStack
 from types import FrameType
-from typing import Any
+
+from fedrows.runs.signals import ENDING, handling
 
 
 class Stop:
-    """Ctrl-C and SIGTERM ask a run to stop after its round; a second Ctrl-C stops at once."""
+    """Ctrl-C, SIGTERM and signals like it ask a run to stop after its round.
+
+    A second Ctrl-C stops at once.
+    """
 
     def __init__(self) -> None:
         self.asked = False
-        self._before: dict[int, Any] = {}
+        self._handlers = ExitStack()
 
     def __enter__(self) -> Stop:
-        with suppress(ValueError):  # not the main thread: nobody presses keys there
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
+        self._handlers.enter_context(handling([signal.SIGINT, *ENDING], self._ask))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        self._handlers.close()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked and number == signal.SIGINT:

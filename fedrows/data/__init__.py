@@ -8,6 +8,12 @@ layout          what the columns of somebody's data mean
 frames          columns from data frames, or from pieces by client
 column_checks   columns made into numbers, or refused
 vocabulary      which row each value of a column has
+values          what a value is whatever its type: its text, and its hash
+encoder         how data were encoded
+encode_rows     new rows, encoded in the same way
 splits          which examples are held out
 histories       what logs of items have in common
+leave_one_out   a log of items as data to be ranked
+unheld          items that clients do not hold, drawn without replacement
+fresh_negatives pools of such items, drawn anew in every round
 """

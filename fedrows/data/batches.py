@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedrows.data.federation import FederatedData
+from fedrows.data.fresh_negatives import Pools, drawn_slots
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
 from fedrows.rows.ragged import Column, look_up
@@ -34,11 +35,13 @@ class LocalData:
     local: frozenset[str] = frozenset()  # tables whose rows stay on their client
     numbers: Mapping[str, Tensor] = field(default_factory=dict)  # field → (n,) or (n, D)
     weight: Tensor | None = None  # (n,)
+    pools: Pools | None = None  # of fresh negatives; None: examples are as they lie there
 
     def slice(self, start: int, stop: int) -> LocalData:
         """The examples of the clients start … stop−1, left where they lie."""
         clients, starts, sizes = (x[start:stop] for x in (self.clients, self.starts, self.sizes))
-        return replace(self, clients=clients, starts=starts, sizes=sizes)
+        pools = None if self.pools is None else self.pools.slice(start, stop)
+        return replace(self, clients=clients, starts=starts, sizes=sizes, pools=pools)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +114,11 @@ def round_inputs(
     use = BATCH if plan.batches == "draw" else SHUFFLE
     keys = client_keys(plan.seed, use, round_, local.clients)
     steps = client_keys(plan.seed, STEP, round_, local.clients) if random else keys
-    offsets = (sets.splits[:-1] for sets in index.values())
+    offsets = [sets.splits[:-1] for sets in index.values()]
+    pools = local.pools
+    if pools is not None:
+        negatives = pools.keys(plan.seed, round_, local.clients)
+        offsets += [negatives, pools.starts, pools.sizes]
     rows = [x.numpy() for x in (keys, steps, local.starts, local.sizes, *offsets)]
     return torch.from_numpy(np.stack(rows))
 
@@ -120,7 +127,8 @@ class RoundInputs:
     """The rows of `round_inputs`, by name, where the examples lie: (K,) each."""
 
     def __init__(self, rows: Tensor, tables: Sequence[str]) -> None:
-        self.batches, self.steps, self.starts, self.sizes, *offsets = rows.unbind()
+        self.batches, self.steps, self.starts, self.sizes, *more = rows.unbind()
+        offsets, self.pools = more[: len(tables)], more[len(tables) :]  # of keys, starts and sizes
         self.offsets = dict(zip(tables, offsets, strict=True))  # where its rows begin in the block
 
 
@@ -129,7 +137,8 @@ def drawn(local: LocalData, inputs: RoundInputs, plan: Plan) -> Iterator[Batch]:
     count = counters(plan.local_steps, plan.batch_size, inputs.starts.device)  # (I, B)
     random = bits(inputs.batches[:, None], count[:, None])  # (I, K, B)
     position = below(random, inputs.sizes[:, None]) + inputs.starts[:, None]
-    whole = _look_up(local, inputs, position)  # (I, K, B)
+    step = torch.arange(plan.local_steps, device=position.device)
+    whole = _look_up(local, inputs, position, step)  # (I, K, B)
     ids, numbers = _by_step(whole.ids, plan), _by_step(whole.numbers, plan)
     weights = [None] * plan.local_steps if whole.weight is None else whole.weight.unbind()
     for parts in zip(ids, whole.label.unbind(), weights, numbers, strict=True):
@@ -158,7 +167,7 @@ def nth_shuffled(
     weight = (rank < inputs.sizes[:, None]) & active[:, None]
     entry = first[:, None] + torch.where(weight, rank, 0)
     position = order[epoch[:, None], entry] + inputs.starts[:, None]
-    batch = _look_up(local, inputs, position)
+    batch = _look_up(local, inputs, position, step)
     real = weight if batch.weight is None else weight * batch.weight
     dtype = plan.torch_dtype
     return replace(batch, weight=real.to(dtype), active=active.to(dtype))
@@ -180,11 +189,15 @@ def shuffled(local: LocalData, inputs: RoundInputs, plan: Plan) -> Tensor:
     return position[order]
 
 
-def _look_up(local: LocalData, inputs: RoundInputs, position: Tensor) -> Batch:
-    """The examples at some positions (…, K, B) of the columns."""
+def _look_up(
+    local: LocalData, inputs: RoundInputs, position: Tensor, step: int | Tensor
+) -> Batch:  # fmt: skip
+    """The examples at some positions (…, K, B) of the columns, for the steps so numbered (…)."""
     ids = {}
     for name, column in local.slots.items():
         slots = look_up(column, position, nothing=-1)  # (…, K, B) or (…, K, B, L)
+        if local.pools is not None and name == local.pools.field:
+            slots = _with_negatives(slots, local.pools.count, inputs, step)  # (…, K, B, 1 + r)
         deep = slots.dim() - position.dim()
         table = local.fields[name]
         offset = inputs.offsets[table].view(-1, 1, *[1] * deep)  # (K, 1) or (K, 1, 1)
@@ -198,3 +211,15 @@ def _look_up(local: LocalData, inputs: RoundInputs, position: Tensor) -> Batch:
         None if local.weight is None else look_up(local.weight, position),
         numbers={name: look_up(column, position) for name, column in local.numbers.items()},
     )
+
+
+def _with_negatives(
+    positive: Tensor, count: int, inputs: RoundInputs, step: int | Tensor
+) -> Tensor:
+    """Slots (…, K, B) with those of fresh negatives beside them: (…, K, B, 1 + r)."""
+    position = torch.arange(positive.shape[-1] * count, device=positive.device)
+    first = (torch.as_tensor(step, device=positive.device) << 32).unsqueeze(-1)
+    keys, starts, sizes = inputs.pools
+    slots = drawn_slots(keys, starts, sizes, first + position)  # (…, K, B · r)
+    negative = slots.view(*positive.shape, count)  # (…, K, B, r)
+    return torch.cat([positive.unsqueeze(-1), negative], -1)

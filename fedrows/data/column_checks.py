@@ -5,14 +5,19 @@ Every error names the column, the example and the value; nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged
 
-LABELS = {"binary": "0 or 1", "classes": "0, 1, 2 and so on", "numbers": "any number"}
+LABELS = {
+    "binary": "0 or 1",
+    "classes": "0, 1, 2 and so on",
+    "numbers": "any number",
+    "ranking": "1, because every example is a positive",
+}
 
 
 def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -76,6 +81,7 @@ def as_labels(
         "binary": (label == 0) | (label == 1),
         "classes": (label >= 0) & (label == np.floor(label)),
         "numbers": np.ones(len(label), dtype=bool),
+        "ranking": label == 1,
     }[labels]
     if not wanted.all():
         at = int(np.argmin(wanted))
@@ -134,8 +140,8 @@ def as_marks(column: str, values: np.ndarray, first: int = 0) -> np.ndarray:
     if bad.any():
         at = int(np.argmax(bad))
         raise DataError(
-            f"Column {column!r} is {values.tolist()[at]!r} in example {first + at}: test examples "
-            "are marked by true or 1, others by false or 0."
+            f"Column {column!r} is {values.tolist()[at]!r} in example {first + at}: held-out "
+            "examples are marked by true or 1, others by false or 0."
         )
     return values.astype(bool)
 
@@ -160,6 +166,22 @@ def as_target(
             "column if the field has several, or else None."
         )
     return target
+
+
+def check_ranked(
+    target: tuple[str, int | None] | None, fields: Mapping[str, str], local: Collection[str]
+) -> None:
+    """Raises a DataError unless it is said which field holds the items that are to be ranked."""
+    if target is None or target[1] is not None:
+        raise DataError(
+            f"The labels are ranking, but the target is {target}: name the field that holds the "
+            "item of each example, as in target=('item', None)."
+        )
+    if fields.get(target[0]) in local:
+        raise DataError(
+            f"Field {target[0]!r} is to be ranked, but its table {fields[target[0]]!r} is local: "
+            "items are what clients have in common."
+        )
 
 
 def check(

@@ -57,6 +57,11 @@ class Examples:
         positions = first + torch.arange(int(splits[-1]))
         return replace(self.pick(positions.to(self.label.device)), splits=splits)
 
+    def none(self) -> Examples:
+        """No example, of the same clients and with the same fields."""
+        nothing = self.pick(torch.empty(0, dtype=torch.int64, device=self.label.device))
+        return replace(nothing, splits=torch.zeros_like(self.splits))
+
     def fields(self, positions: Tensor) -> dict[str, Tensor]:
         """What a model is given for some examples (m,): ids, lists filled up with 0, numbers."""
         ids = {name: look_up(column, positions) for name, column in self.ids.items()}
@@ -153,17 +158,26 @@ def check_local(
     parts: list[Examples],
     names: np.ndarray,
     vocabulary: Mapping[str, np.ndarray] | None,
+    unknown: Mapping[str, int | None],
 ) -> None:
-    """Raises a DataError if a row of a local table has two holders."""
+    """Raises a DataError if a row of a local table has two holders.
+
+    The row of unknown values is nobody's: test examples of clients that do not train read it as it
+    started.
+    """
     for table in local:
         if table not in tables:
             raise DataError(
                 f"Table {table!r} is to be local, but the tables are {', '.join(tables)}."
             )
+        columns = [name for name, read in fields.items() if read == table]
+        nobodys = unknown.get(table) if not _reads(parts[0], columns, unknown.get(table)) else None
         index = index_of([table], fields, padded, len(names), parts)[0][table]
         assert index.place is not None
         assert index.held is not None
         holders = torch.bincount(index.place)
+        if nobodys is not None:
+            holders[index.held == nobodys] = 0
         if (holders > 1).any():
             shared = int(holders.argmax())
             first, second = index.owner[index.place == shared][:2].tolist()
@@ -173,8 +187,13 @@ def check_local(
             )
 
 
+def _reads(part: Examples, columns: Iterable[str], row: int | None) -> bool:
+    """Whether an example reads a row."""
+    return row is not None and any((_flat(part, name)[1] == row).any() for name in columns)
+
+
 def untrained_note(left: int, clients: int) -> str:
-    """What is said about clients with test examples only."""
+    """What is said about clients whose examples are all held out."""
     return f"{left} of {clients} clients have no training data: left out of N."
 
 

@@ -11,15 +11,25 @@ from typing import Any
 
 import numpy as np
 
-from fedrows.data.column_checks import as_labels, as_numbers, as_weights, no_nulls, number_clients
-from fedrows.data.layout import Layout
-from fedrows.data.vocabulary import Hashed, Vocabulary, hashed, number_columns
+from fedrows.data.column_checks import (
+    as_labels,
+    as_numbers,
+    as_target,
+    as_weights,
+    no_nulls,
+    number_clients,
+)
+from fedrows.data.column_layout import Layout
+from fedrows.data.encoder import Encoder, encoder_of, kind_of_table
+from fedrows.data.splits import mark_validation
+from fedrows.data.values import hashed
+from fedrows.data.vocabulary import Hashed, Vocabulary, number_columns
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged, lists_of
 
 
 @dataclass(frozen=True, eq=False)
-class _Lists:
+class Lists:
     """A column of lists whose values, numbers or text, have no rows yet."""
 
     values: np.ndarray  # (T,), list after list
@@ -28,13 +38,13 @@ class _Lists:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def last(self, most: int) -> _Lists:
+    def last(self, most: int) -> Lists:
         """The same lists, each cut to its last `most` values."""
         positions = lists_of(np.arange(len(self.values)), self.sizes).last(most)
-        return _Lists(self.values[positions.values.numpy()], positions.sizes.numpy())
+        return Lists(self.values[positions.values.numpy()], positions.sizes.numpy())
 
 
-_Raw = np.ndarray | _Lists
+Raw = np.ndarray | Lists
 
 
 def from_frame(frame: Any, layout: Layout) -> dict[str, Any]:
@@ -47,7 +57,7 @@ def from_clients(
     clients: Mapping[Any, Any] | Iterable[tuple[Any, Any]], layout: Layout
 ) -> dict[str, Any]:
     """What `build` takes, from one piece per client: columns, a list of examples, or a frame."""
-    pieces: dict[str, list[_Raw]] = {c: [] for c in layout.columns if c != layout.client}
+    pieces: dict[str, list[Raw]] = {c: [] for c in layout.columns if c != layout.client}
     names, sizes, empty = [], [], 0
     for name, piece in clients.items() if isinstance(clients, Mapping) else clients:
         size = _add(pieces, name, piece)
@@ -56,13 +66,13 @@ def from_clients(
         sizes.append(size)
     if not sum(sizes):
         raise DataError("There is not a single example: check where the clients come from.")
-    who = as_raw(layout.client, _objects(names))
+    who = as_raw(layout.client, as_objects(names))
     assert isinstance(who, np.ndarray)
     _, seen = number_clients(layout.client, who)
     if len(set(seen.tolist())) < len(names):
         twice = names[int(np.argmax(np.bincount(seen)[seen] > 1))]
         raise DataError(f"Client {twice!r} comes twice: give all its examples in one piece.")
-    columns: dict[str, _Raw] = {c: _join(c, parts) for c, parts in pieces.items()}
+    columns: dict[str, Raw] = {c: _join(c, parts) for c, parts in pieces.items()}
     arguments = assemble({layout.client: np.repeat(who, sizes), **columns}, layout)
     if empty:
         note = f"{empty} of {len(names)} clients have no example: left out."
@@ -70,41 +80,46 @@ def from_clients(
     return arguments
 
 
-def assemble(columns: Mapping[str, _Raw], layout: Layout) -> dict[str, Any]:
+def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
     """What `build` takes, from raw columns."""
     flat = {c: _plain(c, columns[c]) for c in columns if c not in layout.fields}
-    for column in (layout.client, layout.label, layout.weight, layout.split.column):
+    by, by_validation = layout.split.column, layout.validation.column
+    for column in (layout.client, layout.label, layout.weight, by, by_validation):
         if column is not None:
             flat[column] = _plain(column, columns[column])
     names, owner = number_clients(layout.client, flat[layout.client])
     count = len(owner)
     if not count:
         raise DataError("There is not a single example: check the file or the filter before it.")
-    time = None if layout.split.column is None else flat[layout.split.column]
-    held = layout.split.mark(owner, time, layout.seed)
+    test = layout.split.mark(owner, None if by is None else flat[by], layout.seed)
+    time = None if by_validation is None else flat[by_validation]
+    validation = mark_validation(layout.validation, test, owner, time, layout.seed)
     notes: list[str] = []
     raw = {c: _cut(c, columns[c], layout.longest(c), notes) for c in layout.fields}
-    ids, sizes, vocabulary, more = _number(raw, layout, held)
+    ids, sizes, vocabulary, more = _number(raw, layout, test | validation)
+    numbers = {c: as_numbers(c, flat[c], count) for c in layout.numbers}
     return {
         "client": names[owner],
         "ids": ids,
         "label": as_labels(layout.label, flat[layout.label], layout.labels),
         "labels": layout.labels,
-        "test": held,
+        "test": test,
+        "validation": validation,
         "tables": sizes,
         "fields": dict(layout.fields),
-        "numbers": {c: as_numbers(c, flat[c], count) for c in layout.numbers},
+        "numbers": numbers,
         "weight": None if layout.weight is None
         else as_weights(layout.weight, flat[layout.weight], count),
         "local": layout.local,
         "target": layout.target,
         "name": layout.name,
         "vocabulary": vocabulary,
+        "encoder": _encoder(layout, raw, ids, sizes, numbers),
         "notes": (*notes, *more),
     }  # fmt: skip
 
 
-def as_raw(column: str, values: Any) -> _Raw:
+def as_raw(column: str, values: Any) -> Raw:
     """A column as an array, or as lists if that is what it holds."""
     values = np.asarray(values)
     if values.dtype.kind != "O" or values.ndim > 1:
@@ -127,12 +142,12 @@ def as_raw(column: str, values: Any) -> _Raw:
     kinds = {one.dtype.kind for one in some}
     if len(kinds & set("OUST")) and len(kinds) > 1:  # else numbers would become text
         some = [one.astype(object) for one in some]
-    column_of_lists = _Lists(np.concatenate(some), sizes)
+    column_of_lists = Lists(np.concatenate(some), sizes)
     _no_nulls_within(column, column_of_lists)
     return column_of_lists
 
 
-def _no_nulls_within(column: str, lists: _Lists) -> None:
+def _no_nulls_within(column: str, lists: Lists) -> None:
     """Raises a DataError that names the example if a list has a null in it."""
     values = lists.values
     if values.dtype.kind == "O":
@@ -161,7 +176,7 @@ def zero_note(table: str, zeros: int) -> str:
 
 
 def _number(
-    raw: Mapping[str, _Raw], layout: Layout, held: np.ndarray
+    raw: Mapping[str, Raw], layout: Layout, held: np.ndarray
 ) -> tuple[dict[str, np.ndarray | Ragged], dict[str, int], dict[str, np.ndarray], list[str]]:
     """Every feature's values as rows; the tables' sizes and vocabularies; what is to be said."""
     rows_of: dict[str, np.ndarray] = {}
@@ -170,7 +185,7 @@ def _number(
     notes: list[str] = []
     for table in layout.table_names:
         columns = layout.columns_of(table)
-        padded = any(isinstance(raw[c], _Lists) for c in columns)
+        padded = any(isinstance(raw[c], Lists) for c in columns)
         values = {c: _values(raw[c]) for c in columns}
         how = layout.rows(table)
         if not isinstance(how, int):
@@ -194,8 +209,30 @@ def _number(
     ids: dict[str, np.ndarray | Ragged] = {}
     for column, rows_ in rows_of.items():
         source = raw[column]
-        ids[column] = _ragged(column, rows_, source.sizes) if isinstance(source, _Lists) else rows_
+        ids[column] = _ragged(column, rows_, source.sizes) if isinstance(source, Lists) else rows_
     return {c: ids[c] for c in layout.fields}, sizes, vocabulary, notes
+
+
+def _encoder(
+    layout: Layout,
+    raw: Mapping[str, Raw],
+    ids: Mapping[str, np.ndarray | Ragged],
+    sizes: Mapping[str, int],
+    numbers: Mapping[str, np.ndarray],
+) -> Encoder:
+    """What remembers how these columns were encoded."""
+    lengths = {c: x.length for c, x in ids.items() if isinstance(x, Ragged)}
+    shapes = {c: x.shape for c, x in ids.items() if isinstance(x, np.ndarray)}
+    return encoder_of(
+        layout,
+        sizes,
+        {layout.fields[c] for c in lengths},
+        {t: kind_of_table([_values(raw[c]) for c in layout.columns_of(t)]) for t in sizes},
+        shapes,
+        lengths,
+        {c: None if x.ndim < 2 else x.shape[1] for c, x in numbers.items()},
+        as_target(layout.target, shapes),
+    )
 
 
 def _ragged(column: str, values: np.ndarray, sizes: np.ndarray) -> Ragged:
@@ -207,19 +244,19 @@ def _ragged(column: str, values: np.ndarray, sizes: np.ndarray) -> Ragged:
     return lists_of(np.ascontiguousarray(values, dtype=np.int64), sizes)
 
 
-def _values(raw: _Raw) -> np.ndarray:
-    return raw.values if isinstance(raw, _Lists) else raw
+def _values(raw: Raw) -> np.ndarray:
+    return raw.values if isinstance(raw, Lists) else raw
 
 
-def _marks(raw: _Raw, held: np.ndarray) -> np.ndarray:
-    """Which values belong to test examples, in the shape of the values."""
-    if isinstance(raw, _Lists):
+def _marks(raw: Raw, held: np.ndarray) -> np.ndarray:
+    """Which values belong to held-out examples, in the shape of the values."""
+    if isinstance(raw, Lists):
         return np.repeat(held, raw.sizes)
     return np.broadcast_to(held.reshape(-1, *[1] * (raw.ndim - 1)), raw.shape)
 
 
-def _cut(column: str, raw: _Raw, most: int | None, notes: list[str]) -> _Raw:
-    if most is None or not isinstance(raw, _Lists):
+def _cut(column: str, raw: Raw, most: int | None, notes: list[str]) -> Raw:
+    if most is None or not isinstance(raw, Lists):
         return raw
     cut = int((raw.sizes > most).sum())
     if not cut:
@@ -228,7 +265,7 @@ def _cut(column: str, raw: _Raw, most: int | None, notes: list[str]) -> _Raw:
     return raw.last(most)
 
 
-def _plain(column: str, raw: _Raw) -> np.ndarray:
+def _plain(column: str, raw: Raw) -> np.ndarray:
     """A column that is no feature: an array; lists of one length become (n, D)."""
     if isinstance(raw, np.ndarray):
         return raw
@@ -237,14 +274,14 @@ def _plain(column: str, raw: _Raw) -> np.ndarray:
     raise DataError(f"Column {column!r} holds lists of different lengths: only features may.")
 
 
-def _add(pieces: dict[str, list[_Raw]], name: Any, piece: Any) -> int:
+def _add(pieces: dict[str, list[Raw]], name: Any, piece: Any) -> int:
     """Adds a client's columns to the pieces; gives how many examples it has."""
     if isinstance(piece, Sequence) and not isinstance(piece, str):
         if not all(isinstance(example, Mapping) for example in piece):
             raise DataError(f"Client {name!r} has examples that are not mappings.")
         if not piece:
             return 0
-        columns: Any = {c: _objects([e.get(c) for e in piece]) for c in piece[0]}
+        columns: Any = {c: as_objects([e.get(c) for e in piece]) for c in piece[0]}
     else:
         columns = piece
     known = list(columns.columns if hasattr(columns, "columns") else columns)
@@ -256,7 +293,7 @@ def _add(pieces: dict[str, list[_Raw]], name: Any, piece: Any) -> int:
             )
         values = columns[column]
         values = values.to_numpy() if hasattr(values, "to_numpy") else values
-        raw = as_raw(column, values if isinstance(values, np.ndarray) else _objects(values))
+        raw = as_raw(column, values if isinstance(values, np.ndarray) else as_objects(values))
         if size is not None and len(raw) != size:
             raise DataError(
                 f"Client {name!r} has {len(raw)} values in column {column!r}, but {size} in others."
@@ -269,7 +306,7 @@ def _add(pieces: dict[str, list[_Raw]], name: Any, piece: Any) -> int:
     return size or 0
 
 
-def _objects(values: Iterable[Any]) -> np.ndarray:
+def as_objects(values: Iterable[Any]) -> np.ndarray:
     """Python values as an array: of numbers or text if they are, else of objects, never nested."""
     values = list(values)
     kinds = {type(value) for value in values}
@@ -282,9 +319,9 @@ def _objects(values: Iterable[Any]) -> np.ndarray:
     return objects
 
 
-def _join(column: str, parts: list[_Raw]) -> _Raw:
+def _join(column: str, parts: list[Raw]) -> Raw:
     """One column from the pieces of all clients."""
-    lists = [part for part in parts if isinstance(part, _Lists)]
+    lists = [part for part in parts if isinstance(part, Lists)]
     if lists and len(lists) < len(parts):
         raise DataError(f"Column {column!r} holds lists at some clients, but not at others.")
     arrays = [_values(part) for part in parts]
@@ -295,4 +332,4 @@ def _join(column: str, parts: list[_Raw]) -> _Raw:
     values = np.concatenate([a for a in arrays if len(a)] or arrays[:1])
     if not lists:
         return values
-    return _Lists(values, np.concatenate([part.sizes for part in lists]))
+    return Lists(values, np.concatenate([part.sizes for part in lists]))

@@ -1,6 +1,8 @@
 """Which examples are held out: at random, by time, each client's last, or as a column says.
 
-Every way marks the same examples whether the data lie in memory or in files.
+Test examples are taken first, validation examples from what is left: of each client's last n by
+time, those before the test examples. Every way marks the same examples whether the data lie in
+memory or in files.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import numpy as np
 
 from fedrows.data.column_checks import as_marks, no_nulls
 from fedrows.errors import DataError
-from fedrows.seeds import SPLIT, choose
+from fedrows.seeds import SPLIT, VALIDATION, choose
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,25 @@ class Split:
         """Whether an example's mark depends on its client's other examples, and on no more."""
         return self.kind == "last"
 
-    def mark(self, owner: np.ndarray, column: np.ndarray | None, seed: int) -> np.ndarray:
-        """Which examples are held out: (n,) bool, from each one's client and the split's column."""
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether no example is held out, whatever the data are."""
+        return self.kind in ("random", "latest", "last") and self.amount == 0
+
+    @property
+    def over_all(self) -> bool:
+        """Whether an example's mark depends on the examples of all clients."""
+        return self.kind in ("random", "latest") and not self.takes_nothing
+
+    def mark(
+        self, owner: np.ndarray, column: np.ndarray | None, seed: int, use: int = SPLIT
+    ) -> np.ndarray:
+        """Which examples are held out: (n,) bool, from each one's client and the split's column.
+
+        use: the stream of randomness, if the split is a random one.
+        """
         if self.kind == "random":
-            return split_at_random(len(owner), self.amount, seed)
+            return split_at_random(len(owner), self.amount, seed, use)
         if self.column is not None:
             assert column is not None
             if self.kind == "given":
@@ -91,18 +108,48 @@ class Split:
         return marked
 
 
-def as_split(test: float | str | Split) -> Split:
-    """A split from what people write: a share, the column that marks test rows, or a Split."""
-    if isinstance(test, Split):
-        return test
-    return Split.given(test) if isinstance(test, str) else Split.random(test)
+def as_split(given: float | str | Split, what: str = "test") -> Split:
+    """A split from what people write: a share, the column that marks rows, or a Split.
+
+    what: the name of the argument, for the error message.
+    """
+    if isinstance(given, Split):
+        return given
+    return Split.given(given) if isinstance(given, str) else Split("random", _share(given, what))
 
 
-def split_at_random(count: int, share: float, seed: int) -> np.ndarray:
-    """Marks round(share · count) of the examples, at random, as test examples: (count,) bool."""
+def split_at_random(count: int, share: float, seed: int, use: int = SPLIT) -> np.ndarray:
+    """Marks round(share · count) of the examples, at random: (count,) bool."""
     marked = np.zeros(count, dtype=bool)
-    marked[choose(seed, SPLIT, 0, count, round(_share(share) * count)).numpy()] = True
+    marked[choose(seed, use, 0, count, round(_share(share) * count)).numpy()] = True
     return marked
+
+
+def mark_validation(
+    split: Split, test: np.ndarray, owner: np.ndarray, column: np.ndarray | None, seed: int
+) -> np.ndarray:
+    """Which of the examples that are no test examples are for validation: (n,) bool."""
+    if split.kind == "given":
+        assert column is not None
+        marked = as_marks(split.column or "", column)
+        check_apart(marked, test, f"Column {split.column!r}")
+        return marked
+    marked = np.zeros(len(test), dtype=bool)
+    if not split.takes_nothing:
+        left = np.flatnonzero(~test)
+        times = None if column is None else column[left]
+        marked[left[split.mark(owner[left], times, seed, VALIDATION)]] = True
+    return marked
+
+
+def check_apart(validation: np.ndarray, test: np.ndarray, what: str) -> None:
+    """Raises a DataError if an example is marked for validation and for test."""
+    both = int((validation & test).sum())
+    if both:
+        raise DataError(
+            f"{what} marks {both} of {len(test)} examples for validation that are test examples: "
+            "mark each for one of the two."
+        )
 
 
 def as_times(column: str, values: np.ndarray) -> np.ndarray:
@@ -122,9 +169,9 @@ def as_times(column: str, values: np.ndarray) -> np.ndarray:
     )
 
 
-def _share(share: float) -> float:
+def _share(share: float, what: str = "test") -> float:
     if not isinstance(share, int | float) or not 0 <= share < 1:
-        raise DataError(f"test is {share!r}, but must be a share from 0 up to, not including, 1.")
+        raise DataError(f"{what} is {share!r}, but must be a share from 0 up to, not including, 1.")
     return share
 
 

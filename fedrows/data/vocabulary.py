@@ -9,7 +9,6 @@ Value number i of `FederatedData.vocabulary[table]` has row i, or i + 1 in a pad
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,14 +17,13 @@ import numpy as np
 
 from fedrows.data.column_checks import distinct
 from fedrows.errors import DataError
-from fedrows.seeds import mix
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """A row for each value that training has at least `min_count` times, and one for the others.
 
-    Without that last row (oov=False) every value of training and test has a row of its own.
+    Without that last row (oov=False) every value that occurs anywhere has a row of its own.
     """
 
     min_count: int = 1
@@ -43,7 +41,10 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Hashed:
-    """So many rows, among which a hash of each value chooses; the same on every machine."""
+    """So many rows, among which a hash of each value chooses; the same on every machine.
+
+    The hash depends on the value, not on the type of its column; see `values`.
+    """
 
     rows: int
 
@@ -53,6 +54,7 @@ class Hashed:
 
 
 TableRows = int | Vocabulary | Hashed  # of a table: its given size, or how values choose them
+USUAL = Vocabulary()  # unless a table is given another
 EVERY = Vocabulary(oov=False)
 
 
@@ -71,10 +73,10 @@ def number_values(
     how: Vocabulary,
     words: np.ndarray,
     train: np.ndarray,
-    test: np.ndarray,
+    held: np.ndarray,
     padded: bool,
 ) -> Numbering:
-    """The rows of the different values (V,), from how often training and test have each."""
+    """The rows of the different values (V,): from how often training has each, and the others."""
     kept = train >= how.min_count if how.oov else np.ones(len(words), dtype=bool)
     first, own = int(padded), int(kept.sum())
     last = first + own
@@ -86,11 +88,11 @@ def number_values(
             f"Table {table!r}: {rare} of {own + rare} values occur fewer than {how.min_count} "
             f"times in training and share row {last}, out of vocabulary."
         )
-    unseen = int(test[train == 0].sum())
+    unseen = int(held[train == 0].sum())
     if how.oov and unseen:
         notes.append(
-            f"Table {table!r}: {unseen} of {int(test.sum())} ids of test examples never occur in "
-            f"training and read row {last}, out of vocabulary."
+            f"Table {table!r}: {unseen} of {int(held.sum())} ids of held-out examples never occur "
+            f"in training and read row {last}, out of vocabulary."
         )
     return Numbering(last + how.oov, row, words[kept], tuple(notes))
 
@@ -99,42 +101,22 @@ def number_columns(
     table: str, how: Vocabulary, columns: Mapping[str, np.ndarray], held: Mapping[str, np.ndarray],
     padded: bool,
 ) -> tuple[Numbering, dict[str, np.ndarray]]:  # fmt: skip
-    """A table's numbering, and the rows of its columns; `held` marks values of test examples."""
+    """A table's numbering, and the rows of its columns; `held` marks values outside training."""
     flat = np.concatenate([values.ravel() for values in columns.values()])
     marks = np.concatenate([held[name].ravel() for name in columns])
     try:
         words, codes = distinct(flat)
     except TypeError:
         raise no_order(table, columns) from None
-    test = np.bincount(codes[marks], minlength=len(words))
-    train = np.bincount(codes, minlength=len(words)) - test
-    numbering = number_values(table, how, words, train, test, padded)
+    out = np.bincount(codes[marks], minlength=len(words))
+    train = np.bincount(codes, minlength=len(words)) - out
+    numbering = number_values(table, how, words, train, out, padded)
     ends = np.cumsum([values.size for values in columns.values()])[:-1]
     rows = np.split(numbering.row[codes], ends)
     return numbering, {
         name: own.reshape(values.shape)
         for (name, values), own in zip(columns.items(), rows, strict=True)
     }
-
-
-def hashed(column: str, values: np.ndarray, rows: int, padded: bool) -> np.ndarray:
-    """A row for each value by its hash; row 0 stays free in a padded table."""
-    first = int(padded)
-    if values.dtype.kind in "iub":
-        random: np.ndarray = mix(values.astype(np.int64))
-        return (random.view(np.uint64) % np.uint64(rows - first)).astype(np.int64) + first
-    if values.dtype.kind == "O" and all(isinstance(v, int | np.integer) for v in values.ravel()):
-        return hashed(column, values.astype(np.int64), rows, padded)
-    try:
-        words, codes = distinct(values)
-        digests = [_digest(word) for word in words.tolist()]
-    except (TypeError, AttributeError):
-        raise DataError(
-            f"Column {column!r} is hashed, but not all of its values are text or all whole "
-            "numbers: make text of them."
-        ) from None
-    random = np.array(digests, dtype=np.uint64)
-    return (random % np.uint64(rows - first)).astype(np.int64)[codes] + first
 
 
 def value_of(vocabulary: Mapping[str, np.ndarray], table: str, padded: bool, row: int) -> Any:
@@ -150,7 +132,3 @@ def no_order(table: str, columns: Mapping[str, Any]) -> DataError:
         f"The values of table {table!r} (column {', '.join(columns)}) cannot be put in "
         "order: make all of them text, or all numbers."
     )
-
-
-def _digest(word: str) -> int:
-    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")

@@ -40,6 +40,7 @@ from fedrows.files.fetch import Source
 from fedrows.files.text_files import TextFile, find, shown
 from fedrows.options import check, option
 from fedrows.rows.ragged import ragged
+from fedrows.seeds import VALIDATION
 from fedrows.task import Task
 
 MEMBER = "training.1600000.processed.noemoticon.csv"
@@ -73,6 +74,9 @@ class Sent140Options:
         1, "A token has a row if training tweets have it at least N times.", least=1
     )
     test_share: float = option(0.2, "Share of the tweets held out at random.", least=0, most=0.9)
+    validation: float = option(
+        0.0, "Share of the training examples held out for validation, at random.", least=0, most=0.9
+    )
     split_seed: int = option(0, "The same seed gives the same split.", least=0, most=2**63 - 1)
     skip_bad: bool = option(False, "Leave out lines that cannot be read, and say how many.")
 
@@ -99,7 +103,9 @@ def read(file: Path, form: str, options: Sent140Options) -> FederatedData:
     client = np.array([users[at] for at in kept])
     test = split_at_random(len(kept), options.test_share, options.split_seed)
     test[_first_of_those_all_held_out(client, test)] = False
-    rows = _vocabulary([w for w, held in zip(words, test, strict=True) if not held], options)
+    validation = _validation(client, test, options)
+    held = test | validation
+    rows = _vocabulary([w for w, out in zip(words, held, strict=True) if not out], options)
     ids = [[rows.get(word, UNKNOWN) for word in tweet] for tweet in words]
     return FederatedData.build(
         name="sent140",
@@ -107,6 +113,7 @@ def read(file: Path, form: str, options: Sent140Options) -> FederatedData:
         ids={"tokens": ragged(ids, options.tokens)},
         label=np.array([labels[at] for at in kept]),
         test=test,
+        validation=validation,
         tables={"token": len(rows) + 2},
         fields={"tokens": "token"},
         vocabulary={"token": np.array(["<unknown>", *rows])},
@@ -144,8 +151,18 @@ def _tweets(text: TextFile) -> tuple[list[str], list[bool], list[str]]:
     return users, labels, tweets
 
 
+def _validation(client: np.ndarray, test: np.ndarray, options: Sent140Options) -> np.ndarray:
+    """Which of the training tweets are for validation: at random, but one of a client trains."""
+    left = np.flatnonzero(~test)
+    held = split_at_random(len(left), options.validation, options.split_seed, VALIDATION)
+    held[_first_of_those_all_held_out(client[left], held)] = False
+    validation = np.zeros(len(test), dtype=bool)
+    validation[left[held]] = True
+    return validation
+
+
 def _first_of_those_all_held_out(client: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """The first example of every client that has test examples only."""
+    """The first example of every client whose examples are all held out."""
     _, first, owner = np.unique(client, return_index=True, return_inverse=True)
     alone: np.ndarray = first[np.bincount(owner[~test], minlength=len(first)) == 0]
     return alone
@@ -180,7 +197,6 @@ SOURCE = Source(
     licence="None stated: published for research by Go, Bhayani and Huang (2009), to be cited.",
     size=81_363_704,
     checksum="004a3772c8a7ff9bbfeb875880f47f0679d93fc63e5cf9cff72d54a8a6162e57",
-    kind="sha256",
 )
 
 TASK = Task(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedrows.data.federation import FederatedData
-from fedrows.data.splits import split_at_random
+from fedrows.data.splits import Split, mark_validation, split_at_random
 from fedrows.options import check, option
 from fedrows.rows.params import Params
 from fedrows.seeds import MAKE, below, bits, key, normal, uniform
@@ -45,6 +45,9 @@ class SyntheticOptions:
     quality: float = option(2.0, "Spread of the items' quality, in logits.", least=0)
     taste: float = option(0.5, "Spread of a group's taste for an item, in logits.", least=0)
     test_share: float = option(0.2, "Share of the examples held out at random.", least=0, most=0.9)
+    validation: float = option(
+        0.0, "Share of the training examples held out for validation, at random.", least=0, most=0.9
+    )
     seed: int = option(0, "The same seed gives the same data.", least=0, most=2**63 - 1)
 
     def __post_init__(self) -> None:
@@ -77,6 +80,9 @@ def load(options: SyntheticOptions) -> FederatedData:
         ids={"features": features},
         label=label,
         test=test,
+        validation=mark_validation(
+            Split.random(options.validation), test, client, None, options.seed
+        ),
         tables={"weight": first + groups * items},
         fields={"features": "weight"},
         target=("features", 1),

@@ -36,8 +36,7 @@ class Source:
     folder: str  # its place below the data folder
     licence: str  # what its owner allows, in a sentence
     size: int | None = None  # in bytes, if published
-    checksum: str | None = None  # in hexadecimal, if published
-    kind: str = "md5"  # of the checksum, as hashlib calls it
+    checksum: str | None = None  # its SHA-256 in hexadecimal, if known
 
 
 @dataclass(frozen=True)
@@ -103,13 +102,13 @@ def _oddity(source: Source, target: Path) -> str | None:
         return None
     try:
         with target.open("rb") as file:
-            checksum = hashlib.file_digest(file, lambda: _hasher(source)).hexdigest()
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DataError(f"{target} could not be read ({_reason(error)}).") from error
     if checksum == source.checksum.lower():
         return None
     return (
-        f"{target} was there already and is kept, although its {source.kind} is {checksum}, "
+        f"{target} was there already and is kept, although its SHA-256 is {checksum}, "
         f"not the published {source.checksum}: fetch with --force to replace it."
     )
 
@@ -125,7 +124,7 @@ def _download(
             f"try again, or put the file at {target} by hand."
         )
 
-    digest, done = _hasher(source), 0
+    digest, done = hashlib.sha256(), 0
     try:
         answer = urllib.request.urlopen(source.url, timeout=timeout)
     except urllib.error.HTTPError as error:
@@ -152,12 +151,7 @@ def _download(
         raise failed(f"it ended after {done} of {total} bytes")
     checksum = digest.hexdigest()
     if source.checksum is not None and checksum != source.checksum.lower():
-        raise failed(f"its {source.kind} is {checksum}, not the published {source.checksum}")
-
-
-def _hasher(source: Source) -> hashlib._Hash:
-    # A checksum finds damage, not malice, and MD5 may be all that is published.
-    return hashlib.new(source.kind, usedforsecurity=False)
+        raise failed(f"its SHA-256 is {checksum}, not the published {source.checksum}")
 
 
 def _reason(error: Exception) -> str:

@@ -1,10 +1,18 @@
-"""Files that are written whole or not at all, and JSON as they hold it."""
+"""Files that are written whole or not at all, and JSON as they hold it.
+
+A file is written in a folder beside its place, .NAME.WRITER.part, and moved out of it in one step.
+A process that is killed leaves that folder behind, with whatever a library has put there. Whoever
+writes beside it next removes it.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
+import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,20 +52,93 @@ def write_through(path: Path, data: bytes) -> None:
 
 @contextmanager
 def placing(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; what was written there then takes its place."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield part
-        os.replace(part, path)
+    """A name to write to; what was written there then takes the place of `path`."""
+    with part_beside(path) as part:
+        yield part / path.name
+        os.replace(part / path.name, path)
         with suppress(OSError):  # not every system lets a folder be synced
             handle = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:
                 os.close(handle)
+
+
+@contextmanager
+def part_beside(path: Path) -> Iterator[Path]:
+    """A folder beside `path` to write in, which goes in the end.
+
+    It is locked: a process on another machine, or in another container, sees that it is in use.
+    """
+    remove_leftovers(path.parent)
+    writer = threading.get_native_id()  # of the main thread: the number of its process
+    part = path.with_name(f".{path.name}.{writer}.part")
+    part.mkdir(mode=0o700, exist_ok=True)
+    try:
+        with _locked(part):
+            yield part
     finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def _locked(part: Path) -> Iterator[None]:
+    """Holds a lock on a folder, where the system and the file system have locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = os.open(part, os.O_RDONLY)
+    try:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what processes that were killed have left of files that they were writing.
+
+    It stays if a process or thread of that number runs here, or if somebody holds its lock.
+    """
+    try:
+        import fcntl
+
+        names = [name for name in os.listdir(folder) if name.endswith((".part", ".part.old"))]
+    except (ImportError, OSError):
+        return
+    for part in (folder / name for name in names):
+        writer = re.fullmatch(r"\..+\.(\d+)\.part(\.old)?", part.name)
+        if writer is None or _runs(int(writer[1])):
+            continue
+        with suppress(OSError):  # somebody else has removed it, or holds its lock
+            handle = os.open(part, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove(part)
+            finally:
+                os.close(handle)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, or a folder and all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _runs(writer: int) -> bool:
+    """Whether a process or a thread of this number runs here."""
+    try:
+        os.kill(writer, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # somebody else's
+        pass
+    return True
 
 
 def as_json(value: Any, indent: int | None = None) -> bytes:

@@ -12,26 +12,32 @@ folder that the server writes to. A run whose folder exists goes on from its las
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
+import httpx
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
-from fedrows import catalogue, watch
+from fedrows import watch
 from fedrows.errors import FedrowsError, PlanError
 from fedrows.flower.deployment import Deployment, Journal, carry_out
+from fedrows.flower.launch.bell import BELL, Bell
 from fedrows.flower.launch.flwr_patches import pull_objects_sooner
-from fedrows.flower.node.node import ClientNode
-from fedrows.flower.node.private_node import PrivateNode
+from fedrows.flower.launch.notices import LEFT, leave_notice
+from fedrows.flower.node.joining import answer, file_in
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.options import options
 
 RECORD, FIELD = "fedrows", "message"  # the one record of a Flower message, and its field
+GRACE = 0.02  # seconds from an answer's first part to its last one
+PRIVATE = 0o077  # files of an app are its user's alone
 log = logging.getLogger("fedrows.flower")
 
 
@@ -41,42 +47,19 @@ def client_app(task: DeployedTask) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
+        os.umask(PRIVATE)
         torch.set_num_threads(int(context.node_config.get("threads", 1)))
-        state = NodeState(_folder(context.node_config, "state"))
+        config = context.node_config
+        state = NodeState(file_in(config, "state", "folder"))
         try:
-            answer = node_of(task, context.run_config, context.node_config, state).answer(
-                _content(message)
-            )
+            reply = answer(task, context.run_config, config, state, _content(message))
         except FedrowsError as error:
             state.refuse(str(error))
             raise
-        content = RecordDict({RECORD: ConfigRecord({FIELD: answer})})
+        content = RecordDict({RECORD: ConfigRecord({FIELD: reply})})
         return Message(content, reply_to=message)
 
     return app
-
-
-def node_of(
-    task: DeployedTask, run: Mapping[str, Any], config: Mapping[str, Any], state: NodeState
-) -> ClientNode:
-    """The node that answers a run's messages; one of a private run knows its peers' keys."""
-    use_plugins(config)
-    agreed = make_contract(task, run)
-    parts = (agreed, task.shard(config), state, _text(config.get("name")))
-    if not agreed.secret:
-        return ClientNode(*parts)
-    least = int(config.get("min-nodes-in-sum", 2))
-    return PrivateNode(*parts, peers=_file(config, "peers"), least=least)
-
-
-def use_plugins(config: Mapping[str, Any]) -> None:
-    """Loads the algorithms in the node's own `plugins`, so that a run may name them.
-
-    They are the choice of the node's operator: no message makes a node import a file.
-    """
-    for reference in (_text(config.get("plugins")) or "").split(","):
-        if reference.strip():
-            catalogue.algorithm(reference.strip())
 
 
 def server_app(task: DeployedTask) -> ServerApp:
@@ -85,8 +68,9 @@ def server_app(task: DeployedTask) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        os.umask(PRIVATE)
         config: dict[str, Any] = dict(context.run_config)
-        out = _folder(config, "out")
+        out = file_in(config, "out", "folder")
         names = {item.name: item.name.replace("_", "-") for item in options(watch.Watching)}
         seen = {n: config.pop(flag) for n, flag in names.items() if config.get(flag, "") != ""}
         with watch.opened(watch.Watching(**{"log": "text", **seen})) as observer:
@@ -95,6 +79,8 @@ def server_app(task: DeployedTask) -> ServerApp:
                 max(1.0, min(10.0, agreed.options.timeout / 4))
             )  # of half-sent replies
             deployment = Deployment(agreed, GridTransport(grid), config, log.info)
+            left = os.environ.get(LEFT)
+            deployment.fleet.notice = lambda sentence: leave_notice(sentence, left)
             with Journal.opened(out, deployment) as journal:
                 carry_out(deployment, journal, observer)
 
@@ -105,12 +91,24 @@ class GridTransport:
     """Carries messages by Flower's Grid, as one record of one field, which costs the least."""
 
     def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+        self._grid, self._bell = grid, Bell(os.environ.get(BELL))
 
     def nodes(self) -> list[int]:
         return list(self._grid.get_node_ids())
 
     def send(self, messages: Mapping[int, bytes], seconds: float, round_: int) -> dict[str, int]:
+        until, pause = time.monotonic() + seconds, 0.5
+        while True:
+            try:
+                return self._push(messages, seconds, round_)
+            except (ObjectPushError, httpx.HTTPError) as error:
+                if time.monotonic() + pause > until:
+                    return {}  # the round goes on without answers
+                log.warning("messages of round %d were not taken (%s): sent again", round_, error)
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
+
+    def _push(self, messages: Mapping[int, bytes], seconds: float, round_: int) -> dict[str, int]:
         requests = [
             Message(
                 RecordDict({RECORD: ConfigRecord({FIELD: content})}),
@@ -123,6 +121,10 @@ class GridTransport:
         ]
         sent = self._grid.push_messages(requests)
         return {id_: node for id_, node in zip(sent, messages, strict=True) if id_}
+
+    def wait(self, seconds: float) -> None:
+        if self._bell.wait(seconds):
+            time.sleep(GRACE)
 
     def receive(self, message_ids: Iterable[str]) -> dict[str, bytes | str]:
         answers: dict[str, bytes | str] = {}
@@ -146,21 +148,3 @@ def _content(message: Message) -> bytes:
     if not isinstance(content, bytes):
         raise PlanError("A message has come that is not one of fedrows.")
     return content
-
-
-def _folder(config: Mapping[str, Any], name: str) -> Path:
-    return _file(config, name, "folder")
-
-
-def _file(config: Mapping[str, Any], name: str, kind: str = "file") -> Path:
-    text = _text(config.get(name))
-    if text is None:
-        raise PlanError(f"The configuration does not name the {kind} {name!r}: add it.")
-    path = Path(text).expanduser()
-    if not path.is_absolute():
-        raise PlanError(f"{name} is {text}, but apps have no folder of their own: give all of it.")
-    return path
-
-
-def _text(value: Any) -> str | None:
-    return str(value) if value not in (None, "") else None

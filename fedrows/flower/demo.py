@@ -21,9 +21,11 @@ from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.data.stored.store import open_data, save_data
 from fedrows.errors import FedrowsError, RunFolderError
+from fedrows.files.whole import write_private
 from fedrows.flower.deployment import ROUNDS
 from fedrows.flower.launch.control import FINISHED, as_toml
 from fedrows.flower.launch.federation import LocalFederation, NodeSpec
+from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.wire.contract import DeployedTask
 from fedrows.flower.wire.signing import own_key, write_peers
 from fedrows.model import Model
@@ -32,14 +34,18 @@ from fedrows.runs.folder import CHECKPOINT, REPORT
 from fedrows.runs.settings import Settings
 
 ALLOWED = 1e-5  # between deployed and simulated parameters
-APP, PEERS = "fedrows_demo", "peers.json"
+APP, PEERS, POLICY = "fedrows_demo", "peers.json", "policy.toml"
 
 Say = Callable[[str], None]
 
 
 def _model(data: FederatedData, seed: int) -> Model:
-    made: Model = catalogue.model(catalogue.task(data.name).model)(data, seed)
+    made: Model = catalogue.model(_model_name(data))(data, seed)
     return made
+
+
+def _model_name(data: FederatedData) -> str:
+    return catalogue.task(data.name).model
 
 
 TASK = DeployedTask(
@@ -47,6 +53,7 @@ TASK = DeployedTask(
     shard=lambda config: open_data(str(config["shard"])),
     model=_model,
     server=lambda config: open_data(str(config["demo-data"])),
+    model_name=_model_name,
 )
 
 
@@ -83,15 +90,18 @@ def demo(
 def federate(work: Path, data: FederatedData, nodes: int) -> LocalFederation:
     """A federation that is not started yet, its nodes with a shard each of some data.
 
-    The nodes know each other's signing keys, as private runs need it.
+    The nodes know each other's signing keys, as private runs need it. Their policy allows any run,
+    since all of it is on one machine.
     """
     save_data(data, work / "data")
-    specs, peers = [], work / PEERS
+    specs, peers, policy = [], work / PEERS, work / POLICY
+    write_private(policy, NodePolicy.open().text().encode())
     for i in range(nodes):
         name, shard = f"node-{i}", work / "shards" / f"node-{i}"
         save_data(data.select(torch.arange(i, data.clients, nodes)), shard)
         state = work / "state" / name
-        config = {"shard": str(shard), "state": str(state), "peers": str(peers), "name": name}
+        config = {"shard": str(shard), "state": str(state), "name": name}
+        config |= {"peers": str(peers), "policy": str(policy)}
         specs.append(NodeSpec(name, config))
     keys = {one.name: own_key(Path(str(one.config["state"]))).public for one in specs}
     write_peers(peers, keys)

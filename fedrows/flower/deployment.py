@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -25,20 +26,26 @@ import torch
 from torch import Tensor
 
 from fedrows import report
+from fedrows.data.federation import FederatedData
+from fedrows.data.personal import in_one_row
 from fedrows.errors import FedrowsError, PlanError, RunFolderError
-from fedrows.files.whole import as_json, write_whole
+from fedrows.files.whole import as_json, make_private, write_whole
 from fedrows.flower.server.exchange import Exchange
 from fedrows.flower.server.fleet import FlowerFleet
+from fedrows.flower.server.noisy_fleet import private_fleet
 from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.server.registry import EnrolmentLimits, Registry
-from fedrows.flower.wire.contract import Contract, digest
+from fedrows.flower.wire.contract import Contract, DeployedTask, digest
 from fedrows.flower.wire.transport import Transport
 from fedrows.measure.evaluation import Evaluator
+from fedrows.privacy.relations import warning
 from fedrows.report.exchange import read_rounds
 from fedrows.runs import checkpoint
 from fedrows.runs.driver import drive
-from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RunFolder
-from fedrows.runs.resume import drop_later_lines, go_back_
+from fedrows.runs.folder import BEST, CHECKPOINT, CONFIG, DATA, LEDGER, RunFolder
+from fedrows.runs.release import write_release
+from fedrows.runs.resume import drop_later_lines, go_back_, never_saved
+from fedrows.runs.run import TrainingRun
 from fedrows.server import begin, rounds
 from fedrows.watch import Observer, RoundReport, RunInfo
 
@@ -56,21 +63,25 @@ class Deployment:
         self, contract: Contract, transport: Transport, config: Mapping[str, Any], log: Any = print
     ) -> None:
         self.contract = contract
+        self.told = dict(config)
         self.plan, self.algorithm = contract.plan, contract.algorithm
-        data = contract.task.server(config)
+        data = in_one_row(contract.task.server(config))
         self.model = contract.model(data)
         self.evaluator = Evaluator(self.model, data, self.plan)
         options = contract.options
         self.registry = Registry(
             self.model.schema,
             self.plan.weighting,
-            EnrolmentLimits(options.max_clients, options.max_examples),
+            EnrolmentLimits(
+                options.max_clients, options.max_examples, options.max_registration * 2**20
+            ),
             frozenset(data.local),
             sets_known=not contract.secret,
+            weight_quantile=self.plan.weight_quantile,
         )
         self.fingerprint = contract.fingerprint(self.model, data)
         parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", log)
-        self.fleet = _private(parts, config) if contract.secret else FlowerFleet(*parts)
+        self.fleet = _private(parts, config, data) if contract.secret else FlowerFleet(*parts)
         self.private = self.fleet if isinstance(self.fleet, PrivateFlowerFleet) else None
         self.stopped = ""  # why the run ended before its last round, if it did
         self.progress = begin(self.model, self.algorithm, self.plan, frozenset(data.local))
@@ -88,6 +99,10 @@ class Deployment:
             last = self.fleet.last
             assert last is not None
             yield last
+
+    def end_(self, why: str) -> None:
+        """Ends the run after the present round."""
+        self.stopped = why
 
     def _may_go_on(self) -> bool:
         """Whether another round would spend no more privacy than there is."""
@@ -143,8 +158,6 @@ class Deployment:
         tensors = self.progress.tensors()
         tensors["fleet/accepted"] = self.registry.accepted()
         tensors["fleet/registry"] = torch.tensor([self.registry.version])
-        held = [node.held for _, node in sorted(self.registry.nodes.items())]
-        tensors["fleet/held"] = torch.tensor(held, dtype=torch.int64)
         return tensors
 
     def restore_(self, tensors: Mapping[str, Tensor], round_: int, seconds: float) -> None:
@@ -154,9 +167,6 @@ class Deployment:
                 tensor.copy_(tensors[name])
         for one, tag in zip(self.registry.clients, tensors["fleet/accepted"].tolist(), strict=True):
             one.accepted = tag
-        nodes = [node for _, node in sorted(self.registry.nodes.items())]
-        for node, tag in zip(nodes, tensors["fleet/held"].tolist(), strict=True):
-            node.held = tag
         self.progress.round = round_
         self.seconds = seconds
 
@@ -185,10 +195,7 @@ class Journal:
             if there:
                 journal._go_back()
             else:
-                deployment.fleet.run = folder.config["run"]
-                folder.write_json(DATA, deployment.evaluator.facts())
-                write_whole(path / ROUNDS, b"")
-                journal.save()
+                journal._begin()
             journal._lock = lock.pop_all()
         return journal
 
@@ -198,13 +205,28 @@ class Journal:
     def __exit__(self, *_: object) -> None:
         self._lock.close()
 
+    def _begin(self) -> None:
+        """Writes what the folder has before the first round."""
+        self.deployment.fleet.run = self.folder.config["run"]
+        self.folder.write_json(DATA, self.deployment.evaluator.facts())
+        write_whole(self.folder.path / ROUNDS, b"")
+        if self.deployment.private is not None:
+            self.deployment.private.keep_ledger_(self.folder.path / LEDGER, 0)
+        self.save()
+
     def _go_back(self) -> None:
-        """Brings the deployment to where the checkpoint stands; what lies past it is dropped."""
+        """Brings the deployment to where the checkpoint stands; what lies past it is dropped.
+
+        A run that was killed before its first checkpoint begins.
+        """
         deployment, path = self.deployment, self.folder.path
         if self.folder.config.get("contract") != digest(deployment.fingerprint):
             raise RunFolderError(
                 f"{path} is a run of another model, plan or algorithm: choose another folder."
             )
+        if never_saved(self.folder):
+            self._begin()
+            return
         deployment.fleet.run = self.folder.config["run"]
         version = _registry_version(path / CHECKPOINT)
         if version:
@@ -236,6 +258,9 @@ class Journal:
                 with suppress(OSError):
                     other.unlink()
 
+    def keep_best(self, run: TrainingRun) -> None:
+        checkpoint.save(self.folder.path / BEST, run)
+
     def note(self, report: RoundReport) -> None:
         """Adds the round to rounds.jsonl, which has more of it than observers are told."""
         assert self.deployment.fleet.last is not None
@@ -249,6 +274,7 @@ def carry_out(deployment: Deployment, journal: Journal, observer: Observer) -> N
     at, rounds = deployment.progress.round, deployment.plan.rounds
     observer.begin(RunInfo(path.name, config, rounds, at, path))
     drive(deployment, journal, [observer])
+    write_release(journal.folder, deployment)
     report.write_summary(path)
     with suppress(ImportError):
         observer.event("report", {"path": str(report.write(path))})
@@ -259,25 +285,40 @@ def _created(path: Path, deployment: Deployment) -> RunFolder:
     """A new run's folder, with what it was begun with."""
     algorithm = deployment.algorithm
     config = {
-        "task": {"name": deployment.contract.task.name},
+        "task": _task_facts(deployment.contract.task, deployment.told),
         "algorithm": {"name": algorithm.name, **asdict(algorithm)},
         "plan": asdict(deployment.plan),
-        "deploy": asdict(deployment.contract.options),
+        "deploy": asdict(deployment.contract.options)
+        | {"privacy": deployment.contract.privacy.privacy},
         "run": secrets.token_hex(8),
         "contract": digest(deployment.fingerprint),
         "torch": torch.__version__,
     }
+    make_private(path)  # it has who was asked and what was refused
     return RunFolder.create(path, "run", config)
 
 
-def _private(parts: Any, config: Mapping[str, Any]) -> PrivateFlowerFleet:
+def _task_facts(task: DeployedTask, config: Mapping[str, Any]) -> dict[str, Any]:
+    """A task as config.json has it, so that `fedrows export` finds its data and its model."""
+    home = sys.modules.get(getattr(task.model, "__module__", ""))
+    names = [name for name, value in vars(home).items() if value is task] if home else []
+    reference = f"{home.__name__}:{names[0]}" if home and names else None
+    own = {key: value for key, value in config.items() if key.startswith(f"{task.name}-")}
+    return {"name": task.name, "reference": reference, "config": own}
+
+
+def _private(parts: Any, config: Mapping[str, Any], data: FederatedData) -> PrivateFlowerFleet:
     """The fleet of a private run, which must know the nodes' keys beforehand."""
     if not config.get("peers"):
         raise PlanError(
             "A private run needs the nodes' public keys: name the file of them as `peers` in the "
             "run's configuration."
         )
-    return PrivateFlowerFleet(*parts, peers=Path(str(config["peers"])))
+    contract, *_, log = parts
+    if contract.privacy.min_contributors > 1 and (said := warning(data)):
+        log(said)
+    noise, peers = contract.privacy.noise_in_sum, Path(str(config["peers"]))
+    return private_fleet(parts, noise, peers, data.groups)
 
 
 def _registry_version(path: Path) -> int:

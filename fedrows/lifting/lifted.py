@@ -15,24 +15,24 @@ from torch.func import functional_call, vmap
 from fedrows.data.batches import Batch
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
+from fedrows.data.personal import PERSONAL, rows_per_client
+from fedrows.errors import ModelError
 from fedrows.lifting.calibration import CalibrationPass
 from fedrows.lifting.module_checks import check_layers, embeddings_of
+from fedrows.lifting.personal_parts import PersonalParts
 from fedrows.lifting.replaced_operations import ReplacedOperations
+from fedrows.lifting.slope import slope_of
 from fedrows.lifting.trial_step import try_out
-from fedrows.model import LOSSES, Loss, Model, logistic_loss, sigmoid, square_loss
+from fedrows.model import LOSSES, Loss, Model
 from fedrows.nn import step_context
-from fedrows.nn.start import start_of
+from fedrows.nn.initial_values import start_of
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels, join
 from fedrows.rows.schema import Schema, Table
-from fedrows.tables import GivenRows, InitialRows, RowsSideBySide, SparseTable, whole
+from fedrows.tables import GivenRows, InitialRows, RowsSideBySide, SameRow, SparseTable, whole
 
 # A cohort's dense tensors, fields, weights and keys: what every client has of its own.
 _Own = tuple[Mapping[str, Tensor], Mapping[str, Tensor], Tensor, Tensor | None]
-_SLOPES: dict[Loss, Loss] = {  # the derivative by the score, where it is known
-    logistic_loss: lambda scores, label: sigmoid(scores).sub_(label),
-    square_loss: torch.sub,
-}
 
 
 class Lifted(Model):
@@ -43,6 +43,8 @@ class Lifted(Model):
     the submodule `item`, or what `embeddings` maps it to; where that is several submodules, as in
     `{"item": ["linear", "factors"]}`, a row of the table is a row of each, side by side. Embeddings
     named in `dense`, such as one of positions, belong to no table: every client holds them whole.
+    Parameters and submodules named in `personal` stay on their clients: each has its own, in a row
+    of the table that `with_personal` gives the data.
     The module itself is never changed; its numbers are where training starts, and its parts train
     in the mode (`train()` or `eval()`) they are in. An embedding on the device "meta" has no
     numbers: its rows start from N(0, 1), or as `nn.start.start_` has said, each when it is read.
@@ -62,6 +64,7 @@ class Lifted(Model):
         loss: Loss | None = None,
         *,
         dense: Sequence[str] = (),
+        personal: Sequence[str] = (),
         one_by_one: bool = False,
     ) -> None:
         self.module = module
@@ -70,7 +73,8 @@ class Lifted(Model):
         self._copies: dict[int, nn.Module] = {}  # by thread
         self._padded = data.padded
         self._tables_of = dict(data.fields)
-        paths = embeddings_of(module, data.tables, data.padded, embeddings or {}, dense)
+        tables = {t: rows for t, rows in data.tables.items() if not (personal and t == PERSONAL)}
+        paths = embeddings_of(module, tables, data.padded, embeddings or {}, dense)
         check_layers(module, one_by_one)
         numbers = dict(module.named_parameters())
         self._weights = {
@@ -80,16 +84,22 @@ class Lifted(Model):
             table: [numbers[name].shape[1] for name in names]
             for table, names in self._weights.items()
         }
-        rows = {name for names in self._weights.values() for name in names}
-        self._dense = [name for name, x in numbers.items() if x.requires_grad and name not in rows]
-        self.schema = Schema(
-            {
-                table: Table(data.tables[table], sum(widths))
-                for table, widths in self._widths.items()
-            },
-            {name: tuple(numbers[name].shape) for name in self._dense},
-        )
+        rows = {name: table for table, names in self._weights.items() for name in names}
+        sizes = {t: Table(tables[t], sum(widths)) for t, widths in self._widths.items()}
+        self.personal: PersonalParts | None = None
+        if personal:
+            self.personal = PersonalParts.of(module, personal, rows)
+            sizes[PERSONAL] = Table(rows_per_client(data), self.personal.width)
+        elsewhere = rows.keys() | (self.personal.shapes if self.personal else {})
+        self._dense = [n for n, x in numbers.items() if x.requires_grad and n not in elsewhere]
+        self.schema = Schema(sizes, {name: tuple(numbers[name].shape) for name in self._dense})
         self._calibration = CalibrationPass(module)
+        if self.personal and self._calibration.layers:
+            raise ModelError(
+                f"Submodule {next(iter(self._calibration.layers))!r} measures moments over all "
+                "clients, which a module with personal parts cannot: use LayerNorm, or leave "
+                "`personal` out."
+            )
         self._measured: dict[str, Tensor] = {}
         self._still: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
         self._nothing: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = {}
@@ -100,6 +110,14 @@ class Lifted(Model):
         if one_by_one:
             name = type(module).__name__
             self.note = f"{name} is trained one client after another, at one_by_one's request."
+
+    @property
+    def embeddings(self) -> dict[str, list[str]]:
+        """The paths of each table's embeddings in the module."""
+        return {
+            table: [name.removesuffix(".weight") for name in names]
+            for table, names in self._weights.items()
+        }
 
     def start(self) -> Params:
         starts, dense = self.initial_rows()
@@ -115,11 +133,19 @@ class Lifted(Model):
         for table, names in self._weights.items():
             parts = [self._start_of(name, numbers[name]) for name in names]
             starts[table] = parts[0] if len(parts) == 1 else RowsSideBySide(parts)
+        if self.personal is not None:
+            starts[PERSONAL] = SameRow(self.personal.row(numbers))
         return starts, {name: numbers[name] for name in self._dense}
 
     def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor:
+        numbers, own = self._numbers(params.tables, params.dense), dict(fields)
         with self.evaluating():
-            return self._call(self._numbers(params.tables, params.dense), fields)
+            if self.personal is None:
+                scores: Tensor = self._call(numbers, own)
+                return scores
+            clients = own.pop(PERSONAL)
+            rows = params.tables[PERSONAL]
+            return self.personal.scores(self._call, numbers, rows, clients, own, self.one_by_one)
 
     def calibrate(self, params: Params, examples: Examples) -> None:
         if not self._calibration.layers:
@@ -143,6 +169,14 @@ class Lifted(Model):
         for name, x in self.module.named_parameters(remove_duplicate=False):
             state[name] = trained.get(first.setdefault(x, name), state[name])
         return state
+
+    def of_client(self, params: Params, client: int) -> dict[str, Tensor]:
+        """The same with the personal parts of one client, by its number."""
+        own: dict[str, Tensor] = {}
+        if self.personal is not None:
+            row = params.tables[PERSONAL][torch.tensor([client])]  # (1, width)
+            own = {name: x[0] for name, x in self.personal.split(row).items()}
+        return self.export(params) | own
 
     def gradient(self, block: Submodels, batch: Batch) -> Submodels:
         if not self.one_by_one:
@@ -224,11 +258,15 @@ class Lifted(Model):
         every = weight
         if every is None:
             every = next(iter(rows.values())).new_ones(()).expand(label.shape)
-        whole, fields = self._with_nothing(rows, of("nothing"), of("ids"))
+        ids, stacked = of("ids"), dict(dense)
+        if self.personal is not None:  # all examples of a client read its one row
+            places = ids.pop(PERSONAL)[:, 0]  # (K, B) → (K,)
+            stacked |= self.personal.split(rows[PERSONAL].index_select(0, places))
+        whole, fields = self._with_nothing(rows, of("nothing"), ids)
         fields |= of("numbers")
-        own = (dense, fields, every, key)
+        own = (stacked, fields, every, key)
         scores = self._scores(whole, of("fixed"), own)  # (K, B) or (K, B, C)
-        slope = self._slope(scores.detach(), label, weight)
+        slope = slope_of(self.loss, scores.detach(), label, weight, self.one_by_one)
         leaves = [*rows.values(), *dense.values()]
         return _apart(torch.autograd.grad(scores, leaves, slope, materialize_grads=True))
 
@@ -260,23 +298,6 @@ class Lifted(Model):
             scores: Tensor = self._call({**fixed, **self._by_name(rows), **dense}, fields)
         self.random = self.random or step.calls > 0  # known from the trial on
         return scores
-
-    def _slope(self, scores: Tensor, label: Tensor, weight: Tensor | None) -> Tensor:
-        """The gradient of each client's mean loss by its scores."""
-        share = scores.new_full((), 1 / label.shape[1]).expand(label.shape)  # (K, B)
-        if weight is not None:
-            whole = weight.sum(1, keepdim=True)
-            share = weight / torch.where(whole > 0, whole, 1)
-        if self.loss in _SLOPES:
-            return _SLOPES[self.loss](scores, label).mul_(share)
-        with torch.enable_grad():
-            free = scores.requires_grad_()
-            losses = (
-                self.loss(free[0], label[0])[None]
-                if self.one_by_one
-                else vmap(self.loss)(free, label)
-            )
-            return torch.autograd.grad(losses, free, share)[0]
 
     def _with_nothing(
         self, rows: Mapping[str, Tensor], nothing: Mapping[str, Tensor], ids: Mapping[str, Tensor]

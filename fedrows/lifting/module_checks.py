@@ -95,12 +95,23 @@ def check_layers(module: nn.Module, one_by_one: bool) -> None:
             )
 
 
-def check_scores(module: nn.Module, scores: Any, label: Tensor, loss: Loss) -> None:
-    """Raises a ModelError unless there is one score, and one loss, for each example."""
+def check_scores(
+    module: nn.Module, scores: Any, label: Tensor, loss: Loss, candidates: int | None = None
+) -> None:
+    """Raises a ModelError unless there is one score, and one loss, for each example.
+
+    candidates: how many of them each example has, if it is ranked; each must get a score.
+    """
     name, count = type(module).__name__, len(label)
     if not isinstance(scores, Tensor):
         raise ModelError(f"{name} gave a {type(scores).__name__}, not a tensor of scores.")
-    classes = not label.is_floating_point()
+    if candidates is not None and scores.shape != (count, candidates):
+        raise ModelError(
+            f"{name} gave scores of shape {tuple(scores.shape)} for {count} examples with "
+            f"{candidates} candidates each: it must give a score for each candidate, shape "
+            f"({count}, {candidates})."
+        )
+    classes = not label.is_floating_point() or candidates is not None
     if scores.shape[:1] != label.shape or scores.dim() != 1 + classes:
         wanted = f"({count}, classes)" if classes else f"({count},)"
         raise ModelError(

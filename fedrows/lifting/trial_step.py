@@ -25,6 +25,7 @@ from fedrows.lifting.module_checks import (
     slow_operations,
     with_place,
 )
+from fedrows.lifting.personal_parts import PersonalParts
 from fedrows.model import Loss
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels
@@ -39,6 +40,7 @@ class TriedModel(Protocol):
     schema: Schema
     loss: Loss
     one_by_one: bool
+    personal: PersonalParts | None
 
     def initial_rows(self) -> tuple[dict[str, InitialRows], dict[str, Tensor]]: ...
     def scores(self, params: Params, fields: Mapping[str, Tensor]) -> Tensor: ...
@@ -58,12 +60,17 @@ def try_out(model: TriedModel, data: FederatedData) -> str | None:
         name: x.to(like.device, like.dtype if x.is_floating_point() else x.dtype)
         for name, x in data.train.fields(two).items()
     }
-    label = data.train.label[two].to(like.device)
+    label, candidates = data.train.label[two].to(like.device), None
+    if data.labels == "ranking":
+        assert data.target is not None
+        field, candidates = data.target[0], 3
+        columns[field] = columns[field].unsqueeze(1).repeat(1, candidates)  # (2, 3)
     try:
         with model.evaluating(), no_draws(module):
             drawn = any(x.is_meta for x in weights)
-            scores = _first_scores(model, columns, data) if drawn else module(**columns)
-            check_scores(module, scores, label, model.loss)
+            known = _first_scores if drawn or model.personal is not None else None
+            scores = known(model, columns, data) if known else module(**columns)
+            check_scores(module, scores, label, model.loss, candidates)
     except ModelError as error:
         raise with_place(module, error) from error
     except Exception as error:

@@ -1,7 +1,8 @@
 """What a model is worth on its data: one evaluation, the same for every algorithm and seed.
 
 Train loss is taken on a fixed sample of the training examples, as in the paper; loss, accuracy,
-AUC and GAUC on the whole test set; loss and AUC also by the heat of what an example is about.
+AUC and GAUC, or RMSE and MAE, on all validation and on all test examples; the test's loss and AUC
+also by the heat of what an example is about. Whoever brings metrics of their own has them too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from fedrows.measure.metrics import (
     class_accuracy,
     grouped_auc,
     mean_loss,
+    regression_errors,
 )
+from fedrows.measure.own_metrics import OwnMetrics, checked, measure
+from fedrows.measure.ranking_evaluation import RankingEvaluation
 from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.rows.heat import Heat
@@ -44,9 +48,16 @@ class Evaluator:
     runs on `data.pooled()`, because heat and the clients of GAUC are those of the federation.
     """
 
-    def __init__(self, model: Model, data: FederatedData, plan: Plan) -> None:
+    def __init__(
+        self,
+        model: Model,
+        data: FederatedData,
+        plan: Plan,
+        metrics: OwnMetrics | None = None,
+    ) -> None:
         self.model = model
         self._data = data
+        self._own = checked(metrics or {})
         device, dtype = plan.torch_device, plan.torch_dtype
         self._dtype = dtype
         self._bytes = model.schema.size * dtype.itemsize
@@ -54,33 +65,64 @@ class Evaluator:
         sample = choose(0, SAMPLE, 0, len(data.train), count)
         chosen = data.train.pick(sample.to(data.train.label.device))
         self.train = chosen.to(device, dtype)
+        self.validation = data.validation.to(device, dtype)
         self.test = data.test.to(device, dtype)
         self._owner = self.test.owner  # (n,)
         self._heat = data.heat()
         self._buckets = self._by_heat(data).to(device)
+        # How held-out items are ranked, if that is what the data are for.
+        self.ranking = None
+        if data.labels == "ranking":
+            self.ranking = RankingEvaluation(model, data, plan, self._own)
 
     def __call__(self, params: Params) -> dict[str, Any]:
-        """All metrics of a model; those of an empty test set are NaN."""
+        """All metrics of a model; those of an empty test set are NaN.
+
+        Without validation examples there is no metric of them.
+        """
         self.calibrate(params)
+        if self.ranking is not None:
+            return self.ranking.metrics(params)
+        metrics: dict[str, Any] = {"train_loss": self.train_loss(params)}
+        if len(self.validation):
+            scores, losses = self._scored(params, self.validation)
+            owner = self.validation.owner
+            found = self._measured(scores, losses, self.validation.label, owner)
+            metrics |= {f"validation_{name}": value for name, value in found.items()}
         label = self.test.label
-        scores = self._scores(params, self.test)
-        losses = self.model.loss(scores, label) if len(label) else scores
-        metrics = {"train_loss": self.train_loss(params), "test_loss": mean_loss(losses)}
+        scores, losses = self._scored(params, self.test)
+        found = self._measured(scores, losses, label, self._owner)
+        metrics |= {f"test_{name}": value for name, value in found.items()}
         if self._data.labels == "binary":
-            return metrics | {
-                "test_accuracy": accuracy(scores, label),
-                "test_auc": auc(scores, label),
-                "test_gauc": grouped_auc(scores, label, self._owner)[0],
-                "buckets": by_bucket(scores, label, losses, self._buckets),
+            buckets = by_bucket(scores, label, losses, self._buckets)
+        else:
+            none = torch.zeros_like(label)  # ranks mean nothing here: every AUC is NaN
+            buckets = by_bucket(none, none, losses, self._buckets)
+        return metrics | {"buckets": buckets}
+
+    def _scored(self, params: Params, examples: Examples) -> tuple[Tensor, Tensor]:
+        """The score and the loss of every example: (n,) each, or (n, classes) and (n,)."""
+        scores = self._scores(params, examples)
+        return scores, self.model.loss(scores, examples.label) if len(examples) else scores
+
+    def _measured(
+        self, scores: Tensor, losses: Tensor, label: Tensor, owner: Tensor
+    ) -> dict[str, float]:
+        """The metrics of some examples by name, without saying which examples they are."""
+        found = {"loss": mean_loss(losses)}
+        if self._data.labels == "binary":
+            found |= {
+                "accuracy": accuracy(scores, label),
+                "auc": auc(scores, label),
+                "gauc": grouped_auc(scores, label, owner)[0],
             }
-        classes = self._data.labels == "classes"
-        none = torch.zeros_like(label)  # ranks mean nothing here: every AUC is NaN
-        return metrics | {
-            "test_accuracy": class_accuracy(scores, label) if classes and len(label) else nan,
-            "test_auc": nan,
-            "test_gauc": nan,
-            "buckets": by_bucket(none, none, losses, self._buckets),
-        }
+        else:
+            classes = self._data.labels == "classes"
+            right = class_accuracy(scores, label) if classes and len(label) else nan
+            found |= {"accuracy": right, "auc": nan, "gauc": nan}
+            if not classes:
+                found |= regression_errors(scores, label)
+        return found | measure(self._own, scores, label, owner)
 
     def calibrate(self, params: Params) -> None:
         """Lets the model measure what evaluation needs to know on the sample."""
@@ -100,11 +142,13 @@ class Evaluator:
 
     def train_loss(self, params: Params) -> float:
         """The mean loss over the fixed sample of training examples."""
+        if self.ranking is not None:
+            return self.ranking.train_loss(params)
         return mean_loss(self.model.loss(self._scores(params, self.train), self.train.label))
 
     def facts(self) -> dict[str, Any]:
         """What the data are like, in plain numbers, lists and dicts."""
-        data, test = self._data, self.test
+        data, test, validation = self._data, self.test, self.validation
         unseen = self._buckets.examples[0] if self._buckets.high[:1] == [0] else 0
         one_class = None
         if data.labels == "binary":
@@ -115,8 +159,9 @@ class Evaluator:
             "clients": data.clients,
             "clients_without_training_data": data.clients_without_training_data,
             "train_examples": len(data.train),
+            **({"validation_examples": len(validation)} if len(validation) else {}),
             "test_examples": len(test),
-            "examples_per_client": (len(data.train) + len(test)) / data.clients,
+            "examples_per_client": (len(data.train) + len(validation) + len(test)) / data.clients,
             "best_loss": data.best_loss,
             "unseen_target_share": unseen / len(test) if data.target and len(test) else None,
             "one_class_clients": one_class,

@@ -37,6 +37,12 @@ def class_accuracy(scores: Tensor, label: Tensor) -> float:
     return float((scores.argmax(-1) == label).to(torch.float64).mean())
 
 
+def regression_errors(scores: Tensor, label: Tensor) -> dict[str, float]:
+    """The root of the mean square and the mean size of scores − labels; NaN without examples."""
+    error = (scores.flatten() - label).to(torch.float64)  # (n,), from (n,) or (n, 1)
+    return {"rmse": float(error.square().mean().sqrt()), "mae": float(error.abs().mean())}
+
+
 def auc(scores: Tensor, label: Tensor) -> float:
     """The area under the ROC curve, ties counting one half; NaN if there is one class only."""
     return float(_auc_of_groups(scores, label, torch.zeros_like(label, dtype=torch.int64), 1)[0])

@@ -3,11 +3,12 @@
 Works on the lines of `metrics.jsonl`, one per algorithm, seed and evaluated round. The target is
 the paper's (Table 2): the best train loss of CentralSGD, seed by seed;
 speed-up = rounds of FedAvg / rounds of the algorithm.
+
+Test examples choose no round where there are validation examples (see `metric_choice`).
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,17 +16,12 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.catalogue import BASELINE, REFERENCE
+from fedrows.measure.metric_choice import METRICS as METRICS  # readers look for them here
+from fedrows.measure.metric_choice import Line, about, best_value, chooses, measured
+from fedrows.measure.metric_choice import number as number
 
-# metric → (title, True where higher is better, digits shown)
-METRICS: dict[str, tuple[str, bool, int]] = {
-    "train_loss": ("train loss", False, 4),
-    "test_loss": ("test loss", False, 4),
-    "test_accuracy": ("test accuracy", True, 3),
-    "test_auc": ("test AUC", True, 3),
-    "test_gauc": ("test GAUC", True, 3),
-}
+USUAL = ("train_loss", "test_loss", "test_accuracy", "test_auc", "test_gauc")  # in every summary
 
-Line = dict[str, Any]
 Summary = dict[str, Any]
 
 
@@ -42,11 +38,25 @@ class Target:
             raise ValueError(f"target metric {self.metric!r} is not one of {', '.join(METRICS)}")
 
 
+def best_title(summary: Summary, metric: str) -> str:
+    """'Best test AUC', or 'Test AUC at best validation AUC' where that has chosen the round."""
+    title = about(metric)[0]
+    if metric not in summary["chosen_on_validation"]:
+        return f"Best {title}"
+    return f"{title[0].upper()}{title[1:]} at best {about(chooses(metric))[0]}"
+
+
 def summarise(
     lines: Iterable[Line], target: Target | None = None, bytes_full_model: float | None = None
 ) -> Summary:
     """The summary of all metric lines, ready for `summary.json` (None for NaN and infinity)."""
     target = target or Target()
+    lines = list(lines)
+    there = measured(lines)
+    metrics = [
+        *(m for m in METRICS if m in USUAL or m in there),
+        *(m for m in there if m not in METRICS),
+    ]
     curves = by_algorithm(lines)
     central = curves.get(REFERENCE, {})
     every_seed = sorted({seed for seeds in curves.values() for seed in seeds})
@@ -70,10 +80,10 @@ def summarise(
                 "rounds": max(end["round"] for end in ends),
                 "metrics": {
                     metric: {
-                        "best": spread([_best(curve, metric) for curve in seeds.values()]),
-                        "final": spread([number(end.get(metric)) for end in ends]),
+                        "best": spread([best_value(curve, metric) for curve in seeds.values()]),
+                        "final": spread([number(_final(x).get(metric)) for x in seeds.values()]),
                     }
-                    for metric in METRICS
+                    for metric in metrics
                 },
                 "rounds_to_target": spread(reached),
                 "speed_up": _speed_up(name, curves, to_target, goals),
@@ -95,8 +105,15 @@ def summarise(
             "by_seed": {str(seed): goal for seed, goal in goals.items()},
         },
         "bytes_full_model": bytes_full_model,
+        "chosen_on_validation": [m for m in metrics if m != chooses(m) and chooses(m) in metrics],
         "algorithms": algorithms,
     }
+
+
+def _final(curve: Sequence[Line]) -> Line:
+    """The line of the model that counts: the last, or the best of a run that kept that."""
+    best = curve[-1].get("best_round")
+    return next((line for line in curve if line["round"] == best), curve[-1])
 
 
 def table(summary: Summary) -> tuple[list[str], list[list[str]]]:
@@ -105,14 +122,14 @@ def table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     target = summary["target"]
     columns: list[tuple[str, list[str]]] = [("Algorithm", [display(a["name"]) for a in shown])]
     if target["rule"]:
-        digits = METRICS[target["metric"]][2]
+        digits = about(target["metric"])[2]
         goal = show(target["over_seeds"], digits)
-        title = f"Rounds to {METRICS[target['metric']][0]} {goal}"
+        title = f"Rounds to {about(target['metric'])[0]} {goal}"
         columns.append((title, [show_rounds(a) for a in shown]))
         columns.append(("Speed-up", [show_speed_up(a["speed_up"]) for a in shown]))
-    for metric, (title, _, digits) in METRICS.items():
-        best = [show(a["metrics"][metric]["best"], digits) for a in shown]
-        columns.append((f"Best {title}", best))
+    for metric in metrics_of(summary):
+        best = [show(a["metrics"][metric]["best"], about(metric)[2]) for a in shown]
+        columns.append((best_title(summary, metric), best))
     columns.append(("Bytes down", [show_bytes(a["bytes_down"], a["down_share"]) for a in shown]))
     columns.append(("Bytes up", [show_bytes(a["bytes_up"], a["up_share"]) for a in shown]))
     columns.append(("Seconds", [show(a["seconds"], None) for a in shown]))
@@ -120,6 +137,13 @@ def table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     kept = [c for c in columns if any(cell != "–" for cell in c[1])]
     rows = [list(row) for row in zip(*(cells for _, cells in kept), strict=True)]
     return [title for title, _ in kept], rows
+
+
+def metrics_of(summary: Summary) -> list[str]:
+    """The metrics that a summary has a value of."""
+    runs = summary["algorithms"]
+    names = dict.fromkeys(name for a in runs for name in a["metrics"])
+    return [m for m in names if any(a["metrics"][m]["best"]["mean"] is not None for a in runs)]
 
 
 def by_algorithm(lines: Iterable[Line]) -> dict[str, dict[int, list[Line]]]:
@@ -134,13 +158,6 @@ def by_algorithm(lines: Iterable[Line]) -> dict[str, dict[int, list[Line]]]:
         name: {s: [rounds[r] for r in sorted(rounds)] for s, rounds in sorted(seeds.items())}
         for name, seeds in found.items()
     }
-
-
-def number(value: Any) -> float | None:
-    """The value as a finite number; None for anything else (null, NaN, infinity, text)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
 
 
 def spread(values: Sequence[float | None]) -> dict[str, Any]:
@@ -229,20 +246,15 @@ def _largest_epsilon(ends: Sequence[Line]) -> dict[str, float | str]:
     return found
 
 
-def _best(curve: Sequence[Line], metric: str) -> float | None:
-    known = [v for v in (number(line.get(metric)) for line in curve) if v is not None]
-    return (max if METRICS[metric][1] else min)(known, default=None)
-
-
 def _goal(target: Target, central: Sequence[Line]) -> float | None:
     if target.value is not None:
         return number(target.value)
     early = [c for c in central if target.rounds is None or c["round"] <= target.rounds]
-    return _best(early, target.metric)
+    return best_value(early, target.metric)
 
 
 def _first(curve: Sequence[Line], metric: str, goal: float | None) -> int | None:
-    higher = METRICS[metric][1]
+    higher = about(metric)[1]
     for line in curve:
         value = number(line.get(metric))
         if goal is not None and value is not None and (value >= goal if higher else value <= goal):

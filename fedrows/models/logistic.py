@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrows.data.batches import Batch
 from fedrows.data.federation import FederatedData
-from fedrows.model import Model
+from fedrows.model import Biases, Model
 from fedrows.nn import fused
 from fedrows.nn.kernels import logistic
 from fedrows.rows.params import Params, Submodels
@@ -32,6 +32,7 @@ class Logistic(Model):
         self.fields = dict(data.fields)
         self._padded = {name for name, table in data.fields.items() if table in data.padded}
         self.schema = Schema({t: Table(rows, 1) for t, rows in data.tables.items()}, {"bias": ()})
+        self.biases = Biases("bias", dict.fromkeys(data.tables, 0))
 
     def start(self) -> Params:
         tables = {name: torch.zeros(t.rows, t.width) for name, t in self.schema.tables.items()}

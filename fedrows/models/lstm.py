@@ -15,7 +15,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import ModelError
 from fedrows.lifting.lifted import Lifted
 from fedrows.nn import LSTM
-from fedrows.nn.start import start_
+from fedrows.nn.initial_values import start_
 
 WIDTH, HIDDEN, LAYERS = 25, 100, 2
 

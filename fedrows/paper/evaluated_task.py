@@ -82,7 +82,12 @@ class EvaluatedTask:
         return self.target.metric
 
     def setting(
-        self, size: Size, algorithm: str, rates: Rates | None = None, **plan: Any
+        self,
+        size: Size,
+        algorithm: str,
+        rates: Rates | None = None,
+        data: Mapping[str, Any] | None = None,
+        **plan: Any,
     ) -> Setting:
         """The runs of one algorithm, at the presets (the paper's rates) or at other rates."""
         own = {item.name for item in options(catalogue.algorithm(algorithm))}
@@ -98,5 +103,5 @@ class EvaluatedTask:
                 **plan,
             },
             options={name: value for name, value in given.items() if name in own},
-            data=dict(size.data),
+            data={**size.data, **(data or {})},
         )

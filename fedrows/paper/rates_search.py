@@ -2,10 +2,13 @@
 
 The paper searches rates without giving its grid. Ours has the same rates for all algorithms of a
 task; FedAdam keeps the paper's local rate and moments, and varies its server rate and τ. Every
-candidate runs once, with a seed that no reported run has, for fewer rounds than those. The best
-value of the metric that the paper plots decides: train loss on MovieLens and Sent140, and test AUC
-on the CTR tasks, where nothing else was held out. There the choice has seen the test set, for every
-algorithm alike: an AUC at searched rates is what a search can show, not what a new day would.
+candidate runs once, with a seed that no reported run has, for fewer rounds than those, on training
+data from which a tenth is held out for validation. The best value on the validation examples
+decides: of the loss where the paper's target is a train loss, and of the AUC on the CTR tasks. The
+test set chooses nothing. The runs that are reported train on all training data.
+
+Where the best of a grid lies at its edge, the next value beyond is tried, a few times. What is at
+the edge of all that was tried even then is marked.
 
 Without `--search`, the rates are those of searched_rates.json beside this file, which an
 earlier search has written (`save_rates`).
@@ -16,25 +19,45 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import floor, log10
 from pathlib import Path
 from typing import Any
 
-from fedrows.measure.summary import METRICS, number
+from fedrows.measure.metric_choice import about, best_value, chooses
 from fedrows.paper.evaluated_task import EvaluatedTask, Rates, Size
 from fedrows.paper.experiment import Work
 from fedrows.study import FinishedRun, Setting, Study
 
 SEED = 1000
+HELD_OUT = 0.1  # of the training examples, for validation
 SERVER_RATES = (0.001, 0.01, 0.1, 1.0)
 TAUS = (1e-4, 1e-3, 1e-2)
+EXTENSIONS = 3  # how many times a grid grows at its edge
 FILE = Path(__file__).with_name("searched_rates.json")
+
+Tried = list[tuple[Rates, FinishedRun]]
 
 
 def rates(work: Work, task: EvaluatedTask) -> dict[str, Rates]:
     """The searched rates of a task, by algorithm: searched now, or as found before."""
     if searches(work, task):
-        return {name: best(tried, task.metric) for name, tried in search(work, task).items()}
+        return {name: best(tried, choice(task)) for name, tried in search(work, task).items()}
     return dict(_saved()[task.key]["rates"])
+
+
+def at_edge(work: Work, task: EvaluatedTask) -> list[str]:
+    """The algorithms whose rates lie at the edge of what was tried: others might do better."""
+    if not searches(work, task):
+        return list(_saved()[task.key]["at_edge"])
+    every = search(work, task)
+    return [name for name, tried in every.items() if edges(tried, best(tried, choice(task)))]
+
+
+def chosen_on(work: Work, task: EvaluatedTask) -> str:
+    """What has chosen the rates, in words, such as: validation loss."""
+    if not searches(work, task):
+        return str(_saved()[task.key]["chosen_on"])
+    return about(choice(task))[0]
 
 
 def origin(work: Work, task: EvaluatedTask) -> str:
@@ -44,9 +67,16 @@ def origin(work: Work, task: EvaluatedTask) -> str:
     size = task.size(work)
     return (
         f"Searched over {size.search_rounds} rounds with seed {SEED} by the best "
-        f"{METRICS[task.metric][0]}, among rates {_listed(task.grid)}, and for FedAdam "
-        f"server rates {_listed(SERVER_RATES)} and τ {_listed(TAUS)}."
+        f"{about(choice(task))[0]} on {HELD_OUT:.0%} of the training examples, which were held "
+        f"out, among rates {_listed(task.grid)}, and for FedAdam server rates "
+        f"{_listed(SERVER_RATES)} and τ {_listed(TAUS)}; a best at the edge of its grid was "
+        f"followed up to {EXTENSIONS} steps beyond."
     )
+
+
+def choice(task: EvaluatedTask) -> str:
+    """The validation metric that decides."""
+    return "validation_loss" if task.metric == "train_loss" else chooses(task.metric)
 
 
 def searches(work: Work, task: EvaluatedTask) -> bool:
@@ -54,31 +84,56 @@ def searches(work: Work, task: EvaluatedTask) -> bool:
     return work.search and task.size(work).whole
 
 
-def search(work: Work, task: EvaluatedTask) -> dict[str, list[tuple[Rates, FinishedRun]]]:
+def search(work: Work, task: EvaluatedTask) -> dict[str, Tried]:
     """The candidates of every algorithm, each with its run."""
     size = task.size(work)
-    wanted: dict[str, list[tuple[Rates, Setting]]] = {}
-    for name in size.searched:
-        tried = candidates(task, name)
-        wanted[name] = [(rate, _setting(task, size, name, rate)) for rate in tried]
-    study = Study([setting for tried in wanted.values() for _, setting in tried], [SEED])
-    results = work.results(study)
-    return {
-        name: [(rate, results.of(setting)[0]) for rate, setting in tried]
-        for name, tried in wanted.items()
-    }
+    found: dict[str, Tried] = {name: [] for name in size.searched}
+    wanted = {name: candidates(task, name) for name in size.searched}
+    for _ in range(1 + EXTENSIONS):
+        settings = {
+            name: [_setting(task, size, name, rate) for rate in some]
+            for name, some in wanted.items()
+        }
+        results = work.results(Study([one for some in settings.values() for one in some], [SEED]))
+        for name, some in wanted.items():
+            runs = (results.of(setting)[0] for setting in settings[name])
+            found[name] += zip(some, runs, strict=True)
+        beyond_all = {name: beyond(tried, choice(task)) for name, tried in found.items()}
+        wanted = {name: some for name, some in beyond_all.items() if some}
+        if not wanted:
+            break
+    return found
 
 
 def candidates(task: EvaluatedTask, algorithm: str) -> list[Rates]:
-    """What an algorithm is tried with."""
+    """What an algorithm is tried with at first."""
     if algorithm == "fedadam":
         return [{"server_lr": rate, "tau": tau} for rate, tau in product(SERVER_RATES, TAUS)]
     return [{"lr": rate} for rate in task.grid]
 
 
-def best(tried: list[tuple[Rates, FinishedRun]], metric: str) -> Rates:
+def beyond(tried: Tried, metric: str) -> list[Rates]:
+    """The candidates just outside of what was tried, next to the best; none if it lies inside."""
+    given = best(tried, metric)
+    return [
+        {**given, name: _next(given[name], up=up, fine=name == "lr")}
+        for name, up in edges(tried, given).items()
+    ]
+
+
+def edges(tried: Tried, given: Rates) -> dict[str, bool]:
+    """The rates that lie at the edge of what was tried: True for the upper edge."""
+    found = {}
+    for name, value in given.items():
+        values = [rate[name] for rate, _ in tried]
+        if value in (min(values), max(values)):
+            found[name] = value == max(values)
+    return found
+
+
+def best(tried: Tried, metric: str) -> Rates:
     """The rates whose run had the best value at any evaluation; of equals, the first."""
-    higher = METRICS[metric][1]
+    higher = about(metric)[1]
     values = [value_of(run, metric) for _, run in tried]
     known = [value for value in values if value is not None]
     if not known:  # all diverged
@@ -86,16 +141,9 @@ def best(tried: list[tuple[Rates, FinishedRun]], metric: str) -> Rates:
     return tried[values.index(max(known) if higher else min(known))][0]
 
 
-def at_edge(task: EvaluatedTask, given: Rates) -> bool:
-    """Whether rates lie at the edge of what was tried, so that others beyond might do better."""
-    tried = {"lr": task.grid, "server_lr": SERVER_RATES, "tau": TAUS}
-    return any(value in (min(tried[name]), max(tried[name])) for name, value in given.items())
-
-
 def value_of(run: FinishedRun, metric: str) -> float | None:
     """A run's best value; None if it never had one."""
-    known = [x for x in (number(line.get(metric)) for line in run.lines) if x is not None]
-    return (max if METRICS[metric][1] else min)(known, default=None)
+    return best_value(run.lines, metric)
 
 
 def show(given: Rates) -> str:
@@ -104,13 +152,24 @@ def show(given: Rates) -> str:
     return ", ".join(f"{words.get(name, name + ' ')}{value:g}" for name, value in given.items())
 
 
+def _next(value: float, up: bool, fine: bool) -> float:
+    """The next value of 1, 3, 10, 30, …, or of 1, 10, 100, … if not fine."""
+    power = floor(log10(value) + 1e-9)
+    is_three = value / 10**power > 2
+    half_steps = 2 * power + is_three + (1 if up else -1) * (1 if fine else 2)
+    return float(f"{(3 if half_steps % 2 else 1)}e{half_steps // 2}")
+
+
 def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
 def _setting(task: EvaluatedTask, size: Size, name: str, rate: Rates) -> Setting:
     rounds = size.search_rounds
-    return task.setting(size, name, rate, rounds=rounds, evaluate_every=max(1, rounds // 5))
+    every = max(1, rounds // 5)
+    return task.setting(
+        size, name, rate, {"validation": HELD_OUT}, rounds=rounds, evaluate_every=every
+    )
 
 
 def _saved() -> Mapping[str, Any]:

@@ -59,7 +59,12 @@ def main(words: Sequence[str]) -> int:
         except DataError as error:
             print(f"{task.name}: its rates stay as they are. {error}")
             continue
-        before[task.key] = {"by": rates_search.origin(work, task), "rates": rates}
+        before[task.key] = {
+            "by": rates_search.origin(work, task),
+            "chosen_on": rates_search.chosen_on(work, task),
+            "at_edge": rates_search.at_edge(work, task),
+            "rates": rates,
+        }
         shown = (f"{name} {rates_search.show(given)}" for name, given in rates.items())
         print(f"{task.name}: {'; '.join(shown)}")
     text = json.dumps(before, indent=2, ensure_ascii=False) + "\n"

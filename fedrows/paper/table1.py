@@ -75,7 +75,7 @@ def shared_heat(task: EvaluatedTask, data: FederatedData) -> Heat:
 
 def _row(task: EvaluatedTask, data: FederatedData, heat: Heat) -> tuple[Cell, ...]:
     clients = len(data.test.splits) - 1
-    samples = len(data.train) + len(data.test)
+    samples = len(data.train) + len(data.validation) + len(data.test)
     values = (clients, samples, samples / clients, heat.dispersion)
     texts = (f"{clients:,}", f"{samples:,}", f"{samples / clients:.1f}", f"{heat.dispersion:,.0f}")
     return (

@@ -67,7 +67,9 @@ def _table(
             cells += [level_cell(level[metric], metric), Cell("–")]
         rows.append(tuple(cells))
     about = (
-        f"± is the sample standard deviation over seeds. Speed-up is over FedAvg. The last rows "
+        f"Best values are the best of all evaluated rounds, also on test examples, as the paper "
+        f"has them. ± is the sample standard deviation over seeds. Speed-up is over FedAvg. "
+        f"{'* at the edge of what was tried. ' if block.at_edge else ''}The last rows "
         f"only count training examples ({PSEUDO:g} pseudo-examples at the prior; both means are "
         f"added as logits)."
     )
@@ -86,7 +88,7 @@ def _row(task: EvaluatedTask, block: RunGroup, name: str, beside: bool) -> list[
     speed = entry["speed_up"]
     cells = [
         Cell(display(name), runs=ids(runs)),
-        Cell(rates_search.show(block.rates[name])),
+        Cell(rates_search.show(block.rates[name]) + ("*" if name in block.at_edge else "")),
         Cell(show_rounds(entry), block.first(name), rounds, printed(rounds), ids(runs)),
         Cell(show_speed_up(speed), None if speed is None else speed["value"], runs=ids(runs)),
     ]

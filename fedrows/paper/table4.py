@@ -28,10 +28,11 @@ def make(work: Work) -> Artefact:
             work.say(f"{task.name}: searching learning rates")
         try:
             rates, how = rates_search.rates(work, task), rates_search.origin(work, task)
+            edge = rates_search.at_edge(work, task)
             tables += [_candidates(work, task)] if anew else []
         except FedrowsError as error:  # such as data that are missing
-            rates, how = {}, f"Not searched: {error}"
-        cells = (_rate(task, rates.get(name)) for name in ALL)
+            rates, how, edge = {}, f"Not searched: {error}", []
+        cells = (_rate(rates.get(name), name in edge) for name in ALL)
         rows.append((Cell(task.name), *cells, Cell(how)))
     return Artefact(
         "table4",
@@ -61,10 +62,8 @@ def _presets() -> ResultTable:
     )
 
 
-def _rate(task: EvaluatedTask, rates: Rates | None) -> Cell:
-    if rates is None:
-        return Cell("–")
-    return Cell(rates_search.show(rates) + ("*" if rates_search.at_edge(task, rates) else ""))
+def _rate(rates: Rates | None, edge: bool) -> Cell:
+    return Cell("–") if rates is None else Cell(rates_search.show(rates) + ("*" if edge else ""))
 
 
 def _searched(rows: list[tuple[Cell, ...]]) -> ResultTable:
@@ -73,17 +72,18 @@ def _searched(rows: list[tuple[Cell, ...]]) -> ResultTable:
         "Searched learning rates",
         ("", *map(display, ALL), "how"),
         tuple(rows),
-        "* at the edge of what was tried: others beyond might do better. On the CTR tasks the "
-        "search has seen the test set, for all algorithms alike: nothing else was held out.",
+        "* at the edge of what was tried: others beyond might do better. The last column says on "
+        "which examples the rates were chosen.",
     )
 
 
 def _candidates(work: Work, task: EvaluatedTask) -> ResultTable:
     rows = []
+    title, _, digits = METRICS[rates_search.choice(task)]
     for name, tried in rates_search.search(work, task).items():
         for rate, run in tried:
-            value = rates_search.value_of(run, task.metric)
-            text = "diverged" if value is None else f"{value:.{METRICS[task.metric][2]}f}"
+            value = rates_search.value_of(run, rates_search.choice(task))
+            text = "diverged" if value is None else f"{value:.{digits}f}"
             rows.append(
                 (
                     Cell(display(name)),
@@ -94,7 +94,7 @@ def _candidates(work: Work, task: EvaluatedTask) -> ResultTable:
     return ResultTable(
         f"table4-search-{task.key}",
         f"The search on {task.name}",
-        ("algorithm", "rate", f"best {METRICS[task.metric][0]}"),
+        ("algorithm", "rate", f"best {title}"),
         tuple(rows),
         rates_search.origin(work, task),
     )

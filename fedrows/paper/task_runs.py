@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedrows import catalogue
@@ -26,6 +26,7 @@ class RunGroup:
     entries: dict[str, dict[str, Any]]  # by name, as `fedrows.measure.summary` has them
     target: dict[str, Any]
     rates: dict[str, Rates]
+    at_edge: frozenset[str] = frozenset()  # those whose rates lie at the edge of what was tried
 
     def first(self, name: str) -> float | None:
         """The mean of rounds to the target; None unless every seed got there."""
@@ -67,7 +68,8 @@ def compare(work: Work, task: EvaluatedTask) -> dict[str, RunGroup]:
     found = {name: found[name] for name in size.searched}
     settings = {name: task.setting(size, name, rates) for name, rates in found.items()}
     runs = _made(work, settings, size.searched_seeds or size.seeds)
-    return {"paper": paper, "searched": _block(task, runs, found)}
+    edge = frozenset(rates_search.at_edge(work, task))
+    return {"paper": paper, "searched": replace(_block(task, runs, found), at_edge=edge)}
 
 
 def sweep(work: Work, task: EvaluatedTask) -> RunGroup:

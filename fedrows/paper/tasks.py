@@ -12,7 +12,6 @@ from fedrows.measure.summary import Target
 from fedrows.paper.evaluated_task import ALL, FEW, EvaluatedTask, Size
 
 SEEDS = (0, 1, 2)
-NO_EXACT = tuple(name for name in ALL if name != "scaffold")
 NO_APPROXIMATION = tuple(name for name in ALL if name not in ("scaffoldapprox", "holdersmean"))
 
 MOVIELENS = EvaluatedTask(
@@ -160,8 +159,8 @@ AMAZON = EvaluatedTask(
 TAOBAO = EvaluatedTask(
     key="taobao",
     name="Taobao (for Alibaba)",
-    model="DIN",
-    target=Target("test_auc", value=0.6),
+    model="LR",
+    target=Target("test_auc", value=0.74),  # counting alone has 0.732
     paper_target=0.6,
     metrics=("test_auc", "test_gauc", "test_accuracy"),
     rounds={
@@ -190,15 +189,15 @@ TAOBAO = EvaluatedTask(
     },
     adam={"lr": "1", "server_lr": "0.001", "beta1": "0.9", "beta2": "0.99"},
     statistics=("49,023", "16,864,641", "344", "3,142"),
-    grid=(0.1, 0.3, 1.0, 3.0),
-    caveat="Alibaba's log is private. Purchases and carts of as many Taobao users stand in, with "
-    "drawn negatives, no clicks and 11 examples a client instead of 344; by the rarity of its item "
-    "alone a test purchase has an AUC of 0.58.",
+    grid=(0.01, 0.03, 0.1, 0.3),
+    caveat="Alibaba's log is private. Purchases and carts of as many Taobao users stand in: is "
+    "what was put into the cart also bought? There are no clicks, 8.5 examples a client instead of "
+    "344, and logistic regression in place of DIN, with rates of our own. The target is above what "
+    "counting reaches.",
     full=Size(
-        rounds=400,
-        every=50,
+        rounds=500,
+        every=25,
         seeds=SEEDS,
-        algorithms=NO_EXACT,  # exact Scaffold would keep 9 GB at the clients
         searched=FEW,
         sweep=(20, 60, 100),
         search_rounds=100,
@@ -207,14 +206,11 @@ TAOBAO = EvaluatedTask(
         rounds=10,
         every=5,
         seeds=(0,),
-        algorithms=NO_EXACT,
         searched=FEW,
         sweep=(5, 10),
         search_rounds=10,
-        plan={"clients_per_round": 10, "batch_size": 8, "train_sample": 1000},
-        data={"history": 5},
-        reduced="10 rounds of 10 clients with batches of 8, histories of 5 items, one seed: too "
-        "little to learn from.",
+        plan={"clients_per_round": 10, "train_sample": 1000},
+        reduced="10 rounds of 10 clients, one seed: too little to learn from.",
     ),
 )
 

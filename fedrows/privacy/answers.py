@@ -122,18 +122,19 @@ class Answers:
     ) -> np.ndarray:
         """Whether a client that holds some rows asks for each row of a union, in one round: (U,).
 
-        Rows of one raw value get one answer, and of them a client asks for the variants it has.
+        Rows of one raw value get one answer: a client asks for all of them or for none, whatever
+        variants it holds, so that nothing can be seen of its variants.
         """
         if stages.permanent != self.permanent:
             raise PlanError(
                 f"The permanent answers were given at ε {self.permanent.epsilon:.4g}, not "
                 f"{stages.permanent.epsilon:.4g}: keep that ε, since answering anew spends anew."
             )
-        of_value, variant = (values or Values()).of(np.asarray(rows, dtype=np.int64))
-        my_values, variants = (values or Values()).of(np.asarray(held, dtype=np.int64))
-        asked, back = np.unique(of_value, return_inverse=True)
-        fresh = stages.fresh.answer(self.recall_(asked, my_values, source), source)
-        return fresh[back] & ((variant == 0) | np.isin(variant, variants))
+        named, own = (
+            (values or Values()).of(np.asarray(some, dtype=np.int64))[0] for some in (rows, held)
+        )
+        asked, back = np.unique(named, return_inverse=True)
+        return stages.fresh.answer(self.recall_(asked, own, source), source)[back]
 
     def save(self, path: Path) -> None:
         """Writes the answers into a file of their own that only the user may read."""

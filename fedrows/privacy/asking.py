@@ -1,4 +1,7 @@
-"""Which rows of a union a client asks for: exactly its own, or permanent answers with lies."""
+"""Which rows of a union a client asks for: exactly its own, or permanent answers with lies.
+
+An answer is for a raw value, and then for all of its rows in the union, or for one row (`coins`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ AnswerPath = Callable[[Name, str], Path]  # client, table → the file of its pe
 class Asking:
     """Answers for clients, and remembers what they have permanently said.
 
-    path: where a client's answers for a table are kept; without it they are in memory only.
+    values: of each table. coins: what an answer is for, `value` or `row`. path: where a client's
+    answers for a table are kept; without it they are in memory only.
     """
 
     def __init__(
@@ -31,8 +35,10 @@ class Asking:
         values: Mapping[str, Values],
         path: AnswerPath | None,
         source: Source,
+        coins: str = "value",
     ) -> None:
-        self._space, self._stages, self._values = space, stages, values
+        self._space, self._stages = space, stages
+        self._values = {t: its if coins == "value" else Values() for t, its in values.items()}
         self._path, self._source = path, source
         self._in_memory: dict[tuple[Name, str], Answers] = {}
 

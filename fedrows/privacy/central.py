@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedrows.errors import PlanError
+from fedrows.privacy.discrete_gaussian import LEAST, discrete_gaussians
 from fedrows.privacy.ledger import Entry, Event
 from fedrows.privacy.mechanism import Mechanism
 from fedrows.privacy.noise import GridNoise, Source, binomials, choose, words
@@ -31,30 +33,60 @@ def corrected(update: Submodels, factors: Mapping[str, Tensor]) -> Submodels:
 
 def private_heat(
     index: Index,
-    weights: Tensor,
+    rows: int,
     how: Mechanism,
     noise: float,
     most: int,
     z: float = 1.0,
     source: Source = os.urandom,
 ) -> tuple[Heat, Entry]:
-    """Heat with Gaussian noise, and its entry: no user counts for more than `most` rows.
+    """Heat with noise, and its entry: no user counts for more than `most` rows.
 
-    A user with more counts for `most` of them, drawn at random. A user added or removed moves the
-    counts by √most, one replaced by √(2·most). Counts are floored at max(1, z deviations). Rows
-    that nobody holds have noisy counts too, which nobody ever reads, so they are not drawn.
+    Clients are counted, whatever weights the mean has. A user with more rows counts for `most` of
+    them, drawn at random. A user added or removed moves the counts by √most, one replaced by
+    √(2·most). The server adds Gaussian noise, or every client its share of it. Counts are floored
+    at max(1, z deviations). Every row of the table has a noisy count: a list of the rows that
+    somebody holds would be exact.
     """
     if most < 1 or not noise > 0:
         raise PlanError(f"Private heat has noise {noise} and {most} rows a user: both must be > 0.")
-    held, counts = capped_counts(index, how.shares(weights), most, source)
+    alike = torch.ones(index.clients, dtype=torch.float64)
+    held, counts = capped_counts(index, alike, most, source)
     replaced = how.sampling == "fixed"
     deviation = noise * math.sqrt(most * (2 if replaced else 1))
-    counts = GridNoise(deviation, len(counts), source)(counts).clamp(min=max(1.0, z * deviation))
-    ids = held.to(index.ids.device) if index.held is None else index.held
-    total = index.clients * how.mean_share
-    return Heat(ids, counts.to(ids.device), total), Entry(
-        how.kind, "heat", 0, event=Event((noise,), "all")
-    )
+    whole = torch.zeros(rows, dtype=torch.float64)
+    whole[held] = counts
+    event = Event((noise,), "all")
+    if how.client_noise is None:
+        whole = GridNoise(deviation, rows, source)(whole)
+    else:
+        coding = heat_coding(noise, index.clients, most)
+        steps = whole.numpy().astype(np.int64) * coding.steps
+        steps += discrete_gaussians(math.sqrt(index.clients) * coding.deviation, rows, source)
+        whole = torch.from_numpy(steps / coding.steps)
+        event = Event((noise * math.sqrt(how.counted_share),), "all", discrete=True)
+    whole = whole.clamp(min=max(1.0, z * deviation))
+    device = index.ids.device
+    heat = Heat(torch.arange(rows, device=device), whole.to(device), float(index.clients))
+    return heat, Entry(how.kind, "heat", 0, event=event)
+
+
+@dataclass(frozen=True)
+class HeatCoding:
+    """How a party writes its counts, in whole steps, and its share of the noise."""
+
+    steps: int  # that a row counts for
+    deviation: float  # of one party's noise, in steps
+
+
+def heat_coding(noise: float, parties: int, most: int) -> HeatCoding:
+    """Steps so small that parties' noise adds up as Gaussian noise does (`discrete_gaussian`).
+
+    Two clients' rows are √(2·most) apart, which `noise` is a multiple of.
+    """
+    one = noise * math.sqrt(2 * most / parties)
+    steps = math.ceil(LEAST / one)
+    return HeatCoding(steps, one * steps)
 
 
 def capped_counts(

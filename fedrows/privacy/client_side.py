@@ -85,13 +85,16 @@ def shared_update(training: AskedTraining, tables: tuple[str, ...], keep: float)
     )
 
 
-def heat_vector(space: RowSpace, data: FederatedData, weights: Tensor) -> np.ndarray:
-    """Σ of the weights of the clients that hold each row, in whole numbers: (rows,)."""
-    sums = torch.zeros(space.rows, dtype=torch.float64)
+def heat_vector(space: RowSpace, data: FederatedData) -> np.ndarray:
+    """How many of a party's clients hold each row: (rows,).
+
+    Clients, never examples: the server may know how many examples each client has, and could tell
+    from a sum of them who the holders are.
+    """
+    counts = np.zeros(space.rows, dtype=np.uint64)
     for table, start in space.starts.items():
-        index = data.index[table]
-        sums.index_add_(0, index.ids + start, index.spread(weights))
-    return sums.round().to(torch.int64).numpy().astype(np.uint64)
+        np.add.at(counts, data.index[table].ids.numpy() + start, 1)
+    return counts
 
 
 def _same(held: Index, asked: Index) -> bool:
@@ -104,3 +107,14 @@ def _of(index: Mapping[str, Index], tables: Mapping[str, Index]) -> dict[str, In
 
 def _sizes(data: FederatedData, cohort: Tensor) -> Tensor:
     return data.train.splits[cohort + 1] - data.train.splits[cohort]
+
+
+def local_rows(training: AskedTraining, tables: frozenset[str], in_it: Tensor) -> Submodels:
+    """The updates of local tables of the clients in a sum: every client keeps its own rows."""
+    index, rows = {}, {}
+    for table in tables:
+        its = training.update.index[table]
+        inside = in_it[training.clients][its.owner.cpu()].to(its.ids.device)
+        index[table] = Index(its.ids[inside], torch.tensor([0, int(inside.sum())]))
+        rows[table] = training.update.rows[table][inside]
+    return Submodels(index, rows, {})

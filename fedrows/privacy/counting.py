@@ -1,19 +1,20 @@
 """Heat counted in one of four ways, and the table that compares them.
 
     exact                 every client shows S(i)
-    secure                the server sees the sum of all clients' vectors and nothing else
+    secure                the server sees how many clients hold each row
     randomized-response   a bit per row or per value, with lies (`response`)
     hashed                a sketch of fixed size, with noise (`oracle`)
 
-The first two give Σ w_i exactly. The others estimate n_m, with a standard error; what a correction
-uses is floored at max(1, z standard errors). They count clients, not weights, unless weights are
-capped: then a client's bit stands with probability min(w_i, cap)/cap, and the count is cap times
-the estimate, which is unbiased for Σ min(w_i, cap) and as private as before.
+The first gives Σ w_i, the second n_m, both exactly. A secure sum never adds up weights: the server
+knows them, and could tell from Σ w_i who the holders are. The others estimate n_m, with a standard
+error; what a correction uses is floored at max(1, z standard errors). They count clients, not
+weights, unless weights are capped: then a client's bit stands with probability min(w_i, cap)/cap,
+and the count is cap times the estimate, which is unbiased for Σ min(w_i, cap) and as private as
+before.
 
 ε is against the server, for one raw value added to or removed from a client's data. A value may
-stand behind several rows (`values`). With coins by row their ε adds up. With coins by value they
-share one coin: a client that claims a value claims its rows in the variants that it has, such as
-its own gender's, which the server then sees in the clear.
+stand behind several rows (`values`): a movie behind three, a gender behind one for every movie.
+With coins by value they share one coin. With coins by row their ε adds up.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ from fedrows.rows.heat import Heat, heat_of
 from fedrows.rows.index import Index
 
 WAYS = ("exact", "secure", "randomized-response", "hashed")
+COINS = (
+    "A client has one coin for each raw value, or one for each row, whose ε adds up. It is for "
+    "noisy heat and for answers on which rows a client wants; hashed heat has coins by row."
+)
 
 
 @dataclass(frozen=True)
@@ -48,9 +53,7 @@ class Counting:
     heat: str = option("exact", "How rows' heat is counted.", choices=WAYS)
     heat_epsilon: float = option(2.0, "ε of one coin, of a row or of a value.", above=0)
     heat_z: float = option(1.0, "Counts are raised to at least X standard errors.", least=0)
-    heat_coins: str = option(
-        "row", "A coin for every row, or one per value.", choices=("row", "value")
-    )
+    coins: str = option("value", COINS, choices=("value", "row"))
     heat_cap: float | None = option(
         None, "Add up weights of at most X; without a cap, count clients.", above=0
     )
@@ -58,11 +61,11 @@ class Counting:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.heat_coins == "value" and self.heat == "hashed":
-            raise PlanError("heat-coins is 'value', but hashed heat has coins by row only.")
-        if self.heat_coins == "value" and self.heat_cap is not None:
+        noisy = self.heat == "randomized-response"
+        if noisy and self.coins == "value" and self.heat_cap is not None:
             raise PlanError(
-                "heat-coins is 'value', but weights are counted with coins by row only."
+                "heat-cap is given, but weights are counted with coins by row only: set coins to "
+                "'row', or leave heat-cap out."
             )
 
 
@@ -106,7 +109,7 @@ def count(
 
     Its ids are those that anybody holds: no other row is ever asked for.
     """
-    clear = heat_of(index, weights)
+    clear = heat_of(index, torch.ones_like(weights) if how.heat == "secure" else weights)
     if how.heat in ("exact", "secure"):
         return _clear(clear, index, rows, how)
     if how.heat_cap is not None and not bool((weights >= 0).all()):
@@ -177,9 +180,7 @@ def table(
     how = replace(how or Counting(), heat="exact", heat_cap=None)
     lines = []
     for way in WAYS:
-        coins = "row" if way == "hashed" else how.heat_coins
-        options = replace(how, heat=way, heat_coins=coins)
-        for name, counted in heats(data, "uniform", options, source).items():
+        for name, counted in heats(data, "uniform", replace(how, heat=way), source).items():
             true = heat_of(data.index[name], data.weights("uniform")).counts.cpu().numpy()
             lines.append(
                 WayCost(
@@ -200,7 +201,7 @@ def _estimate(holders: Holders, how: Counting, source: Source) -> Estimate:
     if how.heat == "hashed":
         salt = int.from_bytes(source(8), "big")  # public, but fresh
         return by_sketch(holders, Oracle(how.heat_epsilon, salt, how.heat_buckets), source)
-    return (by_row if how.heat_coins == "row" else by_value)(holders, how.heat_epsilon, source)
+    return (by_row if how.coins == "row" else by_value)(holders, how.heat_epsilon, source)
 
 
 def _clear(heat: Heat, index: Index, rows: int, how: Counting) -> Counted:

@@ -26,7 +26,8 @@ import numpy as np
 from fedrows.errors import PlanError
 from fedrows.privacy.answers import TwoStage
 from fedrows.privacy.counting import Counting
-from fedrows.privacy.ledger import Entry, Event, Ledger
+from fedrows.privacy.heat_counts import least_parties
+from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Event, Ledger
 from fedrows.privacy.mechanism import Mechanism
 from fedrows.privacy.named_mechanism import default_mechanism
 from fedrows.privacy.oracle import Oracle
@@ -42,11 +43,12 @@ WORD = 4  # bytes of a number in a secure sum of counts
 WIDE = 8  # and of a value with its precision
 KEYS = 300  # bytes of keys, sealed shares and signatures that go with each neighbour
 
+IN_SUM = "see `sums` below: the noise is inside the sum"
 LIAR = (
-    "A lying client can send any vector within the range that the sum allows, count itself as a "
-    "holder of rows it lacks, or claim a weight it does not have. Nobody sees its upload alone, so "
-    "neither checks on single uploads nor robust rules can find it: its harm is bounded by the "
-    "range of the sum alone, times the largest correction."
+    "A lying client can send any words of the sum's length, count itself as a holder of rows it "
+    "lacks, or claim a weight it does not have. Nobody sees its upload alone, so neither checks on "
+    "single uploads nor robust rules can find it; the range of the numbers binds honest clients "
+    "only."
 )
 
 
@@ -61,7 +63,11 @@ class ExplainedRun:
     widths: Mapping[str, int]
     dense: int = 0  # numbers in dense tensors
     set_size: int = 100  # rows that a client holds, all tables together
-    rows_per_value: int = 1
+    rows_per_value: int = 1  # the most rows of a client that one raw value stands behind
+    set_values: int | None = None  # raw values that a client holds; a row each unless given
+    value_rows: int | None = None  # rows behind these values, in whatever variant anybody holds
+    values: int | None = None  # raw values of all tables; a row each unless given
+    weighting: str = "uniform"
     rounds: int = 1
     minimum: int = 2  # contributors before a row is opened
     counting: Counting = field(default_factory=Counting)
@@ -71,6 +77,7 @@ class ExplainedRun:
     delta: float = 1e-6
     union_bytes: float | None = None  # up, per client; a word per row unless a Bloom filter is used
     neighbours: int | None = None  # whom a client masks against; all others unless given
+    colluding: int = 1  # parties that may collude with the server
 
     def __post_init__(self) -> None:
         if self.privacy not in MODES:
@@ -97,8 +104,19 @@ class ExplainedRun:
 
     @property
     def union(self) -> int:
-        """The most rows that the union of a cohort's index sets may have."""
-        return min(sum(self.rows.values()), self.cohort * self.set_size)
+        """The most rows that clients answer for: a union of index sets, or all there are."""
+        rows = sum(self.rows.values())
+        return rows if self.noise_in_sum else min(rows, self.cohort * self.set_size)
+
+    @property
+    def noise_in_sum(self) -> bool:
+        """Whether clients add the model's noise, before the server sees any sum."""
+        return "model" in self.parts and self.mechanism.client_noise is not None
+
+    @property
+    def batch(self) -> int:
+        """Of how many parties any combination of two counts of heat is at least."""
+        return least_parties(self.minimum, self.colluding)
 
     @property
     def width(self) -> float:
@@ -169,21 +187,27 @@ def text(setting: ExplainedRun, speed: Speed | None = None) -> str:
 
 def _heat(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
     how, rows = setting.counting, sum(setting.rows.values())
-    behind = 1 if how.heat_coins == "value" else setting.rows_per_value
-    value = behind * how.heat_epsilon
-    whole = setting.set_size / setting.rows_per_value * value
-    epsilon = f"{value:.3g} for one value, {whole:,.4g} for a set of {setting.set_size:,} rows"
+    by_value = how.coins == "value" and how.heat != "hashed"
+    value = how.heat_epsilon * (1 if by_value else setting.rows_per_value)
+    whole = how.heat_epsilon * ((setting.set_values if by_value else None) or setting.set_size)
+    epsilon = f"{value:,.4g} for one value, {whole:,.4g} for a set of {setting.set_size:,} rows"
     if "heat" not in setting.parts:
         return [
             Disclosure("heat", "the server", "the index set of every client", "none",
                  WORD * setting.set_size)
         ]  # fmt: skip
+    if setting.noise_in_sum:
+        masks = (setting.neighbours or setting.clients - 1) + 1
+        learns = "a noisy count of every row, whose noise clients add before the sum"
+        up = float(WORD * rows + KEYS * (masks - 1))
+        seconds = masks * WORD * rows / speed.mask_bytes
+        return [Disclosure("heat", "the server", learns, IN_SUM, up, 0, seconds)]
     if how.heat == "secure":
         masks = (setting.neighbours or setting.clients - 1) + 1
         learns = (
-            "how many clients hold each row, and nothing more of any one of them; the difference "
-            f"of two counts is a count of the joiners, so heat changes with "
-            f"{max(2, setting.minimum)} joiners or more"
+            "how many clients hold each row, whatever their weights; a count of 1 shows that "
+            "somebody holds a row, but not who. In a deployment heat is counted again only if "
+            f"every combination of the counts is over {setting.batch} nodes or more"
         )
         up = float(WORD * rows + KEYS * (masks - 1))
         none = "none: a sum has no noise, and who knows all others' sets knows yours"
@@ -193,10 +217,8 @@ def _heat(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
         up = float(Oracle(how.heat_epsilon, buckets=how.heat_buckets).bytes_up)
         learns, coins = "a noisy sketch of every client's rows", 4.0 * how.heat_buckets
     else:
-        coins = rows / (setting.rows_per_value if how.heat_coins == "value" else 1)
-        up, learns = coins / 8, f"a noisy bit of every client for each {how.heat_coins}"
-        if how.heat_coins == "value" and setting.rows_per_value > 1:
-            learns += ", and in the clear which variants a client has, such as its gender"
+        coins = float((setting.values if by_value else None) or rows)
+        up, learns = coins / 8, f"a noisy bit of every client for each {how.coins}"
     return [Disclosure("heat", "the server", learns, epsilon, up, 0, coins / speed.coins)]
 
 
@@ -211,24 +233,35 @@ def _index(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
     rows, masks = sum(setting.rows.values()), setting.neighbours or setting.cohort - 1
     up = setting.union_bytes if setting.union_bytes is not None else WORD * rows
     learns = "which rows somebody in the cohort holds, but neither who nor how many"
+    named = "which rows of the union a client asks for"
     seconds = (masks + 1) * up / speed.mask_bytes
     none = "none: the union of a cohort has no noise"
     union = [
         Disclosure("union", "the server", learns, none, up + KEYS * masks, 0, seconds),
         Disclosure("union", "every client of the round", learns, none, 0, WORD * setting.union),
     ]
+    if setting.noise_in_sum:  # clients answer for every row instead
+        union, named = [], "which rows of all tables a client asks for"
     if stages is None:  # clients ask for exactly their rows, by choice
         return [*union, shown]
-    asked = setting.union * stages.decoy_probability + setting.set_size * (
-        stages.keep_probability - stages.decoy_probability
+    by_value, keep, decoy = (
+        setting.counting.coins == "value",
+        stages.keep_probability,
+        stages.decoy_probability,
     )
-    answers = (
-        f"{stages.epsilon_once:.3g} in one round, {stages.epsilon_after(setting.rounds):.3g} in "
-        f"{setting.rounds:,}, {stages.epsilon_for_ever:.3g} for ever, for one value"
-    )
+    own = min(setting.union, (setting.value_rows if by_value else None) or setting.set_size)
+    asked = setting.union * decoy + own * (keep - decoy)
+    times = 1 if by_value else setting.rows_per_value
+    after = [stages.epsilon_after(rounds) for rounds in (1, setting.rounds)]
+    once, all_, ever = (f"{times * x:,.4g}" for x in (*after, stages.epsilon_for_ever))
+    answers = f"{once} in one round, {all_} in {setting.rounds:,}, {ever} for ever, for one value"
     learns = (
-        "which rows of the union a client asks for: a holder asks with probability "
-        f"{stages.keep_probability:.3g}, any other with {stages.decoy_probability:.3g}"
+        f"{named}: a value that it holds with probability "
+        f"{keep:.3g}, any other with {decoy:.3g}, and with a value all of its rows in the union, "
+        "whichever of them the client holds"
+        if by_value
+        else f"{named}: a row that it holds with probability "
+        f"{keep:.3g}, any other with {decoy:.3g}; all rows of one value, such as a gender, add up"
     )
     down = 4 * (asked * setting.width + setting.dense)
     coins = 2 * setting.union / speed.coins
@@ -244,8 +277,21 @@ def _updates(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
         learns = "the update of every client of a round, row by row"
         return [Disclosure("updates", "the server", learns, "none", up)]
     masks = setting.neighbours or setting.cohort - 1
+    if setting.noise_in_sum:
+        up = WORD * (sum(setting.rows.values()) * setting.width + setting.dense)
+        seconds = (masks + 1) * up / speed.mask_bytes
+        learns = "the sum over the cohort, of all rows, with noise that clients add before the sum"
+        return [Disclosure("updates", "the server", learns, IN_SUM, up + KEYS * masks, 0, seconds)]
     up = WIDE * (setting.union * (setting.width + 2) + setting.dense)  # with weight and holder
-    learns = f"the sum over the cohort, of rows that {setting.minimum} clients or more hold"
+    learns = (
+        f"the sum over the cohort, of rows to which {setting.minimum} or more have added "
+        "something, and the sum of the weights; differences of rows of one value have as many "
+        "contributors"
+        if setting.minimum > 1
+        else "the sum over the cohort, of every row that anybody holds, and the sum of the weights"
+    )
+    if setting.weighting == "examples":
+        learns += "; in a deployment also how many examples each client has: they are the weights"
     seconds = (masks + 1) * up / speed.mask_bytes
     none = "none: a sum has no noise of its own"
     return [Disclosure("updates", "the server", learns, none, up + KEYS * masks, 0, seconds)]
@@ -258,9 +304,9 @@ def _model(setting: ExplainedRun) -> list[Disclosure]:
             Disclosure("model", who, "what training has put into it", "none: no bound is claimed")
         ]
     how, ledger = setting.mechanism, Ledger(setting.delta)
-    if setting.heat_noise is not None:
-        released = Entry(how.kind, "heat", 0, event=Event((setting.heat_noise,)))
-        ledger.add_(*[released] * len(setting.rows))
+    left = math.sqrt(how.counted_share)
+    heat = [Event((x * left,)) for x in [setting.heat_noise] * len(setting.rows) if x is not None]
+    ledger.add_(*(Entry(how.kind, "heat", 0, event=event) for event in heat))
     for number in range(1, setting.rounds + 1):
         ledger.add_(how.accounted(number, setting.cohort, setting.clients, bool(setting.rows)))
     spent = ledger.spent(how.kind)
@@ -272,4 +318,23 @@ def _model(setting: ExplainedRun) -> list[Disclosure]:
     if not math.isfinite(spent):
         epsilon = "none: the noise is too small to be accounted for"
     learns = f"noisy sums of clipped updates, by the mechanism {how.name}"
-    return [Disclosure("model", who, learns, epsilon)]
+    lines = [Disclosure("model", who, learns, epsilon)]
+    if setting.noise_in_sum:
+        lines.append(_sums(setting, heat))
+    return lines
+
+
+def _sums(setting: ExplainedRun, heat: list[Event]) -> Disclosure:
+    """What the server has, which knows the cohorts: a user spends in the rounds that it is in."""
+    how, ledger = setting.mechanism, Ledger(setting.delta)
+    rounds = math.ceil(setting.rounds * setting.cohort / setting.clients)
+    event = how.accounted(1, setting.cohort, setting.clients, bool(setting.rows)).event
+    assert event is not None, "noise in a sum is accounted for by an event"
+    for each in [*heat, *[Event(event.noise, "all", discrete=True)] * rounds]:
+        ledger.add_(Entry(AGAINST_SERVER, "sums", 0, event=each))
+    spent = ledger.spent(AGAINST_SERVER)
+    epsilon = (
+        f"{spent:.3g} at δ {setting.delta:g} for one user replaced, who is in {rounds:,} of the "
+        f"{setting.rounds:,} rounds, with heat's own part"
+    )
+    return Disclosure("sums", "the server", "all of these sums, and who is in a cohort", epsilon)

@@ -5,12 +5,13 @@ the k/2 behind (a Harary graph). The order follows from a seed that everybody ca
 of all keys that were advertised. With γ of the clients in league with the server and δ of them
 dropping out, and shares of which `needed` open a secret, it goes wrong if
 
-    security     some client has ≥ needed colluding neighbours, or the honest ones that stay are
-                 not connected: that takes k/2 bad ones in a row
+    security     some client has ≥ needed colluding neighbours, or ≥ 2·needed − (k + 1) of them, or
+                 the honest ones that stay are not connected: that takes k/2 bad ones in a row
     correctness  some client has < needed neighbours that stay
 
-A server that shows different clients different drop-outs is refused by their signatures, and opens
-nothing anyway unless 2·needed ≤ (k + 1) + colluding neighbours: `malicious` counts that as well.
+The second of these is for a server that shows different clients different drop-outs. The clients
+around one sign one list each, so `needed` signatures under each of two lists take that many
+colluders.
 """
 
 from __future__ import annotations
@@ -48,6 +49,15 @@ def _place(seed: bytes, client: int) -> bytes:
     return hashlib.sha256(b"fedrows graph" + seed + client.to_bytes(8, "little")).digest()
 
 
+def lowest_threshold(clients: int, colluding: int) -> int:
+    """The lowest threshold of a sum in which all mask against all.
+
+    A client opens for one list of survivors. Two lists with t clients each take 2t ≤ n + colluding.
+    Of t survivors two must be honest, or the sum shows the vector of the only one.
+    """
+    return max((clients + colluding) // 2 + 1, colluding + 2)
+
+
 @dataclass(frozen=True)
 class Failure:
     """The odds, at most, that a round on a graph goes wrong."""
@@ -56,15 +66,13 @@ class Failure:
     correctness: float  # the sum cannot be opened
 
 
-def failure(
-    n: int, k: int, needed: int, colluding: float, dropping: float, malicious: bool = False
-) -> Failure:
+def failure(n: int, k: int, needed: int, colluding: float, dropping: float) -> Failure:
     """The odds for n clients with k neighbours each (a union bound over clients)."""
     _check(n, colluding, dropping)
     bad, gone = (math.floor(share * n + 1e-9) for share in (colluding, dropping))
     colluders = _drawn(n - 1, min(bad, n - 1), k)  # P(c colluders among k neighbours)
     leavers = _drawn(n - 1, min(gone, n - 1), k)
-    enough = max(0, min(needed, 2 * needed - k - 1)) if malicious else needed
+    enough = max(0, min(needed, 2 * needed - k - 1))  # open both secrets of a client
     exposed = n * math.fsum(colluders[enough:])
     if k >= n - 1:  # complete: two honest ones that stay are always connected
         cut = 0.0
@@ -81,7 +89,6 @@ def choose(
     dropping: float,
     security: float = LIKELY,
     correctness: float = LIKELY,
-    malicious: bool = False,
 ) -> tuple[int, int]:
     """The smallest even k, and the shares needed, with both odds below what is asked.
 
@@ -91,11 +98,11 @@ def choose(
         low, high = 1, k  # more shares needed: safer, but harder to open
         while low < high:
             middle = (low + high) // 2
-            if failure(n, k, middle, colluding, dropping, malicious).security <= security:
+            if failure(n, k, middle, colluding, dropping).security <= security:
                 high = middle
             else:
                 low = middle + 1
-        odds = failure(n, k, low, colluding, dropping, malicious)
+        odds = failure(n, k, low, colluding, dropping)
         if odds.security <= security and odds.correctness <= correctness:
             return k, low
     raise PlanError(

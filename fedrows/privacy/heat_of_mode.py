@@ -1,17 +1,22 @@
-"""The heat of a private run, counted before its first round, and what the ledger says of it."""
+"""The heat of a private run: counted before its first round, for the ledger, and stored."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from fedrows.data.federation import FederatedData
 from fedrows.privacy.central import private_heat
 from fedrows.privacy.counting import heats
-from fedrows.privacy.ledger import Entry
+from fedrows.privacy.ledger import AGAINST_SERVER, Entry
 from fedrows.privacy.noise import Source
 from fedrows.privacy.options import Privacy
 from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
 
 
 def heat_of_mode(
@@ -25,12 +30,39 @@ def heat_of_mode(
             heat[table] = counted.heat
             entries += counted.entries(table)
         return heat, entries
-    weights = data.weights(weighting)
     for table, index in data.index.items():
         if table in data.local:
             continue
         dials = privacy.dp_heat_noise, privacy.dp_heat_rows, privacy.heat_z
-        heat[table], entry = private_heat(index, weights, privacy.mechanism, *dials, source)
-        name = f"heat of {table}"  # the server sees its exact total before the noise
-        entries += [replace(entry, mechanism=name), Entry("totals/value", name, 0, math.inf)]
+        rows = data.tables[table]
+        heat[table], entry = private_heat(index, rows, privacy.mechanism, *dials, source)
+        entry = replace(entry, mechanism=f"heat of {table}")
+        # Without noise inside the sum, the server sees the exact total before it adds noise.
+        exact = Entry("totals/value", entry.mechanism, 0, math.inf)
+        entries += [entry, replace(entry, kind=AGAINST_SERVER) if privacy.noise_in_sum else exact]
     return heat, entries
+
+
+def heat_tensors(heats: Mapping[str, Heat]) -> dict[str, Tensor]:
+    """Heat as tensors by name, for a file."""
+    tensors = {}
+    for table, heat in heats.items():
+        tensors[f"heat/{table}/id"] = heat.ids.cpu()
+        tensors[f"heat/{table}/count"] = heat.counts.cpu()
+        tensors[f"heat/{table}/total"] = torch.tensor(heat.total, dtype=torch.float64)
+    return tensors
+
+
+def heat_from_tensors(
+    tensors: Mapping[str, Tensor], index: Mapping[str, Index], device: torch.device
+) -> dict[str, Heat]:
+    """The heat that `heat_tensors` has written, of the tables that it has."""
+    heats = {}
+    for table, its in index.items():
+        if f"heat/{table}/id" not in tensors:
+            continue
+        ids, counts = (tensors[f"heat/{table}/{x}"].to(device) for x in ("id", "count"))
+        if its.held is not None and torch.equal(its.held, ids):
+            ids = its.held  # which makes looking up quick
+        heats[table] = Heat(ids, counts, float(tensors[f"heat/{table}/total"]))
+    return heats

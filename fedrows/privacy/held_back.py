@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrows.privacy.values import Values
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
@@ -61,9 +62,11 @@ class HeldBack:
         party: np.ndarray,
         names: np.ndarray,
         union: Mapping[str, np.ndarray],
+        made_of: Mapping[str, Values] | None = None,
     ) -> Submodels:
         """Clients' rows added up by party, with what each party holds back of a union.
 
+        made_of: the values behind rows; a value with a row outside of the union stays held back.
         update: of A clients, float64 on the CPU. party: the place of each client's party (A,).
         names: of the parties (P,), by which rows are held back; `NOBODY` has none.
         """
@@ -73,7 +76,12 @@ class HeldBack:
         for table, its in update.index.items():
             parties, ids, values = self._held[table]
             own = np.flatnonzero(np.isin(parties, names))
-            own = own[np.isin(ids[own], union[table])]
+            inside = np.isin(ids[own], union[table])
+            if made_of is not None and not inside.all():
+                raw, _ = made_of[table].of(ids[own])
+                _, value = np.unique(np.stack([parties[own], raw]), axis=1, return_inverse=True)
+                inside = ~np.isin(value.reshape(-1), value.reshape(-1)[~inside])
+            own = own[inside]
             whose = order[np.searchsorted(names[order], parties[own])]
             owner = np.concatenate([party[its.owner.numpy()], whose])
             which = np.concatenate([its.ids.numpy(), ids[own]])

@@ -14,10 +14,10 @@ import numpy as np
 
 from fedrows.privacy import openings, union
 from fedrows.privacy.keys import NodeKey
-from fedrows.privacy.layout import Contribution, OpenedRows, PartyVectors, SumLayout
+from fedrows.privacy.layout import OpenedRows, SumLayout, SumVectors
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.protocol import Phase, ProtocolError, run
-from fedrows.privacy.ring import Coding, RangeError
+from fedrows.privacy.ring import RangeError
 from fedrows.privacy.server_side import plan_bytes
 
 
@@ -46,7 +46,9 @@ class SumOutcome:
 
     opened: OpenedRows
     inside: np.ndarray  # (K,), whose parts are in it
-    heard: np.ndarray  # (K,), who was told what was opened
+    sent: np.ndarray  # (K,), who may have sent its part; all of them where a sum failed half-way
+    heard: np.ndarray  # (K,), who has a proof of what was opened
+    gone: Mapping[str, np.ndarray]  # table → (U,), the rows that count as sent by that proof
     bytes_up: float = 0.0  # of all clients together
     bytes_down: float = 0.0
     left_out: dict[int, str] = field(default_factory=dict)  # client → why it is not in it
@@ -64,11 +66,16 @@ class InMemoryProtocols:
     keys: ClientKeys
     cohort: list[int]
     name: str  # of the round; never serves twice
+    round: int = 0
 
     @property
     def threshold(self) -> int:
         """How many clients must stay, or nothing is opened."""
         return self.privacy.least(len(self.cohort))
+
+    def all_rows(self, rows: int) -> UnionOutcome:
+        """Every row instead of a union, which would show what the cohort holds."""
+        return UnionOutcome(np.arange(rows), np.ones(len(self.cohort), dtype=bool))
 
     def unite(
         self, plan: union.UnionPlan, sets: Mapping[int, np.ndarray], drop: Mapping[int, int]
@@ -82,7 +89,8 @@ class InMemoryProtocols:
             down = float(4 * len(ids) * len(self.cohort))
         else:
             cohort = tuple(sorted(sets))
-            terms = union.terms(plan, f"{self.name}, union", cohort, self.threshold)
+            colluding = self.privacy.colluding
+            terms = union.terms(plan, f"{self.name}, union", cohort, self.threshold, colluding)
             registry = {one: self.keys[one].public for one in cohort}
             halves = {
                 one: union.client(terms, plan, one, self.keys[one], registry, sets[one])
@@ -98,15 +106,10 @@ class InMemoryProtocols:
         return UnionOutcome(ids, there, up, down)
 
     def add_up(
-        self,
-        layout: SumLayout,
-        contribution: Contribution,
-        coding: Coding,
-        there: np.ndarray,
-        drop: Mapping[int, int],
-    ) -> SumOutcome:
+        self, vectors: SumVectors, there: np.ndarray, drop: Mapping[int, int]
+    ) -> SumOutcome:  # fmt: skip
         """The sum over the clients that are there (K,)."""
-        vectors = PartyVectors(layout, contribution, coding)
+        layout = vectors.layout
         left_out: dict[int, str] = {}
         for place in np.flatnonzero(there & ~vectors.fitting()).tolist():
             try:
@@ -123,41 +126,40 @@ class InMemoryProtocols:
                 outcome = self._arithmetic(layout, vectors, inside, drop)
         except ProtocolError as error:
             nobody = np.zeros(len(self.cohort), dtype=bool)
-            outcome = SumOutcome(layout.nothing(), nobody, nobody, failed=str(error))
+            sent, nothing = self._marks(inside), layout.nothing()
+            outcome = SumOutcome(nothing, nobody, sent, nobody, nothing.marks, failed=str(error))
         outcome.left_out |= left_out
         return outcome
 
     def _arithmetic(
         self,
         layout: SumLayout,
-        vectors: PartyVectors,
+        vectors: SumVectors,
         inside: list[int],
         drop: Mapping[int, int],
     ) -> SumOutcome:
         inside = [place for place in inside if self.cohort[place] not in drop]
         self._check_enough(len(inside), self.threshold)
-        marks = np.zeros(len(self.cohort), dtype=bool)
-        marks[inside] = True
+        marks = self._marks(inside)
         words, holders, extra = vectors.total(marks)
-        opened = layout.opened(
-            words, holders >= self.privacy.min_contributors, extra, vectors.coding
-        )
         cohort = tuple(range(len(self.cohort)))
-        plan = layout.plan("arithmetic", cohort, self.privacy, vectors.coding)
+        plan = layout.plan("arithmetic", cohort, self.privacy, vectors.coding, self.round)
+        opened = layout.opened(words, plan.may_open(holders), extra, vectors.coding)
         size = float(len(cohort) * plan.length * vectors.coding.dtype.itemsize)
-        return SumOutcome(opened, marks, marks, size)
+        return SumOutcome(opened, marks, marks, marks, opened.marks, size)
 
     def _real(
         self,
         layout: SumLayout,
-        vectors: PartyVectors,
+        vectors: SumVectors,
         inside: list[int],
         drop: Mapping[int, int],
     ) -> SumOutcome:
         needed = max(self.threshold, self.privacy.min_contributors, self.privacy.openers)
         self._check_enough(len(inside), needed)
         members = tuple(self.cohort[place] for place in inside)
-        plan = layout.plan(f"{self.name}, update", members, self.privacy, vectors.coding)
+        about = f"{self.name}, update"
+        plan = layout.plan(about, members, self.privacy, vectors.coding, self.round)
         terms = plan.terms(self.threshold, colluding=self.privacy.colluding)
         registry = {one: self.keys[one].public for one in members}
         halves = {}
@@ -169,7 +171,16 @@ class InMemoryProtocols:
         opened = layout.opened(result.rows.reshape(-1), result.opened, result.extra, vectors.coding)
         marks = np.array([one in total.clients for one in self.cohort])
         heard = np.array([one in outcome.clients for one in self.cohort])
-        return SumOutcome(opened, marks, heard, *_bytes(outcome.phases), dict(total.left_out))
+        proofs = outcome.clients.values()  # the same for all, as this server is honest
+        gone = layout.marks(next(iter(proofs), np.ones(plan.rows, dtype=bool)))
+        left_out = dict(total.left_out)
+        return SumOutcome(opened, marks, marks, heard, gone, *_bytes(outcome.phases), left_out)
+
+    def _marks(self, places: list[int]) -> np.ndarray:
+        """Some places of the cohort, marked: (K,)."""
+        marks = np.zeros(len(self.cohort), dtype=bool)
+        marks[places] = True
+        return marks
 
     def _check_enough(self, clients: int, needed: int) -> None:
         if clients < needed:

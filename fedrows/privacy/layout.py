@@ -11,13 +11,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
+from fedrows.privacy.families import RowFamilies
 from fedrows.privacy.keys import Words
 from fedrows.privacy.openings import Openings
 from fedrows.privacy.options import Privacy
-from fedrows.privacy.ring import Coding
+from fedrows.privacy.ring import Coding, WordCoding
+from fedrows.privacy.values import Values
 from fedrows.rows.params import Submodels
 
 
@@ -37,6 +40,11 @@ class OpenedRows:
     rows: Mapping[str, tuple[np.ndarray, np.ndarray]]  # table → opened (U,), sums (U, width)
     extra: np.ndarray  # (extra,)
 
+    @property
+    def marks(self) -> dict[str, np.ndarray]:
+        """Which rows of each table's union were opened: (U,)."""
+        return {table: opened for table, (opened, _) in self.rows.items()}
+
 
 @dataclass(frozen=True, eq=False)
 class SumLayout:
@@ -45,6 +53,7 @@ class SumLayout:
     union: Mapping[str, np.ndarray]  # table → ids, sorted
     widths: Mapping[str, int]
     extra: int  # numbers behind the rows
+    values: Mapping[str, Values] | None = None  # what rows are made of; None: each is for itself
 
     @property
     def piece(self) -> int:
@@ -70,10 +79,18 @@ class SumLayout:
             start += len(ids) * self.widths[table]
         return starts
 
+    @cached_property
+    def families(self) -> RowFamilies | None:
+        """Which rows are refinements of others."""
+        if self.values is None:
+            return None
+        pieces = {table: width // self.piece for table, width in self.widths.items()}
+        return RowFamilies.of(self.union, self.values, pieces)
+
     def plan(
-        self, name: str, cohort: tuple[int, ...], privacy: Privacy, coding: Coding
-    ) -> Openings:  # fmt: skip
-        """The protocol's own plan of such a sum."""
+        self, name: str, cohort: tuple[int, ...], privacy: Privacy, coding: WordCoding, turn: int
+    ) -> Openings:
+        """The protocol's own plan of such a sum. turn: the number of the round."""
         return Openings(
             name,
             cohort,
@@ -83,9 +100,13 @@ class SumLayout:
             self.extra,
             privacy.openers,
             coding.dtype.name,
+            self.families,
+            turn,
         )
 
-    def opened(self, words: Words, pieces: np.ndarray, extra: Words, coding: Coding) -> OpenedRows:
+    def opened(
+        self, words: Words, pieces: np.ndarray, extra: Words, coding: WordCoding
+    ) -> OpenedRows:
         """Sums of words, and which pieces were opened, as numbers table by table."""
         numbers, rows = coding.decode(words), {}
         for table, opened in self.marks(pieces).items():
@@ -107,6 +128,27 @@ class SumLayout:
         none = {table: np.zeros(len(ids), dtype=bool) for table, ids in self.union.items()}
         rows = {t: (marks, np.zeros((len(marks), self.widths[t]))) for t, marks in none.items()}
         return OpenedRows(rows, np.zeros(self.extra))
+
+
+class SumVectors(Protocol):
+    """The vectors of the parties of one sum."""
+
+    @property
+    def layout(self) -> SumLayout:
+        """Where their numbers stand."""
+
+    @property
+    def coding(self) -> WordCoding:
+        """How their sum is read."""
+
+    def words(self, party: int, name: int | None = None) -> tuple[Words, np.ndarray, Words]:
+        """A party's rows (pieces, piece), which of them it holds, and the words behind."""
+
+    def fitting(self) -> np.ndarray:
+        """Whether each party's numbers are all within the range: (P,)."""
+
+    def total(self, inside: np.ndarray) -> tuple[Words, np.ndarray, Words]:
+        """The sum of some parties' words, the holders of each piece, and the words behind."""
 
 
 class PartyVectors:

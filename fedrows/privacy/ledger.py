@@ -4,6 +4,7 @@ An entry names its adversary and its unit. Entries compose within one such kind 
 
     server/value          against the server: one raw value of a client, added or removed
     server/set            against the server: everything a client holds
+    server/user-replaced  against the server, which knows the cohorts: one user replaced by another
     totals/value          against whoever sees exact totals of secure sums: one raw value
     model/user            against whoever sees the model: one user, added or removed
     model/user-replaced   the same, one user replaced by another
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -26,8 +27,17 @@ from typing import Any
 import numpy as np
 
 from fedrows.errors import FedrowsError, PlanError
+from fedrows.privacy.amplification import sampled_divergences
 
-KINDS = ("server/value", "server/set", "totals/value", "model/user", "model/user-replaced")
+AGAINST_SERVER = "server/user-replaced"
+KINDS = (
+    "server/value",
+    "server/set",
+    AGAINST_SERVER,
+    "totals/value",
+    "model/user",
+    "model/user-replaced",
+)
 SAMPLING = ("all", "poisson", "fixed")
 
 
@@ -37,15 +47,19 @@ class Event:
 
     noise: standard deviation over sensitivity, one for each sum; the sensitivity is that of the
     entry's neighbours. sampling: everybody is in the cohort; each of `clients` is with probability
-    cohort / clients; or exactly `cohort` of them are.
+    cohort / clients; or exactly `cohort` of them are. discrete: the noise is a sum of whole numbers
+    (`discrete_gaussian`), with the divergences of Gaussian noise but not its distribution.
     """
 
     noise: tuple[float, ...]
     sampling: str = "all"
     cohort: int = 0
     clients: int = 0
+    discrete: bool = False
 
     def __post_init__(self) -> None:
+        if self.discrete and self.sampling == "poisson":
+            raise PlanError("Noise in whole numbers is accounted for fixed cohorts, not Poisson's.")
         if not self.noise or not all(x > 0 for x in self.noise):
             raise PlanError(f"The noise multipliers are {self.noise}, but each must be above 0.")
         if self.sampling not in SAMPLING:
@@ -78,12 +92,24 @@ class Entry:
                 f"{self.mechanism} spends ε {self.epsilon} and δ {self.delta}, which cannot be."
             )
         if self.event is not None:
-            wrong = {"poisson": "model/user-replaced", "fixed": "model/user"}
-            if wrong.get(self.event.sampling) == self.kind:
+            wrong = {"poisson": ("model/user-replaced",), "fixed": ("model/user", AGAINST_SERVER)}
+            if self.kind in wrong.get(self.event.sampling, ()):
                 raise PlanError(
                     f"{self.mechanism} samples its cohort by {self.event.sampling!r}, which is not "
                     f"accounted for neighbours of the kind {self.kind}."
                 )
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry as JSON, which has no infinity."""
+        return {**asdict(self), "epsilon": _plain(self.epsilon)}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Entry:
+        """The entry that `to_json` has written."""
+        event = json["event"]
+        if event is not None:
+            event = Event(**{**event, "noise": tuple(event["noise"])})
+        return cls(**{**json, "epsilon": float(json["epsilon"]), "event": event})
 
 
 @dataclass
@@ -128,10 +154,7 @@ class Ledger:
             rounds.setdefault(replace(entry, round=0), []).append(entry.round)
         return {
             "delta": self.delta,
-            "entries": [
-                {**asdict(entry), "epsilon": _plain(entry.epsilon), "round": its}
-                for entry, its in rounds.items()
-            ],
+            "entries": [{**entry.to_json(), "round": its} for entry, its in rounds.items()],
         }
 
     @classmethod
@@ -139,10 +162,7 @@ class Ledger:
         """The ledger that `to_json` has written."""
         ledger = cls(json["delta"])
         for each in json["entries"]:
-            event = each["event"] and Event(
-                **{**each["event"], "noise": tuple(each["event"]["noise"])}
-            )
-            made = Entry(**{**each, "epsilon": float(each["epsilon"]), "event": event, "round": 0})
+            made = Entry.from_json({**each, "round": 0})
             ledger.entries += [replace(made, round=number) for number in each["round"]]
         return ledger
 
@@ -188,6 +208,10 @@ def _rdp(event: Event) -> np.ndarray:
     is kept; it has no public name there.
     """
     dp = _dp_accounting()
+    if event.discrete and event.sampling == "fixed":
+        multiplier = math.fsum(noise**-2 for noise in event.noise) ** -0.5
+        orders = dp.rdp.RdpAccountant()._orders
+        return sampled_divergences(multiplier, event.cohort / event.clients, orders)
     relation = dp.NeighboringRelation
     replaced = event.sampling == "fixed"
     accountant = dp.rdp.RdpAccountant(

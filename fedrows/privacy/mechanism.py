@@ -13,6 +13,7 @@ others come as plug-ins (`docs/plug-ins.md`). The options are flags with `dp-` i
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -90,6 +91,23 @@ class Mechanism(ABC):
         cohort: of how many of the clients. tables: whether there are any tables that clients share.
         """
 
+    @property
+    def client_noise(self) -> float | None:
+        """The noise that a whole cohort adds before the sum, in units of its sensitivity.
+
+        None: the server adds the noise, after it has seen exact sums.
+        """
+        return None
+
+    @property
+    def counted_share(self) -> float:
+        """The share of those who add noise to a sum on which ε counts."""
+        return 1.0
+
+    def fewest(self, parties: int) -> int:
+        """Of so many parties that add noise to a sum, on how many ε counts."""
+        return math.ceil(self.counted_share * parties)
+
     @abstractmethod
     def noised(
         self,
@@ -102,7 +120,8 @@ class Mechanism(ABC):
         """The private mean from sums of clipped updates: rows of each table, and dense tensors.
 
         sizes: the rows of the whole tables. cohort: as planned. source: of all randomness. Which
-        rows are released is seen too: it must not follow from `touched` without noise.
+        rows are released is seen too: it must not follow from `touched` without noise. If clients
+        add the noise (`client_noise`), it is in these sums already.
         """
 
     def accounted(self, round_: int, cohort: int, clients: int, tables: bool = True) -> Entry:

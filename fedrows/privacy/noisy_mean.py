@@ -30,6 +30,20 @@ from fedrows.rows.params import Submodels
 SLACK = 1e-6  # share of a clipped norm that is left for rounding to fixed point
 
 
+def clipped_updates(
+    updates: ClientUpdates, mechanism: Mechanism, algorithm: Algorithm, heat: Mapping[str, Heat]
+) -> Submodels:
+    """ū_k of every client: its update after the algorithm's correction, clipped, in float64."""
+    exact = updates.update
+    known = {table: heat[table] for table in exact.index}
+    device = next(iter(known.values())).ids.device if known else torch.device("cpu")
+    index = {table: its.to(device) for table, its in exact.index.items()}
+    factors = algorithm.correction(index, known, torch.float64)
+    if factors is not None:
+        exact = corrected(exact, {table: x.cpu() for table, x in factors.items()})
+    return mechanism.clipped(exact, torch.from_numpy(updates.weights))
+
+
 @dataclass(frozen=True)
 class NoisyMean:
     """The client's and the server's part in a noisy mean of parties that are one client each."""
@@ -61,14 +75,8 @@ class NoisyMean:
         self, updates: ClientUpdates, union: Mapping[str, np.ndarray], held: HeldBack
     ) -> Contribution:
         """What the clients send, each a party of its own; one that did not train sends zeros."""
-        exact, count = updates.update, len(updates.names)
-        heat = {table: self.heat[table] for table in exact.index}
-        device = next(iter(heat.values())).ids.device if heat else torch.device("cpu")
-        index = {table: its.to(device) for table, its in exact.index.items()}
-        factors = self.algorithm.correction(index, heat, torch.float64)
-        if factors is not None:
-            exact = corrected(exact, {table: x.cpu() for table, x in factors.items()})
-        exact = self.mechanism.clipped(exact, torch.from_numpy(updates.weights))
+        count = len(updates.names)
+        exact = clipped_updates(updates, self.mechanism, self.algorithm, self.heat)
         exact.scale_(torch.full((len(updates.weights),), 1 - SLACK, dtype=torch.float64))
         counted = Submodels(exact.index, self._with_counts(exact), {})
         none = HeldBack({table: width + 1 for table, width in self.widths.items()})

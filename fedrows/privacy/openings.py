@@ -12,13 +12,19 @@ opener c share a key. What goes into the secure sum, per client:
 opened, its rows are still padded. The server shows opener c its counts and tags. The opener takes
 off the pads of exactly those clients that all have signed to be in the sum, and checks the counts
 against the tags; then it lets go of Σ_i PRF(k_ic, r) for the rows with enough holders, and of no
-other. Without all openers no row can be opened. The server learns which rows have enough holders,
-not how many; the openers learn the counts.
+other. Rows that are refinements of each other open by the rule of `families`. Without all openers
+no row can be opened. The server learns which rows open, not how many hold them; the openers learn
+the counts.
+
+At the end each client is shown which rows the openers say they let go, signed. One honest opener
+that kept its pads keeps a row closed, and of `colluding` + 1 openers one is honest. So a client may
+send a row again only if that many openers have signed that they kept it. Without such a proof it
+counts the row as sent: a server that hides what it opened gets no number twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +33,16 @@ from numpy.typing import NDArray
 
 from fedrows.errors import DataError, PlanError
 from fedrows.privacy import secure_sum
+from fedrows.privacy.families import RowFamilies
 from fedrows.privacy.keys import KEY, NodeKey, Words, add_stream_, derive, stream
-from fedrows.privacy.messages import check, pack, unpack
-from fedrows.privacy.protocol import ClientHalf, MessageError, ProtocolError, ServerHalf
+from fedrows.privacy.messages import check, pack, pack_ids, unpack, unpack_ids
+from fedrows.privacy.protocol import (
+    ClientHalf,
+    LastRequests,
+    MessageError,
+    ProtocolError,
+    ServerHalf,
+)
 from fedrows.privacy.randomness import fresh
 from fedrows.privacy.session import Session
 from fedrows.privacy.terms import SumTerms
@@ -51,6 +64,9 @@ class Openings:
     extra: int = 0  # words that are opened in any case
     openers: int = 2
     word: str = "uint32"
+    families: RowFamilies | None = None  # rows that are refinements of others; None: there are none
+    turn: int = 0  # the number of the round; it decides which family of a value is first
+    about: str = ""  # what else was agreed about the rows
 
     def __post_init__(self) -> None:
         if not 1 <= self.minimum <= len(self.cohort):
@@ -67,9 +83,18 @@ class Openings:
 
     def terms(self, threshold: int, **more: Any) -> SumTerms:
         """The terms of the sum behind it."""
-        about = f"{self.name}, {self.rows} rows of {self.width} from {self.minimum} holders on"
+        about = f"{self.about}, {self.rows} rows of {self.width} from {self.minimum} holders on"
+        if self.families is not None:
+            about += f", families {self.families.digest.hex()}, turn {self.turn}"
         return SumTerms(
-            about, self.cohort, threshold, self.length, self.word, openers=self.openers, **more
+            self.name,
+            self.cohort,
+            threshold,
+            self.length,
+            self.word,
+            openers=self.openers,
+            about=about,
+            **more,
         )
 
     @property
@@ -101,6 +126,12 @@ class Openings:
     def _claim(self) -> int:
         """Words for one opener: counts and tags."""
         return self._counts + TAGS
+
+    def may_open(self, counts: NDArray[Any]) -> Bits:
+        """The rows that may be opened, given how many clients hold each."""
+        if self.families is None or self.minimum == 1:
+            return np.asarray(counts >= self.minimum)
+        return self.families.open(counts, self.minimum, self.turn)
 
     def padded(self, vector: Words) -> Words:
         """The part of a vector that holds the rows."""
@@ -145,6 +176,17 @@ class OpenedSum:
     total: secure_sum.SumResult
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one client puts into a sum, and the terms of that sum."""
+
+    plan: Openings
+    terms: SumTerms
+    values: Words
+    holds: Bits
+    extra: Words | None = None
+
+
 def client(
     plan: Openings,
     terms: SumTerms,
@@ -155,10 +197,32 @@ def client(
     holds: Bits,
     extra: Words | None = None,
 ) -> ClientHalf[Bits]:
-    """The client half; it returns which rows were opened. The others are to be sent again."""
-    _check(plan, me, values, holds, extra)
+    """The client half; it returns which rows count as sent. The others may be sent again."""
+    part = Part(plan, terms, values, holds, extra)
+    _check(part, me)
+    return late_client(terms, me, node, registry, lambda: part)
+
+
+def late_client(
+    terms: SumTerms,
+    me: int,
+    node: NodeKey,
+    registry: Mapping[int, bytes],
+    known: Callable[[], Part],
+) -> ClientHalf[Bits]:
+    """The client half of a sum whose rows are not known before its keys are exchanged.
+
+    terms: of the parties alone. known: what the client puts in, once its vector is wanted.
+    """
+    made: list[Part] = []
+
+    def learn() -> SumTerms:
+        made.append(known())
+        _check(made[0], me)
+        return made[0].terms
 
     def vector(session: Session) -> Words:
+        plan, values, holds, extra = (part := made[0]).plan, part.values, part.holds, part.extra
         words: Words = np.zeros(plan.length, dtype=plan.word)
         plan.padded(words)[:] = values.reshape(-1)
         if extra is not None:
@@ -171,46 +235,57 @@ def client(
             add_stream_(plan.padded(words), session.key(opener, _about("rows", opener)))
         return words
 
-    ending = yield from secure_sum.client(terms, me, node, registry, vector, note=fresh(KEY))
-    session, answer = ending.session, ending.answer
+    ending = yield from secure_sum.client(terms, me, node, registry, vector, fresh(KEY), learn)
+    session, answer, plan = ending.session, ending.answer, made[0].plan
     if me in session.circle.openers:
         answer = yield _let_go(plan, session, answer)
-    return _told(plan, session, answer)
+    return _sent(plan, session, answer)
 
 
 def server(plan: Openings, terms: SumTerms, registry: Mapping[int, bytes]) -> ServerHalf[OpenedSum]:
     """The server half. Should an opener fall silent, no row is opened."""
-    total = yield from secure_sum.server(terms, registry)
-    openers = total.circle.openers
+    return late_server(terms, registry, lambda: (plan, terms))
+
+
+def late_server(
+    terms: SumTerms, registry: Mapping[int, bytes], known: Callable[[], tuple[Openings, SumTerms]]
+) -> ServerHalf[OpenedSum]:
+    """The server half of a sum whose rows are not known before its keys are exchanged.
+
+    terms: of the parties alone. known: what is added up, once vectors have come.
+    """
+    total = yield from secure_sum.server(terms, registry, lambda: known()[1])
+    openers, (plan, terms) = total.circle.openers, known()
     replies = yield {
         opener: plan.claim(total.values, number).tobytes()
         for number, opener in enumerate(openers)
         if opener in total.answering
     }
     table = plan.padded(total.values).reshape(plan.rows, plan.width).copy()
-    opened: Bits | None = None
-    signed: list[bytes] = []
+    statements: dict[int, bytes] = {}  # what each opener signed to have let go
+    rows: list[Bits] = []
     for opener in openers:
         try:
             if opener not in replies:
                 raise ProtocolError(f"Opener {opener} did not answer: no row was opened.")
             parts = _parts(opener, replies[opener], 2)
             bits = _bits(plan, opener, check(registry, terms.context, _ROWS, opener, parts[0]))
-            if opened is not None and (bits != opened).any():
+            statements[opener] = parts[0]
+            if rows and (bits != rows[0]).any():
                 raise MessageError(opener, "opens other rows than another opener's")
             pads = check(registry, terms.context, _PADS, opener, parts[1])
             if len(pads) != bits.sum() * plan.width * table.itemsize:
                 raise MessageError(opener, "of phase 'pads' has the wrong length")
         except ProtocolError as error:
             total.left_out[opener] = str(error)
-            opened, signed = np.zeros(plan.rows, dtype=np.bool_), []
-            break
-        opened = bits
-        signed.append(parts[0])
+            continue
+        rows.append(bits)
         table[bits] -= np.frombuffer(pads, dtype=plan.word).reshape(-1, plan.width)
-    assert opened is not None  # there is an opener
+    opened = rows[0] if len(rows) == len(openers) else np.zeros(plan.rows, dtype=np.bool_)
     table[~opened] = 0
-    yield dict.fromkeys(total.answering, pack(*signed))
+    who = sorted(statements)
+    proof = pack(pack_ids(who), *(statements[one] for one in who))
+    yield LastRequests(dict.fromkeys(total.answering, proof))
     return OpenedSum(table, opened, plan.open(total.values).copy(), total)
 
 
@@ -230,7 +305,7 @@ def _let_go(plan: Openings, session: Session, request: bytes) -> bytes:
             f"The counts that opener {me} was shown in {session.terms.name} are not those of the "
             "clients in the sum: nothing is let go."
         )
-    opened = counts >= plan.minimum
+    opened = plan.may_open(counts)
     pads: Words = np.zeros(plan.rows * plan.width, dtype=plan.word)
     for one in session.survivors:
         add_stream_(pads, session.key(one, _about("rows", me)))
@@ -239,20 +314,22 @@ def _let_go(plan: Openings, session: Session, request: bytes) -> bytes:
     return pack(session.sign(_ROWS, bits), session.sign(_PADS, chosen))
 
 
-def _told(plan: Openings, session: Session, answer: bytes) -> Bits:
-    """The rows that all openers say were opened; none if the server cannot show that."""
-    openers = session.circle.openers
-    if not answer:
-        return np.zeros(plan.rows, dtype=np.bool_)
-    parts = _parts(openers[0], answer, len(openers))
-    opened = [
-        _bits(plan, opener, session.check(_ROWS, opener, part))
-        for opener, part in zip(openers, parts, strict=True)
-    ]
-    for opener, bits in zip(openers, opened, strict=True):
-        if (bits != opened[0]).any():
-            raise MessageError(opener, "opens other rows than another opener's")
-    return opened[0]
+def _sent(plan: Openings, session: Session, answer: bytes) -> Bits:
+    """The rows that count as sent: those that any opener let go; all of them without a proof."""
+    everything = np.ones(plan.rows, dtype=np.bool_)
+    try:
+        first, *statements = unpack(answer)
+        signers = unpack_ids(first)
+    except ValueError:
+        return everything
+    if len(signers) != len(statements) or not set(signers) <= set(session.circle.openers):
+        return everything
+    if len(signers) <= session.terms.colluding:
+        return everything
+    sent = np.zeros(plan.rows, dtype=np.bool_)
+    for opener, statement in zip(signers, statements, strict=True):
+        sent |= _bits(plan, opener, session.check(_ROWS, opener, statement))
+    return sent
 
 
 def _seed(session: Session, opener: int) -> bytes:
@@ -280,8 +357,9 @@ def _bits(plan: Openings, sender: int, body: bytes) -> Bits:
     return np.unpackbits(np.frombuffer(body, dtype=np.uint8), count=plan.rows).astype(np.bool_)
 
 
-def _check(plan: Openings, me: int, values: Words, holds: Bits, extra: Words | None) -> None:
+def _check(part: Part, me: int) -> None:
     """A DataError unless a client's part has the agreed shapes, and its decoys are 0."""
+    plan, values, holds, extra = part.plan, part.values, part.holds, part.extra
     shapes = {
         "values": (values, (plan.rows, plan.width), plan.word),
         "holds": (holds, (plan.rows,), "bool"),

@@ -21,8 +21,9 @@ from fedrows.algorithm import Algorithm
 from fedrows.errors import PlanError
 from fedrows.options import check, option
 from fedrows.privacy.answers import TwoStage
-from fedrows.privacy.counting import WAYS, Counting
-from fedrows.privacy.ledger import KINDS
+from fedrows.privacy.counting import COINS, WAYS, Counting
+from fedrows.privacy.graph import lowest_threshold
+from fedrows.privacy.ledger import AGAINST_SERVER, KINDS
 from fedrows.privacy.mechanism import Mechanism
 from fedrows.privacy.named_mechanism import (
     DIAL,
@@ -54,9 +55,7 @@ class Privacy:
     heat: str = option("exact", "How heat is counted; secure in the private modes.", choices=WAYS)
     heat_epsilon: float = option(2.0, "ε of one coin of noisy heat.", above=0)
     heat_z: float = option(1.0, "Noisy counts are raised to at least X standard errors.", least=0)
-    heat_coins: str = option(
-        "row", "A coin for every row, or one per value.", choices=("row", "value")
-    )
+    coins: str = option("value", COINS, choices=("value", "row"))
     heat_cap: float | None = option(
         None, "Noisy heat adds up weights of at most X; without a cap it counts clients.", above=0
     )
@@ -82,7 +81,11 @@ class Privacy:
     )
     openers: int = option(2, "Clients that must all agree to open a row.", least=1)
     threshold: float = option(
-        0.5, "Share of a cohort that must stay to the end, or nothing is opened.", above=0, most=1
+        0.67,
+        "Share of a cohort that must stay to the end, or nothing is opened; raised to what the "
+        "colluding clients make necessary.",
+        above=0,
+        most=1,
     )
     colluding: int = option(1, "How many clients may collude with the server.", least=0)
     update_range: float = option(
@@ -101,6 +104,9 @@ class Privacy:
     )
     max_epsilon_kind: str | None = option(
         None, "Which kind of ε max-epsilon limits; by mode if not given.", choices=KINDS
+    )
+    ledger: str | None = option(
+        None, "File of what all runs over these data have spent; max-epsilon then limits the sum."
     )
     answers: str | None = option(
         None, "Folder of the clients' permanent answers; in the run's folder if not given."
@@ -126,7 +132,7 @@ class Privacy:
         if self.secret_sums:
             self._check_index()
         elif self.privacy == "heat":
-            self._only("privacy", "heat", "delta", "max_epsilon")
+            self._only("privacy", "heat", "coins", "delta", "max_epsilon", "ledger")
         if self.mechanism is not None:
             self._check_full(self.mechanism)
         self.counting  # noqa: B018 - it checks
@@ -163,6 +169,11 @@ class Privacy:
         return self.privacy in ("index", "full")
 
     @property
+    def noise_in_sum(self) -> bool:
+        """Whether clients add the noise of the model, so that the server sees noisy sums alone."""
+        return self.mechanism is not None and self.mechanism.client_noise is not None
+
+    @property
     def counting(self) -> Counting:
         """How heat is counted."""
         return Counting(**{item.name: getattr(self, item.name) for item in fields(Counting)})
@@ -184,11 +195,16 @@ class Privacy:
         """The kind of ε that `max_epsilon` is of."""
         if self.max_epsilon_kind is not None:
             return self.max_epsilon_kind
+        if self.noise_in_sum:
+            return AGAINST_SERVER
         return "server/value" if self.mechanism is None else self.mechanism.kind
 
     def least(self, cohort: int) -> int:
         """Of so many clients, how many must stay or nothing is opened."""
-        return max(math.ceil(self.threshold * cohort), self.colluding + 2)
+        least = max(math.ceil(self.threshold * cohort), lowest_threshold(cohort, self.colluding))
+        if self.mechanism is None or not self.noise_in_sum:
+            return least
+        return max(least, self.mechanism.fewest(cohort) + self.colluding)
 
     def check(self, algorithm: Algorithm, cohort: int) -> None:
         """Raises a PlanError if the mode would not hold for an algorithm, or for such cohorts."""
@@ -204,8 +220,8 @@ class Privacy:
         if not algorithm.summable:
             raise PlanError(
                 f"{algorithm.name} does not declare that sums of uploads are enough (summable), "
-                f"and privacy {self.privacy!r} shows no single ones: use one of "
-                f"{', '.join(catalogue.summable())}."
+                f"and privacy {self.privacy!r} shows no single ones: use "
+                f"{catalogue.instead_in_sums(algorithm)}."
             )
         if self.min_contributors > cohort:
             raise PlanError(

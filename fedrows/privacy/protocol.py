@@ -23,6 +23,10 @@ ClientHalf = Generator[bytes, bytes, C]
 ServerHalf = Generator[dict[int, bytes], dict[int, bytes], R]
 
 
+class LastRequests(dict[int, bytes]):
+    """Requests that end a protocol: no reply changes its result, and nobody need wait for one."""
+
+
 class ProtocolError(FedrowsError, RuntimeError):
     """A protocol that cannot go on; nothing was opened."""
 

@@ -16,7 +16,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from fedrows.privacy.keys import KEY, AgreementKey, NodeKey, Words, add_stream_, derive
+from fedrows.privacy.keys import (
+    KEY,
+    SIGNATURE,
+    AgreementKey,
+    NodeKey,
+    Words,
+    add_stream_,
+    derive,
+)
 from fedrows.privacy.messages import check, digest, pack, pack_ids, unpack
 from fedrows.privacy.protocol import ClientHalf, MessageError, ProtocolError, ServerHalf
 from fedrows.privacy.session import (
@@ -34,6 +42,7 @@ from fedrows.privacy.shamir import SHARE, recover
 from fedrows.privacy.terms import Circle, SumTerms
 
 T = TypeVar("T")
+_SECOND = b"fedrows another list of survivors "  # instead of signatures under the list of all
 
 
 @dataclass(frozen=True)
@@ -63,19 +72,31 @@ def client(
     registry: Mapping[int, bytes],
     vector: Words | Callable[[Session], Words],
     note: bytes = b"",
+    known: Callable[[], SumTerms] | None = None,
 ) -> ClientHalf[Ending]:
-    """The client half. A vector may be made late, when the peers' sealed notes have been read."""
+    """The client half. A vector may be made late, when the peers' sealed notes have been read.
+
+    known: gives the terms when the vector is wanted; until then only `terms.parties` matters.
+    """
     session = Session(terms, me, node, registry, note)
     answer = yield session.advertise()
     answer = yield session.share(answer)
-    answer = yield session.mask(answer, vector)
-    answer = yield session.agree(answer)
+    answer = yield session.mask(answer, vector, known() if known else terms)
+    if not terms.early_list:
+        answer = yield session.agree(answer)
+    elif answer.startswith(_SECOND):
+        answer = yield session.agree(answer.removeprefix(_SECOND))
     answer = yield session.open(answer)
     return Ending(session, answer)
 
 
-def server(terms: SumTerms, registry: Mapping[int, bytes]) -> ServerHalf[SumResult]:
-    """The server half: five requests, then the sum, or a ProtocolError and nothing opened."""
+def server(
+    terms: SumTerms, registry: Mapping[int, bytes], known: Callable[[], SumTerms] | None = None
+) -> ServerHalf[SumResult]:
+    """The server half: four or five requests, then the sum; or a ProtocolError, nothing opened.
+
+    known: gives the terms when vectors have come; until then only `terms.parties` matters.
+    """
     desk = _Desk(terms, registry)
 
     replies = yield dict.fromkeys(terms.cohort, b"")
@@ -98,22 +119,28 @@ def server(terms: SumTerms, registry: Mapping[int, bytes]) -> ServerHalf[SumResu
     replies = yield {
         one: pack(pack_ids(inbox[one]), *(boxes[p][one] for p in inbox[one])) for one in boxes
     }
+    terms = desk.know_(known() if known else terms)
+    signatures, size = dict[int, bytes](), KEY + SIGNATURE  # under the list of survivors
+    if terms.early_list and len(boxes) == len(adverts):
+        signatures = {one: reply[:size] for one, reply in replies.items()}
+        replies = {one: reply[size:] for one, reply in replies.items()}
     masked = desk.accept(MASKED, boxes, replies, desk.words)
     total: Words = np.zeros(terms.length, dtype=terms.dtype)
     for words in masked.values():
         total += words
     survivors = list(masked)
 
-    replies = yield dict.fromkeys(survivors, pack_ids(survivors))
+    if not signatures or len(survivors) < len(boxes):
+        second = _SECOND if terms.early_list else b""
+        signatures = yield dict.fromkeys(survivors, second + pack_ids(survivors))
     wanted = digest(pack_ids(survivors))
-    agreed = desk.accept(AGREED, survivors, replies, lambda sender, body: body)
+    agreed = desk.accept(AGREED, survivors, signatures, lambda sender, body: body)
     agreed = {one: body for one, body in agreed.items() if desk.same(one, body, wanted)}
     desk.enough(AGREED, agreed)
 
     near = {one: [p for p in circle.neighbours(one) if p in boxes] for one in boxes}
     quorum = terms.shares_needed - 1  # beside a client's own signature
     signers = {one: [p for p in near[one] if p in agreed][:quorum] for one in agreed}
-    signatures = replies
     replies = yield {
         one: pack(pack_ids(signers[one]), *(signatures[p] for p in signers[one])) for one in agreed
     }
@@ -145,9 +172,17 @@ class _Desk:
 
     def __init__(self, terms: SumTerms, registry: Mapping[int, bytes]) -> None:
         self.terms, self.registry = terms, registry
+        self._context = terms.parties
         self.left_out: dict[int, str] = {}
         self.liars: set[int] = set()
         self._probe = AgreementKey()
+
+    def know_(self, terms: SumTerms) -> SumTerms:
+        """Takes in what is added up, by the parties who have exchanged keys."""
+        if terms.parties != self.terms.parties:
+            raise ProtocolError(f"Keys were exchanged for another sum than {terms.name}.")
+        self.terms, self._context = terms, terms.context
+        return terms
 
     def accept(
         self,
@@ -163,7 +198,7 @@ class _Desk:
                 self.left_out[one] = f"Client {one} did not answer in phase {phase!r}."
                 continue
             try:
-                body = check(self.registry, self.terms.context, phase, one, replies[one])
+                body = check(self.registry, self._context, phase, one, replies[one])
                 accepted[one] = read(one, body)
             except ProtocolError as error:
                 self.left_out[one] = str(error)

@@ -79,13 +79,13 @@ def plan_bytes(plan: union.UnionPlan) -> int:
     return plan.length * np.dtype(plan.word).itemsize
 
 
-def heat_from(counts: np.ndarray, space: RowSpace, total: float) -> dict[str, Heat]:
-    """The heat of every table, from the sum of all parties' heat vectors."""
+def heat_from(counts: np.ndarray, space: RowSpace, clients: int) -> dict[str, Heat]:
+    """The heat of every table, from the sum of the heat vectors of so many clients."""
     sums, heat = torch.from_numpy(counts.astype("int64")).to(torch.float64), {}
     for table, start in space.starts.items():
         own = sums[start : start + space.sizes[table]]
         held = own.nonzero().view(-1)
-        heat[table] = Heat(held, own[held], total)
+        heat[table] = Heat(held, own[held], float(clients))
     return heat
 
 

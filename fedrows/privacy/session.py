@@ -6,7 +6,10 @@
     agreed  its signature under the list of those who are in the sum
     opened  one share per neighbour: of the self mask if it is in the sum, of its key if it is not
 
-Whatever does not fit is refused with an error that names who sent it.
+Whatever does not fit is refused with an error that names who sent it. What is added up may become
+known with the third message: keys are bound to the parties, and masks to what is added up as well.
+With an early list the fourth message is spared where nobody drops out: a client to whom all peers
+sent shares signs the list of all with its vector. It signs another only if somebody has no vector.
 """
 
 from __future__ import annotations
@@ -66,6 +69,15 @@ def mask_key(own: AgreementKey, other: bytes, context: bytes) -> bytes:
     return own.agree(other, b"mask" + context)
 
 
+def check_different(terms: SumTerms, registry: Mapping[int, bytes]) -> None:
+    """Raises a ProtocolError if one node key stands for two clients of a sum."""
+    if len({registry.get(one) for one in terms.cohort}) < len(terms.cohort):
+        raise ProtocolError(
+            f"Two clients of {terms.name} have the same node key, or no known one: one party would "
+            "play several, and the sum could show this client's vector."
+        )
+
+
 class Session:
     """One client in one round."""
 
@@ -79,7 +91,9 @@ class Session:
     ) -> None:
         if me not in terms.cohort:
             raise PlanError(f"Client {me} is not in the cohort of {terms.name}.")
+        check_different(terms, registry)
         self.terms, self.me, self.node, self.registry = terms, me, node, registry
+        self._context = terms.parties  # what messages and keys are bound to at present
         self.notes = {me: note}  # from each peer, sealed on the way
         self.survivors: list[int] = []  # who is in the sum
         self._sealing, self._masking = AgreementKey(), AgreementKey()
@@ -102,18 +116,18 @@ class Session:
         if peer not in self._shared:
             public = self._sealing.public if peer == self.me else self._adverts[peer].sealing
             try:
-                self._shared[peer] = self._sealing.agree(public, b"pair" + self.terms.context)
+                self._shared[peer] = self._sealing.agree(public, b"pair" + self.terms.parties)
             except ValueError:
                 raise MessageError(peer, "has a key that hides nothing") from None
-        return derive(self._shared[peer], purpose.encode())
+        return derive(self._shared[peer], purpose.encode() + self._context)
 
     def sign(self, phase: str, body: bytes) -> bytes:
         """A message of this client."""
-        return sign(self.node, self.terms.context, phase, self.me, body)
+        return sign(self.node, self._context, phase, self.me, body)
 
     def check(self, phase: str, sender: int, message: bytes) -> bytes:
         """The body of a peer's message."""
-        return check(self.registry, self.terms.context, phase, sender, message)
+        return check(self.registry, self._context, phase, sender, message)
 
     def advertise(self) -> bytes:
         """The message of phase keys."""
@@ -165,10 +179,21 @@ class Session:
 
     def _about(self, sender: int, receiver: int) -> bytes:
         """What a box is bound to, the list of all clients and their keys included."""
-        return digest(self.terms.context, self.circle.view, pack_ids((sender, receiver)))
+        return digest(self.terms.parties, self.circle.view, pack_ids((sender, receiver)))
 
-    def mask(self, answer: bytes, vector: Words | Callable[[Session], Words]) -> bytes:
-        """The message of phase masked; the answer brings the boxes sealed for this client."""
+    def mask(
+        self,
+        answer: bytes,
+        vector: Words | Callable[[Session], Words],
+        terms: SumTerms | None = None,
+    ) -> bytes:
+        """The message of phase masked; the answer brings the boxes sealed for this client.
+
+        terms: what is added up by those who have exchanged keys, if it was not known before.
+        """
+        terms = terms or self.terms
+        if terms.parties != self.terms.parties:
+            raise ProtocolError(f"Keys were exchanged for another sum than {terms.name}.")
         ids_part, *boxes = self._parts(answer, 1)
         ids = self._ids(ids_part)
         if len(ids) != len(boxes) or not set(ids) <= set(self._adverts):
@@ -183,11 +208,19 @@ class Session:
             )
         if missing := set(self.circle.openers) - {*ids, self.me}:
             raise self._wrong(f"leaves out opener {min(missing)}")
+        self.terms, self._context = terms, terms.context
         words = self._vector(vector(self) if callable(vector) else vector)
         add_stream_(words, derive(self._seed, b"self" + self.terms.context))
         for peer in self._held.keys() - {self.me}:
             add_stream_(words, self._mask_key(peer), minus=self.me > peer)
-        return self.sign(MASKED, words.tobytes())
+        return self._early_list() + self.sign(MASKED, words.tobytes())
+
+    def _early_list(self) -> bytes:
+        """Its signature under the list of all, if the terms have it and all are there."""
+        if not self.terms.early_list or self._held.keys() != self.circle.clients:
+            return b""
+        self.survivors = sorted(self.circle.clients)
+        return self.sign(AGREED, digest(pack_ids(self.survivors)))
 
     def _mask_key(self, peer: int) -> bytes:
         try:
@@ -217,7 +250,11 @@ class Session:
         return vector.copy()
 
     def agree(self, answer: bytes) -> bytes:
-        """The message of phase agreed; the answer is the list of those who are in the sum."""
+        """The message of phase agreed; the answer is the list of those who are in the sum.
+
+        A client that signed the list of all with its vector may sign a second one, and no more. It
+        opens once, for the last list that it has signed.
+        """
         ids = self._ids(answer)
         if not self.circle.clients.issuperset(ids) or self.me not in ids:
             raise self._wrong("has a list of survivors that cannot be")

@@ -28,22 +28,25 @@ from fedrows.client import Upload
 from fedrows.data.batches import LocalData
 from fedrows.errors import RunFolderError
 from fedrows.fleet import NO_TRAFFIC, OpenRound, Traffic, clear_traffic
-from fedrows.privacy.accounts import Accounts
+from fedrows.privacy.accounts import Accounts, Releasable
 from fedrows.privacy.asking import Asking
 from fedrows.privacy.central import draw_cohort
-from fedrows.privacy.client_side import AskedTraining, shared_update, train_on_asked
+from fedrows.privacy.client_side import AskedTraining, local_rows, shared_update, train_on_asked
 from fedrows.privacy.counting import values_of
-from fedrows.privacy.heat_of_mode import heat_of_mode
+from fedrows.privacy.distributed_mean import DistributedMean
+from fedrows.privacy.heat_of_mode import heat_from_tensors, heat_of_mode, heat_tensors
 from fedrows.privacy.held_back import HeldBack
 from fedrows.privacy.in_memory import ClientKeys, InMemoryProtocols, SumOutcome, UnionOutcome
-from fedrows.privacy.layout import SumLayout
+from fedrows.privacy.layout import Contribution, PartyVectors, SumLayout, SumVectors
+from fedrows.privacy.mean_bounds import bounded
 from fedrows.privacy.noisy_mean import NoisyMean
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.randomness import fresh, replaying
+from fedrows.privacy.relations import check_declared, warning
 from fedrows.privacy.ring import Coding
 from fedrows.privacy.row_space import RowSpace
 from fedrows.privacy.server_side import SumMechanism, pseudo_upload, union_plan
-from fedrows.privacy.weighted_mean import ClientUpdates, WeightedMean
+from fedrows.privacy.weighted_mean import ClientUpdates, Mean, WeightedMean
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
@@ -51,6 +54,7 @@ from fedrows.simulator.simulated_fleet import SimulatedFleet, SimulatedRound
 
 Drop = Callable[[int, str], Mapping[int, int]]  # round, union or update → client → silent from
 Seed = Callable[[int], bytes]  # use → what its secrets follow from
+MakeVectors = Callable[[SumLayout, Contribution], SumVectors]
 
 
 @dataclass
@@ -90,12 +94,16 @@ class PrivateSimulatedFleet:
         self._run = os.urandom(8).hex()  # names of rounds must never serve twice
         self._next = 1  # round
         self._heat: dict[str, Heat] | None = None
-        self._mechanism: tuple[SumMechanism, Coding] | None = None
-        values = {table: values_of(data, table) for table in self.widths}
-        self.asking = Asking(self.space, privacy.stages, values, _answer_path(privacy), fresh)
+        self._mechanism: tuple[SumMechanism, MakeVectors] | None = None
+        self._values = values = {table: values_of(data, table) for table in self.widths}
+        path, coins = _answer_path(privacy), privacy.coins
+        self.asking = Asking(self.space, privacy.stages, values, path, fresh, coins)
         if privacy.secret_sums:
             for table in self.widths:
                 self.accounts.know_(table, data.index[table], values[table])
+            if privacy.min_contributors > 1:
+                check_declared(data, values)
+                self.notes += filter(None, [warning(data)])
             if privacy.secure_sum == "arithmetic":
                 self.notes.append("Sums are made by arithmetic, without masks: for research only.")
 
@@ -152,12 +160,13 @@ class PrivateSimulatedFleet:
         self.prepare()
         assert self._mechanism is not None
         cohort = round_.cohort.tolist()
-        carrier = InMemoryProtocols(self.privacy, self.keys, cohort, self._name)
+        carrier = InMemoryProtocols(self.privacy, self.keys, cohort, self._name, self._next)
         held = [_one(inner.index, self.widths, place) for place in range(len(cohort))]
         sets = {one: self.space.places(held[place]) for place, one in enumerate(cohort)}
         with self._secrets("union"):
-            plan = union_plan(self.privacy, self.space, len(cohort), self.largest_set, self._name)
-            united = carrier.unite(plan, sets, self._drop(self._next, "union"))
+            united = self._united(carrier, sets)
+            through = [one for one, there in zip(cohort, united.there, strict=True) if there]
+            self.accounts.answered_(self._next, through)  # before anything is shown
             wanted = [
                 self.asking.wanted(one, united.places, sets[one]) if there else np.empty(0, int)
                 for one, there in zip(cohort, united.there, strict=True)
@@ -166,12 +175,17 @@ class PrivateSimulatedFleet:
             united.bytes_up += 4.0 * sum(map(len, wanted))
         else:
             united.bytes_up += united.there.sum() * -(-len(united.places) // 8)
-        through = [one for one, there in zip(cohort, united.there, strict=True) if there]
-        self.accounts.answered_(self._next, through)
         asked = self.space.index(wanted)
         own = {table: its.to(self.inner.device) for table, its in asked.items()}
         index = {table: own.get(table, its) for table, its in inner.index.items()}
         return PrivateSimulatedRound(self, inner, carrier, united, asked, index, *self._mechanism)
+
+    def _united(self, carrier: InMemoryProtocols, sets: Mapping[int, np.ndarray]) -> UnionOutcome:
+        """The rows that a cohort may ask for."""
+        if self.privacy.noise_in_sum:
+            return carrier.all_rows(self.space.rows)
+        plan = union_plan(self.privacy, self.space, len(sets), self.largest_set, self._name)
+        return carrier.unite(plan, sets, self._drop(self._next, "union"))
 
     @cached_property
     def largest_set(self) -> int:
@@ -186,7 +200,7 @@ class PrivateSimulatedFleet:
         """Takes note of what a round came to."""
         union = len(open_.united.places)
         shown = sum(int(marks.sum()) for marks, _ in sum_.opened.rows.values())
-        opened_share = shown / union if union else None
+        opened_share = shown / union if union and sum_.opened.rows else None
         self.report = PrivateReport(training.left_out_share, opened_share)
         number = open_.inner.round.number
         if why := open_.united.failed or sum_.failed:
@@ -215,14 +229,20 @@ class PrivateSimulatedFleet:
             line |= {**asdict(self.report), "held_back_rows": len(self.held)}
         return line
 
+    def keep_ledger_(self, path: Path, round_: int) -> None:
+        """Keeps the ledger in a file, on the disk before what it pays for is released."""
+        self.prepare()
+        self.accounts.keep_in_(path, round_)
+
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that later rounds depend on, of whatever shape it has by now."""
-        tensors = self.held.tensors()
-        for table, heat in self.prepare().items():
-            tensors[f"heat/{table}/id"] = heat.ids.cpu()
-            tensors[f"heat/{table}/count"] = heat.counts.cpu()
-            tensors[f"heat/{table}/total"] = torch.tensor(heat.total, dtype=torch.float64)
-        return tensors
+        return {**self.held.tensors(), **heat_tensors(self.prepare())}
+
+    def releasable(self) -> Releasable | None:
+        """What may leave the run beside the model; None if its model has no ε."""
+        if self.privacy.mechanism is None:
+            return None
+        return self.accounts.releasable(tuple(self.widths), heat_tensors(self.prepare()))
 
     def state(self) -> dict[str, Any]:
         """The rest of it, as JSON."""
@@ -241,43 +261,31 @@ class PrivateSimulatedFleet:
         self.accounts.restore_(state)
         self.report = PrivateReport(**state["report"])
         self.held.restore_(tensors)
-        self._heat = {}
-        device = self.inner.device
-        for table, index in self.inner.data.index.items():
-            if f"heat/{table}/id" not in tensors:
-                continue
-            ids, counts = (tensors[f"heat/{table}/{x}"].to(device) for x in ("id", "count"))
-            if index.held is not None and torch.equal(index.held, ids):
-                ids = index.held  # which makes looking up quick
-            self._heat[table] = Heat(ids, counts, float(tensors[f"heat/{table}/total"]))
+        self._heat = heat_from_tensors(tensors, self.inner.data.index, self.inner.device)
 
-    def _chosen(self, heat: Mapping[str, Heat]) -> tuple[SumMechanism, Coding]:
-        """The mechanism of the mode, and how its numbers are written."""
+    def _chosen(self, heat: Mapping[str, Heat]) -> tuple[SumMechanism, MakeVectors]:
+        """The mechanism of the mode, and how its vectors are made."""
         inner, cohort = self.inner, self.inner.plan.clients_per_round
         shared = {table: heat[table] for table in self.widths}
         dense = {name: tuple(shape) for name, shape in inner.model.schema.dense.items()}
         if self.privacy.mechanism is None:
-            mean = WeightedMean(self.widths, dense, self.privacy.update_range)
+            values = self._values if self.privacy.min_contributors > 1 else None
+            mean = WeightedMean(self.widths, dense, self.privacy.update_range, False, values)
             largest, least = inner.algorithm.largest_correction(shared), self.privacy.least(cohort)
-            return mean, mean.coding(self.weights.numpy(), cohort, least, largest)
-        noisy = NoisyMean(
-            self.privacy.mechanism,
-            self.widths,
-            dense,
-            self.space.sizes,
-            inner.algorithm,
-            shared,
-            cohort,
-            fresh,
-        )
+            return mean, _written(mean.coding(self.weights.numpy(), cohort, least, largest))
+        mechanism, tables = self.privacy.mechanism, (self.widths, dense, self.space.sizes)
+        if self.privacy.noise_in_sum:
+            inside = DistributedMean(mechanism, *tables, inner.algorithm, shared, cohort, fresh)
+            return inside, inside.vectors
+        noisy = NoisyMean(mechanism, *tables, inner.algorithm, shared, cohort, fresh)
         most = {table: int(inner.data.index[table].lengths.max()) for table in self.widths}
-        return noisy, noisy.coding(most)
+        return noisy, _written(noisy.coding(most))
 
     def _count_heat(self) -> dict[str, Heat]:
         """The heat of every shared table as the mode has it counted, and exactly that of others."""
         data, weighting = self.inner.data, self.inner.plan.weighting
         counted, entries = heat_of_mode(self.privacy, data, weighting, fresh)
-        self.accounts.ledger.add_(*entries)
+        self.accounts.spend_(0, entries)
         local = {t: x for t, x in self.inner.heat().items() if t in data.local}
         return counted if self.privacy.mechanism is not None else {**counted, **local}
 
@@ -303,7 +311,7 @@ class PrivateSimulatedRound:
     asked: Mapping[str, Index]  # of the shared tables, on the CPU
     index: Mapping[str, Index]
     mechanism: SumMechanism
-    coding: Coding
+    vectors: MakeVectors
     traffic: Traffic = NO_TRAFFIC
 
     def train(self, start: Submodels, sent: Submodels | None) -> Upload:
@@ -312,10 +320,10 @@ class PrivateSimulatedRound:
         with fleet.secrets_of_update():
             layout, sum_ = self._summed(training)
             in_it = torch.from_numpy(sum_.inside)
-            mean = self.mechanism.mean(sum_.opened, layout) if bool(in_it.any()) else None
+            mean = self._mean(sum_, layout, round_.cohort[in_it])
         fleet.finish_(self, training, sum_)
         dtype, device = fleet.inner.plan.torch_dtype, fleet.inner.device
-        local = _local_rows(training, fleet.inner.data.local, in_it)
+        local = local_rows(training, fleet.inner.data.local, in_it)
         upload = pseudo_upload(round_.cohort[in_it], mean, dtype, device, local)
         schema = fleet.inner.model.schema
         rows = clear_traffic(schema, fleet.inner.data.local, start, sent, upload).down
@@ -323,6 +331,15 @@ class PrivateSimulatedRound:
             rows + self.united.bytes_down + sum_.bytes_down, self.united.bytes_up + sum_.bytes_up
         )
         return upload
+
+    def _mean(self, sum_: SumOutcome, layout: SumLayout, clients: Tensor) -> Mean | None:
+        """What the server makes of the sum of these clients."""
+        fleet = self.fleet
+        if not len(clients):
+            return None
+        mean = self.mechanism.mean(sum_.opened, layout)
+        own, heat = fleet.weights[clients], fleet.prepare()
+        return bounded(mean, self.mechanism, own, fleet.inner.algorithm, heat)
 
     def _trained(self, start: Submodels, sent: Submodels | None) -> AskedTraining:
         """Trains the cohort on the rows that it has asked for."""
@@ -350,10 +367,14 @@ class PrivateSimulatedRound:
         layout = self.mechanism.layout(union)
         sent = self.mechanism.contribute(updates, union, fleet.held)
         drop = fleet.silent_in_update(round_.number)
-        sum_ = self.carrier.add_up(layout, sent, self.coding, self.united.there, drop)
-        opened = {table: marks for table, (marks, _) in sum_.opened.rows.items()}
-        self.mechanism.keep_(fleet.held, sent, names, layout, opened, sum_.inside, sum_.heard)
+        sum_ = self.carrier.add_up(self.vectors(layout, sent), self.united.there, drop)
+        self.mechanism.keep_(fleet.held, sent, names, layout, sum_.gone, sum_.sent, sum_.heard)
         return layout, sum_
+
+
+def _written(coding: Coding) -> MakeVectors:
+    """Vectors in fixed point."""
+    return lambda layout, sent: PartyVectors(layout, sent, coding)
 
 
 def _answer_path(privacy: Privacy) -> Callable[[int | str, str], Path] | None:
@@ -369,14 +390,3 @@ def _one(
 ) -> dict[str, Index]:  # fmt: skip
     """The index sets of one client of a cohort."""
     return {table: index[table].slice(client, client + 1) for table in tables}
-
-
-def _local_rows(training: AskedTraining, tables: frozenset[str], in_it: Tensor) -> Submodels:
-    """The updates of local tables of the clients in a sum: every client keeps its own rows."""
-    index, rows = {}, {}
-    for table in tables:
-        its = training.update.index[table]
-        inside = in_it[training.clients][its.owner.cpu()].to(its.ids.device)
-        index[table] = Index(its.ids[inside], torch.tensor([0, int(inside.sum())]))
-        rows[table] = training.update.rows[table][inside]
-    return Submodels(index, rows, {})

@@ -1,7 +1,8 @@
 """Terms: what the server and all clients of a secure sum agree on before it starts.
 
 Their digest, the context, goes into every key and every signature, so halves that do not agree
-find out with the first message.
+find out with the first message. Keys can be exchanged before it is known what is added up: the
+first two phases are bound to who takes part alone, all later ones to that and to what is added up.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from fedrows.errors import PlanError
-from fedrows.privacy.graph import LIKELY, Graph, failure
+from fedrows.privacy.graph import LIKELY, Graph, failure, lowest_threshold
 from fedrows.privacy.messages import digest, pack_ids
 
 WORDS = ("uint8", "uint16", "uint32", "uint64")
@@ -31,8 +32,9 @@ class SumTerms:
     neighbours: int | None = None  # k of the graph; None: all mask against all
     needed: int | None = None  # shares that open a secret; with a graph only, see graph.choose
     colluding: int = 1  # clients in league with the server that the terms must bear
-    malicious: bool = False  # whether the server may break the protocol, not only watch
     openers: int = 0  # clients that all must let a row go before it can be opened
+    early_list: bool = False  # clients sign the list of all with their vectors
+    about: str = ""  # what is added up; like length and word it need not be known for the keys
 
     def __post_init__(self) -> None:
         n = len(self.cohort)
@@ -53,6 +55,11 @@ class SumTerms:
         if not 0 <= self.openers <= n:
             raise PlanError(
                 f"{self.name} cannot have {self.openers} openers in a cohort of {n} clients."
+            )
+        if self.early_list and self.neighbours is not None:
+            raise PlanError(
+                f"Clients of {self.name} cannot sign the list of all with their vectors: on a "
+                "graph they do not know who is there. Let all mask against all, or leave it."
             )
         self._check_graph(n)
         self._check_guarantee(n)
@@ -85,18 +92,18 @@ class SumTerms:
             )
         if self.neighbours is not None and self.needed is not None:
             shares = self.colluding / n, 1 - self.threshold / n
-            odds = failure(n, self.neighbours, self.needed, *shares, self.malicious).security
+            odds = failure(n, self.neighbours, self.needed, *shares).security
             if odds > LIKELY:
                 raise PlanError(
                     f"{self.name} has {self.neighbours} neighbours and needs {self.needed} shares, "
                     f"too few for {self.colluding} of {n} clients in league with the server and "
                     f"{n - self.threshold} dropping out: it goes wrong with odds of {odds:.1e}."
                 )
-        if self.malicious and self.neighbours is None and 2 * self.threshold <= n + self.colluding:
+        if self.neighbours is None and 2 * self.threshold <= n + self.colluding:
             raise PlanError(
                 f"The threshold of {self.name} is {self.threshold}, too low against a server that "
-                f"breaks the protocol together with {self.colluding} of {n} clients: it must be "
-                f"above {(n + self.colluding) / 2:g}."
+                f"shows different survivors to different clients and has {self.colluding} of {n} "
+                f"clients on its side: it must be at least {lowest_threshold(n, self.colluding)}."
             )
 
     @staticmethod
@@ -115,13 +122,17 @@ class SumTerms:
         return self.threshold if self.needed is None else self.needed
 
     @cached_property
+    def parties(self) -> bytes:
+        """The digest of who takes part in what sum, which keys and shares are bound to."""
+        numbers = (self.threshold, self.neighbours, self.needed, self.colluding, self.openers)
+        rest = repr((*numbers, self.early_list)).encode()
+        return digest(b"fedrows secure sum 3", self.name.encode(), pack_ids(self.cohort), rest)
+
+    @cached_property
     def context(self) -> bytes:
-        """The digest of the terms."""
-        numbers = (self.threshold, self.length, self.neighbours, self.needed, self.colluding)
-        rest = repr((*numbers, self.malicious, self.openers, self.word))
-        return digest(
-            b"fedrows secure sum 1", self.name.encode(), pack_ids(self.cohort), rest.encode()
-        )
+        """The digest of the terms, which masks and all phases behind the shares are bound to."""
+        rest = repr((self.length, self.word))
+        return digest(b"fedrows vectors", self.parties, self.about.encode(), rest.encode())
 
     @cached_property
     def invited(self) -> frozenset[int]:

@@ -12,7 +12,7 @@ holds. A client that finds a row of its own missing keeps what it has for the ne
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,10 +153,12 @@ class UnionResult:
     total: secure_sum.SumResult
 
 
-def terms(plan: UnionPlan, name: str, cohort: tuple[int, ...], threshold: int) -> SumTerms:
+def terms(
+    plan: UnionPlan, name: str, cohort: tuple[int, ...], threshold: int, colluding: int = 1
+) -> SumTerms:
     """The terms of the sum behind a union, every client masking against all others."""
     about = f"{name}, union {plan}"
-    return SumTerms(about, cohort, threshold, length=plan.length, word=plan.word)
+    return SumTerms(about, cohort, threshold, plan.length, plan.word, colluding=colluding)
 
 
 def client(
@@ -165,10 +167,13 @@ def client(
     me: int,
     node: NodeKey,
     registry: Mapping[int, bytes],
-    ids: Ids,
+    ids: Ids | Callable[[], Ids],
 ) -> ClientHalf[Ids]:
-    """The client half; it returns the union."""
-    vector = plan.entries(ids, me)
+    """The client half; it returns the union. Its rows may be read late, when they are wanted."""
+
+    def vector(_: object) -> Words:
+        return plan.entries(ids() if callable(ids) else ids, me)
+
     ending = yield from secure_sum.client(terms, me, node, registry, vector)
     size = _id_type(plan)
     if len(ending.answer) % size.itemsize:

@@ -1,12 +1,13 @@
-"""Which raw value a row was made of: the unit that privacy against the server is counted in.
+"""Which raw values a row was made of: the unit that privacy against the server is counted in.
 
 A user's one rating of a movie puts three rows into S(i): movie, gender×movie and age×movie. Who
-knows one of them knows all. Rows of one value therefore share a coin, or their ε adds up.
+knows one of them knows all. And all F×movie rows of a user tell of one gender. Rows of one value
+therefore share a coin, or their ε adds up.
 
-    row      value                        variant
-    movie 7         movie 7               plain
-    F×movie 7       movie 7               gender×movie, F
-    35×movie 7      movie 7               age×movie, 35
+    row             value        crossed with    variant
+    movie 7         movie 7      –               plain
+    F×movie 7       movie 7      gender F        gender×movie, F
+    35×movie 7      movie 7      age 35          age×movie, 35
 
 A group called "a×b" is taken to be made of the values of group b, once for every value of a.
 """
@@ -31,6 +32,8 @@ class Values:
     """
 
     groups: tuple[tuple[int, int, int, int], ...] = ()  # low, high, base's low, base's size
+    # Of each group: the first row of the group that it is crossed with, −1 if there is none.
+    crossings: tuple[int, ...] = ()
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The value each row was made of, named by its plain row, and the variant it is: (R,)."""
@@ -41,6 +44,20 @@ class Values:
             values[inside] = base + value
             variants[inside] = (number << _SHIFT) + variant
         return values, variants
+
+    def crossed(self, rows: np.ndarray) -> np.ndarray:
+        """The other value that each row was made of, −1 for a plain row: (R,).
+
+        It is named by its plain row, or by a number below −1 if the table has no row for it.
+        """
+        others = np.full(len(rows), -1, dtype=np.int64)
+        for number, (low, high, base, size) in enumerate(self.groups, start=1):
+            if low == base:
+                continue
+            inside = (rows >= low) & (rows < high)
+            variant, start = (rows[inside] - low) // size, self.crossings[number - 1]
+            others[inside] = start + variant if start >= 0 else -2 - (number << _SHIFT) - variant
+        return others
 
     def bases(self, rows: np.ndarray) -> np.ndarray:
         """The group of values behind each row, by that group's first row; −1 outside: (R,)."""
@@ -58,7 +75,7 @@ class Values:
 
 def derived(groups: Mapping[str, tuple[int, int]]) -> Values:
     """The values behind a table's groups, read off their names."""
-    parts = []
+    parts, crossings = [], []
     for name, (low, high) in groups.items():
         base = name.rpartition("×")[2]
         if base not in groups:
@@ -70,14 +87,24 @@ def derived(groups: Mapping[str, tuple[int, int]]) -> Values:
                 f"{stop - start} rows of {base}."
             )
         parts.append((low, high, start, stop - start))
-    return Values(tuple(parts))
+        first, last = groups.get(name.rpartition("×")[0], (0, 0))
+        fits = (last - first) * (stop - start) == high - low > 0
+        crossings.append(first if fits else -1)
+    return Values(tuple(parts), tuple(crossings))
 
 
-def rows_per_value(owner: np.ndarray, values: np.ndarray) -> int:
-    """The most rows that one value of one client stands behind."""
-    if not len(values):
+def rows_per_value(values: Values, owner: np.ndarray, rows: np.ndarray) -> int:
+    """The most rows of one client that one raw value stands behind.
+
+    owner, rows: entries of an index (R,). A movie stands behind its three rows, a gender behind its
+    own row and one for every movie.
+    """
+    named, others = values.of(rows)[0], values.crossed(rows)
+    made = others != -1
+    who, what = np.concatenate([owner, owner[made]]), np.concatenate([named, others[made]])
+    if not len(what):
         return 1
-    order = np.lexsort((values, owner))
-    who, what = owner[order], values[order]
+    order = np.lexsort((what, who))
+    who, what = who[order], what[order]
     starts = np.flatnonzero(np.r_[True, (np.diff(who) != 0) | (np.diff(what) != 0)])
     return int(np.diff(np.r_[starts, len(who)]).max())

@@ -1,7 +1,7 @@
 """Private estimates of how many clients hold each row, from everybody's index sets at once.
 
-A coin per row, a coin per raw value, or a sketch: what `counting` chooses from. Each draws the sum
-of all clients' answers directly, at a cost that follows the rows held, not clients × rows.
+A coin per row, a coin per raw value, or a sketch: what `counting` chooses from. Sums of answers are
+drawn directly where that is possible, at a cost that follows the rows held, not clients × rows.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fedrows.privacy.values import Values, rows_per_value
 from fedrows.rows.index import Index
 
 RESOLVED = 2  # standard errors that a count must be worth
+_AT_ONCE = 1 << 9  # values whose coins are thrown at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +73,7 @@ class Holders:
     @cached_property
     def rows_per_value(self) -> int:
         """The most rows that one value of one client stands behind."""
-        return rows_per_value(self.owner, self.values.of(self.held)[0][self.place])
+        return rows_per_value(self.values, self.owner, self.held[self.place])
 
     def standing(self, source: Source) -> np.ndarray:
         """Whether each entry's bit stands: (R,)."""
@@ -119,43 +120,56 @@ def by_sketch(holders: Holders, oracle: Oracle, source: Source) -> Estimate:
 
 
 def by_value(holders: Holders, epsilon: float, source: Source) -> Estimate:
-    """A coin per value, shared by its rows in the variants that a client has.
+    """A coin per raw value. A row a×b is held by who holds a and b, and counted by both coins.
 
-    Clients of one profile, which is the variants they have, are counted together: so many have a
-    value, so many say so. A row adds up the profiles that have its variant.
+        ỹ = (y − q) / (p − q)             a client's answer y for a value, unbiased for its bit
+        n̂(a×b) = Σ_i ỹ_i(a) · ỹ_i(b)      variance s·(n_a + n_b + N·s), s = q(1−q)/(p−q)²
+
+    So nothing shows which variants a client has, but for the coin of a. Values that are crossed
+    with others have their coins thrown one by one: clients × values of them.
     """
-    response = Response.symmetric(epsilon)
-    held = holders.held
-    values, variants = holders.values.of(held)
-    bases = holders.values.bases(held)
-    counts, errors = np.empty(len(held)), np.empty(len(held))
-    bits, smallest, most = 0, 0.0, np.zeros(holders.clients, dtype=np.int64)
-    for base in np.unique(bases).tolist():
-        rows = np.flatnonzero(bases == base)  # places among the held
-        names, number = np.unique(values[rows], return_inverse=True)
-        value = np.zeros(len(held), dtype=np.int64)
-        value[rows] = number
-        inside = bases[holders.place] == base
-        owner, place = holders.owner[inside], holders.place[inside]
-        profile, profiles = _profiles(owner, variants[place], holders.clients)
-        who, what = np.divmod(np.unique(owner * len(names) + value[place]), len(names))
-        _check_whole(len(place), profile[who], profiles)
-        most += np.bincount(who, minlength=holders.clients)
-        bits += holders.values.size(base, holders.rows)
-        shape = len(profiles), len(names)
-        having = np.bincount(profile[who] * len(names) + what, minlength=shape[0] * shape[1])
-        asked = np.bincount(profile[profile >= 0], minlength=len(profiles))  # clients
-        ones = response.ones(
-            having.reshape(shape), np.repeat(asked[:, None], len(names), 1), source
-        )
-        for variant in np.unique(variants[rows]).tolist():
-            with_it = np.array([variant in its for its in profiles])
-            here, clients = rows[variants[rows] == variant], int(asked[with_it].sum())
-            counts[here] = response.estimate(ones[with_it].sum(0)[value[here]], clients)
-            errors[here] = response.error(counts[here], clients)
-            smallest = max(smallest, _smallest(response, clients))
-    whole = int(most.max(initial=0)) * response.epsilon
-    return Estimate(counts, errors, bits / 8, response.epsilon, whole, smallest)
+    response, clients = Response.symmetric(epsilon), holders.clients
+    first, second = holders.values.of(holders.held)[0], holders.values.crossed(holders.held)
+    made = second != -1  # rows a×b; the others are plain
+    names = np.unique(np.concatenate([first, second[made]]))
+    of_first, of_second = np.searchsorted(names, first), np.searchsorted(names, second)
+    entries = made[holders.place]
+    who = np.concatenate([holders.owner, holders.owner[entries]])
+    what = np.concatenate([of_first[holders.place], of_second[holders.place][entries]])
+    who, what = np.divmod(np.unique(who * len(names) + what), len(names))
+    _check_whole(holders, who, names[what])
+    having = np.bincount(what, minlength=len(names))
+    counts = response.estimate(response.ones(having, clients, source), clients)
+    crossed, back = np.unique(of_second[made], return_inverse=True)
+    inner = np.unique(of_first[made])
+    pairs = np.zeros((len(crossed), len(names)))
+    thrown = _answers(response, clients, who, what, crossed, source)
+    for low in range(0, len(inner), _AT_ONCE):
+        part = inner[low : low + _AT_ONCE]
+        answers = _answers(response, clients, who, what, part, source)
+        both, same = np.isin(part, crossed), np.searchsorted(crossed, part)
+        answers[:, both] = thrown[:, same[both]]  # a value has one coin, in whatever rows it stands
+        pairs[:, part], counts[part] = thrown.T @ answers, answers.sum(0)
+    counts[crossed] = thrown.sum(0)
+    plain = counts[of_first]
+    errors = response.error(plain, clients)
+    noise = float(response.error(np.zeros(1), 1)[0]) ** 2
+    both = counts[of_second[made]].clip(0, clients) + plain[made].clip(0, clients)
+    plain[made] = pairs[back, of_first[made]]
+    errors[made] = np.sqrt(noise * (both + clients * noise))
+    half = RESOLVED**2 * noise / 2
+    most = counts[crossed].max(initial=0.0).clip(0, clients) + clients * noise
+    least = half + math.sqrt(half**2 + 2 * half * most) if len(crossed) else 0.0
+    bases = np.unique(holders.values.bases(holders.held)).tolist()
+    bits = sum(holders.values.size(base, holders.rows) for base in bases) + int((names < -1).sum())
+    return Estimate(
+        plain,
+        errors,
+        bits / 8,
+        response.epsilon,
+        int(np.bincount(who, minlength=1).max(initial=0)) * response.epsilon,
+        max(least, _smallest(response, clients)),
+    )
 
 
 def _smallest(response: Response, clients: int) -> float:
@@ -166,27 +180,41 @@ def _smallest(response: Response, clients: int) -> float:
     return half + math.sqrt(half**2 + scale * clients * lie)
 
 
-def _profiles(
-    owner: np.ndarray, variants: np.ndarray, clients: int
-) -> tuple[np.ndarray, list[frozenset[int]]]:
-    """Which variants each client has: a number per client (N,), −1 for none, and the sets."""
-    pairs = np.unique(np.stack([owner, variants]), axis=1)
-    ends = np.searchsorted(pairs[0], np.arange(clients + 1)).tolist()
-    numbers: dict[tuple[int, ...], int] = {}
-    profile = np.full(clients, -1)
-    which = pairs[1].tolist()
-    for client in range(clients):
-        its = tuple(which[ends[client] : ends[client + 1]])
-        if its:
-            profile[client] = numbers.setdefault(its, len(numbers))
-    return profile, [frozenset(its) for its in numbers]
+def _answers(
+    response: Response,
+    clients: int,
+    who: np.ndarray,
+    what: np.ndarray,
+    values: np.ndarray,
+    source: Source,
+) -> np.ndarray:
+    """Every client's answer for some values, sorted, each unbiased for its bit: (N, V)."""
+    bits = np.zeros((clients, len(values)), dtype=bool)
+    if len(values):
+        place = np.searchsorted(values, what).clip(max=len(values) - 1)
+        there = values[place] == what
+        bits[who[there], place[there]] = True
+    return (response.answer(bits, source) - response.lie) / (response.keep - response.lie)
 
 
-def _check_whole(entries: int, profile: np.ndarray, profiles: list[frozenset[int]]) -> None:
-    """Raises a PlanError if somebody holds a value in only some of its variants."""
-    sizes = np.array([len(its) for its in profiles], dtype=np.int64)
-    if entries != sizes[profile].sum():
-        raise PlanError(
-            "Coins by value need clients that hold a value in all of their variants, but some "
-            "client holds one in only some of them: use coins by row."
+def _check_whole(holders: Holders, who: np.ndarray, what: np.ndarray) -> None:
+    """Raises a PlanError if somebody holds a and b, but not a×b.
+
+    who, what: the raw values that each client holds.
+    """
+    rows, owner = holders.held[holders.place], holders.owner
+    for low, high, base, size in holders.values.groups:
+        if low == base:
+            continue
+        inside = (rows >= low) & (rows < high)
+        held = np.bincount(owner[inside], minlength=holders.clients)
+        others = holders.values.crossed(np.arange(low, high, size))
+        values, variants = (
+            np.bincount(who[chosen], minlength=holders.clients)
+            for chosen in ((what >= base) & (what < base + size), np.isin(what, others))
         )
+        if not np.array_equal(held, values * variants):
+            raise PlanError(
+                "Coins by value need clients that hold a value in all of their variants, but some "
+                "client holds one in only some of them: use coins by row."
+            )

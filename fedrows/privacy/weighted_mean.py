@@ -18,9 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrows.privacy.families import contributed_values, families_of, refined
 from fedrows.privacy.held_back import NOBODY, HeldBack
 from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
 from fedrows.privacy.ring import Coding
+from fedrows.privacy.values import Values
+from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
 PRECISION = 1e-6  # of a mean, after the correction
@@ -55,11 +58,12 @@ class WeightedMean:
     dense: Mapping[str, tuple[int, ...]]  # shapes
     range: float  # the largest number of a party's mean update
     losses: bool = False  # whether clients tell their loss
+    values: Mapping[str, Values] | None = None  # what rows are made of, if rows of few are closed
 
     def layout(self, union: Mapping[str, np.ndarray]) -> SumLayout:
         """The vector of a round over a union."""
         dense = sum(math.prod(shape) for shape in self.dense.values())
-        return SumLayout(union, self.widths, 1 + self.losses + dense)
+        return SumLayout(union, self.widths, 1 + self.losses + dense, self.values)
 
     def coding(self, weights: np.ndarray, parties: int, least: int, correction: float) -> Coding:
         """How numbers are written: precise after the largest correction.
@@ -80,7 +84,7 @@ class WeightedMean:
         weighted.scale_(weights)
         totals = np.bincount(party, updates.weights, minlength=count)
         names = np.where(totals > 0, updates.names, NOBODY)
-        whole = held.joined(weighted, party, names, union)
+        whole = self._contributed(held.joined(weighted, party, names, union, self.values))
         rows, rest = {}, {}
         for table, x in whole.rows.items():
             most = self.range * torch.from_numpy(totals)[whole.index[table].owner][:, None]
@@ -96,6 +100,18 @@ class WeightedMean:
             Submodels(whole.index, rows, {}), np.concatenate([*figures, *dense], axis=1), rest
         )
 
+    def within_range(self, sent: Contribution) -> Contribution:
+        """What a node sends instead: numbers that are finite and in the range of an honest coding.
+
+        A node that dropped out for a number would tell the server of it.
+        """
+        most = max(1.0, self.range) * sent.extra[:, :1]
+        return Contribution(
+            sent.rows.map(torch.nan_to_num),
+            np.clip(np.nan_to_num(sent.extra), -most, most),
+            {t: np.nan_to_num(x, posinf=0.0, neginf=0.0) for t, x in sent.rest.items()},
+        )
+
     def keep_(
         self,
         held: HeldBack,
@@ -108,8 +124,10 @@ class WeightedMean:
     ) -> None:
         """What was not opened, or was too large, stays with its party.
 
-        opened: table → (U,). inside: whether each party's part is in the sum: (P,). heard: whether
-        it was told what was opened; one that was not sends nothing twice.
+        opened: table → (U,), the rows that count as sent. inside: whether each party's part is in
+        the sum: (P,). heard: whether it has a proof of what was opened; without one it sends
+        nothing twice. Of a value that was opened in part the rest is dropped: sent later, without
+        the other rows of the value, it could be taken apart.
         """
         for table, index in sent.rows.index.items():
             owner, ids = index.owner.numpy(), index.ids.numpy()
@@ -117,20 +135,47 @@ class WeightedMean:
             owner, ids, rest = owner[own], ids[own], sent.rest[table][own]
             shown = opened[table][np.searchsorted(layout.union[table], ids)]
             left = np.where(shown[:, None], rest, sent.rows.rows[table].numpy()[own] + rest)
+            if self.values is not None and refined(self.values[table]):
+                raw, _ = self.values[table].of(layout.union[table])
+                touched = np.isin(raw, raw[opened[table]])
+                left[touched[np.searchsorted(layout.union[table], ids)]] = 0.0
             held.put_(table, names[owner], ids, left * heard[owner][:, None])
 
+    def _contributed(self, rows: Submodels) -> Submodels:
+        """The rows that a party counts as a contributor of, where rows of few stay closed.
+
+        A value of which it has nothing but zeros hides nobody else's number. One that it does not
+        have whole could be taken apart.
+        """
+        if self.values is None:
+            return rows
+        index, parts = dict(rows.index), dict(rows.rows)
+        for table, its in rows.index.items():
+            owner, ids = its.owner.numpy(), its.ids.numpy()
+            some = np.asarray(rows.rows[table].numpy().any(1))
+            counts = contributed_values(owner, ids, some, self.values[table])
+            if not counts.all():
+                keep = torch.from_numpy(counts)
+                splits = np.searchsorted(owner[counts], np.arange(its.clients + 1))
+                index[table] = Index(its.ids[keep], torch.from_numpy(splits))
+                parts[table] = rows.rows[table][keep]
+        return Submodels(index, parts, rows.dense)
+
     def mean(self, opened: OpenedRows, layout: SumLayout) -> Mean | None:
-        """The mean out of a sum; None if nobody in it has trained."""
-        weight = float(opened.extra[0])
+        """The mean out of a sum; None if nobody in it has trained.
+
+        A row of one of F families may open in every F-th round only. It then counts F times, so
+        that it moves as far as if it could in each.
+        """
+        weight, rows = float(opened.extra[0]), {}
         if not weight > 0:
             return None
-        rows = {
-            table: (
-                torch.from_numpy(layout.union[table][marks]),
-                torch.from_numpy(sums[marks]) / weight,
-            )
-            for table, (marks, sums) in opened.rows.items()
-        }
+        for table, (marks, sums) in opened.rows.items():
+            ids, mean = layout.union[table][marks], sums[marks] / weight
+            if self.values is not None:
+                raw, _ = self.values[table].of(ids)
+                mean *= np.where(raw == ids, 1, families_of(raw, self.values[table]))[:, None]
+            rows[table] = torch.from_numpy(ids), torch.from_numpy(mean)
         dense = dense_of(opened.extra[1 + self.losses :] / weight, self.dense)
         return Mean(weight, rows, dense, opened.extra[1] / weight if self.losses else None)
 

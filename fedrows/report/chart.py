@@ -26,7 +26,7 @@ from fedrows.report.axes import (
     path_through,
 )
 from fedrows.report.labels import labels
-from fedrows.report.layout import PanelLayout, Pieces, lay_out, rises
+from fedrows.report.panel_layout import PanelLayout, Pieces, lay_out, rises
 
 NEAREST = 1.7  # pixels: what is drawn closer together only makes the page heavy
 MANY_CURVES = 250  # on a page; with more, each is drawn with fewer points

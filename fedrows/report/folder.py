@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.errors import RunFolderError
-from fedrows.files.whole import as_json, write_whole
-from fedrows.measure.summary import Line, Summary, Target, number, summarise
-from fedrows.runs.folder import DATA, METRICS, SUMMARY, read_lines
+from fedrows.files.whole import as_json, write_private, write_whole
+from fedrows.measure.metric_choice import Line
+from fedrows.measure.summary import Summary, Target, number, summarise
+from fedrows.runs.folder import CONFIG, DATA, METRICS, SUMMARY, read_lines
 
 
 def read_metrics(path: Path) -> list[Line]:
@@ -43,5 +44,6 @@ def write_summary(folder: Path, target: Target | None = None) -> Summary:
     """The summary of the folder's `metrics.jsonl`, also written to its `summary.json`."""
     full = number(read_json(folder / DATA).get("bytes_full_model"))
     summary = summarise(read_metrics(folder / METRICS), target, full)
-    write_whole(folder / SUMMARY, as_json(summary, indent=1))
+    write = write_private if read_json(folder / CONFIG).get("privacy") else write_whole
+    write(folder / SUMMARY, as_json(summary, indent=1))
     return summary

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fedrows.report import look
 from fedrows.report.artefact import Curve, Figure, Panel
 from fedrows.report.labels import labels
-from fedrows.report.layout import Pieces, lay_out
+from fedrows.report.panel_layout import Pieces, lay_out
 from fedrows.version import __version__
 
 if TYPE_CHECKING:

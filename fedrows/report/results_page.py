@@ -22,8 +22,8 @@ from fedrows.report.facts import (
     verdict_of,
 )
 from fedrows.report.file_names import Files
-from fedrows.report.layout import left_out
 from fedrows.report.page import build
+from fedrows.report.panel_layout import left_out
 
 Runs = Mapping[str, Mapping[str, Any]]
 

@@ -6,16 +6,19 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from fedrows.measure.summary import METRICS, Line, Summary, display, number, show_number
+from fedrows.measure.metric_choice import Line, about, measured
+from fedrows.measure.summary import Summary, display, number, show_number
 from fedrows.report.artefact import Curve, Panel
 from fedrows.report.axes import Point
 
 SUBTITLES = {
     "train_loss": "on a fixed sample of the training data",
-    "test_loss": "on held-out examples",
-    "test_accuracy": "share of held-out examples classified right",
-    "test_auc": "area under the ROC curve, all clients pooled",
-    "test_gauc": "AUC inside each client, averaged by examples",
+    "loss": "on {} examples",
+    "accuracy": "share of {} examples classified right",
+    "auc": "area under the ROC curve, all clients pooled",
+    "gauc": "AUC inside each client, averaged by examples",
+    "rmse": "root of the mean square error on {} examples",
+    "mae": "mean size of the error on {} examples",
 }
 
 HEAT = "heat: clients that hold the feature"
@@ -32,7 +35,9 @@ def curve_panels(
 ) -> list[dict[str, Any]]:
     """One chart for each metric that was measured."""
     panels = []
-    for metric, (title, higher, digits) in METRICS.items():
+    lines = [line for seeds in curves.values() for curve in seeds.values() for line in curve]
+    for metric in measured(lines):
+        title, higher, digits = about(metric)
         series = {display(name): _over_seeds(curves[name], metric) for name in order}
         if not any(series.values()):
             continue
@@ -56,7 +61,7 @@ def curve_panels(
         panels.append(
             {
                 "title": name,
-                "subtitle": f"{SUBTITLES[metric]}; {'higher' if higher else 'lower'} is better",
+                "subtitle": f"{_subtitle(metric)}; {'higher' if higher else 'lower'} is better",
                 "panel": Panel(
                     name,
                     "round",
@@ -78,8 +83,17 @@ def curve_panels(
     return panels
 
 
+def _subtitle(metric: str) -> str:
+    """What a metric measures, in words."""
+    if metric in SUBTITLES:
+        return SUBTITLES[metric]
+    part, _, name = metric.partition("_")
+    examples = {"test": "held-out"}.get(part, part)
+    return SUBTITLES.get(name, "a metric of your own, on {} examples").format(examples)
+
+
 class HeatBuckets:
-    """The final loss and AUC by heat bucket, cold to hot, averaged over seeds."""
+    """The final metrics by heat bucket, cold to hot, averaged over seeds."""
 
     def __init__(self, curves: Curves) -> None:
         finals = {
@@ -127,11 +141,13 @@ class HeatBuckets:
         ]
 
     def panels(self, order: Sequence[str]) -> list[dict[str, Any]]:
-        """The charts of loss and AUC by bucket, each with its table."""
+        """The charts of the metrics by bucket, each with its table."""
         panels = []
         for metric, title, better in (
             ("loss", "Test loss", "lower"),
             ("auc", "Test AUC", "higher"),
+            ("hr10", "Test HR@10", "higher"),
+            ("ndcg10", "Test NDCG@10", "higher"),
         ):
             series = {display(name): self.points(name, metric) for name in order}
             if not any(series.values()):

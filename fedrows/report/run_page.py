@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.catalogue import BASELINE, REFERENCE, colours
+from fedrows.measure.metric_choice import about
 from fedrows.measure.summary import (
-    METRICS,
     Summary,
     Target,
+    best_title,
     by_algorithm,
     display,
+    metrics_of,
     number,
     show,
     show_bytes,
@@ -26,11 +28,16 @@ from fedrows.report.artefact import STYLE_COUNT, Figure
 from fedrows.report.folder import read_json, read_metrics
 from fedrows.report.run_charts import HeatBuckets, curve_panels, heat_panel
 
+HIDDEN = "A model that is differentially private for every user."
 
-def render(folder: Path) -> str:
-    """The whole page as text."""
+
+def render(folder: Path, private: bool = False) -> str:
+    """The whole page as text. private: with what no ε covers, of a run under privacy full."""
     config, data = read_json(folder / "config.json"), read_json(folder / "data.json")
     lines = read_metrics(folder / "metrics.jsonl")
+    hidden = spent.covered(config) and not private
+    if hidden:
+        lines, data = spent.without_private(lines, data)
     summary = summarise(lines, _target(folder), number(data.get("bytes_full_model")))
     curves = by_algorithm(lines)
     # FedSubAvg and FedAvg first, in the order of the styles, so that every report reads alike
@@ -55,7 +62,8 @@ def render(folder: Path) -> str:
         eyebrow=list(filter(None, ("comparison" if kind == "compare" else "run", task))),
         task=task,
         version=config.get("fedrows"),
-        headline=story.headline(summary),
+        hidden=hidden,
+        headline=HIDDEN if hidden else story.headline(summary),
         lede=" ".join(story.lede(summary, buckets.losses())),
         facts=_facts(config, summary, data),
         legend=[(i, display(n), chart.swatch(styles[n])) for i, n in enumerate(order)],
@@ -135,20 +143,12 @@ def _traffic(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _measured(summary: Summary) -> list[str]:
-    return [
-        m
-        for m in METRICS
-        if any(a["metrics"][m]["best"]["mean"] is not None for a in summary["algorithms"])
-    ]
-
-
 def _columns(summary: Summary) -> list[str]:
     race = ["Rounds to target", "Speed-up"] if summary["target"]["rule"] else []
     return [
         "Algorithm",
         *race,
-        *(f"Best {METRICS[m][0]}" for m in _measured(summary)),
+        *(best_title(summary, m) for m in metrics_of(summary)),
         "Seconds",
         "Rounds/s",
     ]
@@ -158,10 +158,10 @@ def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
     """The summary table; the best federated value of a metric is marked."""
     runs = summary["algorithms"]
     winners = {}
-    for m in _measured(summary):
+    for m in metrics_of(summary):
         found = [a["metrics"][m]["best"]["mean"] for a in runs if a["name"] != REFERENCE]
         known = [v for v in found if v is not None]
-        winners[m] = (max if METRICS[m][1] else min)(known) if len(known) > 1 else None
+        winners[m] = (max if about(m)[1] else min)(known) if len(known) > 1 else None
     rows = []
     for a in runs:
         cells = []
@@ -170,7 +170,7 @@ def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
         for m, winner in winners.items():
             stat = a["metrics"][m]["best"]
             best = winner is not None and stat["mean"] == winner and a["name"] != REFERENCE
-            cells.append((_split(show(stat, METRICS[m][2])), best))
+            cells.append((_split(show(stat, about(m)[2])), best))
         cells += [(_split(show(a[key], None)), False) for key in ("seconds", "rounds_per_second")]
         rows.append(
             {"name": display(a["name"]), "swatch": chart.swatch(styles[a["name"]]), "cells": cells}
@@ -180,7 +180,7 @@ def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
 
 def _single_seeds(summary: Summary) -> dict[str, Any]:
     """Best and final values seed by seed, for the folded table."""
-    measured = _measured(summary)
+    measured = metrics_of(summary)
     rows = []
     for a in summary["algorithms"]:
         for i, seed in enumerate(a["seeds"]):
@@ -188,9 +188,13 @@ def _single_seeds(summary: Summary) -> dict[str, Any]:
             for m in measured:
                 for which in ("best", "final"):
                     v = a["metrics"][m][which]["values"][i]
-                    cells.append("–" if v is None else f"{v:.{METRICS[m][2]}f}")
+                    cells.append("–" if v is None else f"{v:.{about(m)[2]}f}")
             rows.append(cells)
-    titles = [f"{which} {METRICS[m][0]}" for m in measured for which in ("best", "final")]
+    titles = [
+        title
+        for m in measured
+        for title in (_lower(best_title(summary, m)), f"final {about(m)[0]}")
+    ]
     return {"columns": ["algorithm", "seed", *titles], "rows": rows}
 
 
@@ -211,6 +215,7 @@ def _data_facts(data: dict[str, Any]) -> list[tuple[str, str]]:
         "clients": "Clients",
         "clients_without_training_data": "… without training data",
         "train_examples": "Training examples",
+        "validation_examples": "Validation examples",
         "test_examples": "Test examples",
         "examples_per_client": "Examples per client",
         "one_class_clients": "One-class clients, left out of GAUC",
@@ -272,6 +277,10 @@ def _name_of(entry: Any) -> str:
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _lower(title: str) -> str:
+    return title[0].lower() + title[1:]
 
 
 def _split(text: str) -> tuple[str, str]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedrows.catalogue import BASELINE, DEFAULT, REFERENCE
-from fedrows.measure.summary import METRICS, Summary, display, number, show_bytes, show_number
+from fedrows.measure.metric_choice import about, chooses
+from fedrows.measure.summary import Summary, display, number, show_bytes, show_number
 
 Algorithm = dict[str, Any]
 
@@ -18,7 +19,8 @@ def headline(summary: Summary) -> str:
     pair = [runs[name] for name in (DEFAULT, BASELINE) if name in runs]
     if summary["target"]["rule"] and federated:
         return _to_target(pair if len(pair) == 2 else federated, goal(summary))
-    return _best(pair if len(pair) == 2 else summary["algorithms"])
+    runs_shown = pair if len(pair) == 2 else summary["algorithms"]
+    return _best(runs_shown, summary["chosen_on_validation"])
 
 
 def lede(summary: Summary, cold_to_hot: Sequence[tuple[str, dict[str, float]]]) -> list[str]:
@@ -38,7 +40,7 @@ def lede(summary: Summary, cold_to_hot: Sequence[tuple[str, dict[str, float]]]) 
 def goal(summary: Summary) -> str:
     """The target in words: 'CentralSGD’s best train loss (0.612)' or 'a train loss of 0.612'."""
     target = summary["target"]
-    metric, value = METRICS[target["metric"]][0], show_number(target["over_seeds"]["mean"])
+    metric, value = about(target["metric"])[0], show_number(target["over_seeds"]["mean"])
     if target["rule"] == "given":
         return f"a {metric} of {value}"
     within = f" of its first {target['rounds']} rounds" if target["rounds"] else ""
@@ -89,18 +91,25 @@ def _to_target(runs: Sequence[Algorithm], what: str) -> str:
     return f"{said}, {_name(second)} in {slow:.0f}: {fewer}."
 
 
-def _best(runs: Sequence[Algorithm]) -> str:
-    """Without a target: who got the best value of the first metric that all have."""
+def _best(runs: Sequence[Algorithm], chosen: Sequence[str]) -> str:
+    """Without a target: who got the best value of the first metric that all have.
+
+    chosen: the metrics whose round was chosen on validation examples.
+    """
     for metric in ("test_loss", "test_auc", "test_accuracy", "test_gauc", "train_loss"):
-        title, higher, _ = METRICS[metric]
-        best = {a["name"]: a["metrics"][metric]["best"]["mean"] for a in runs}
-        if any(v is None for v in best.values()):
+        title, higher, _ = about(metric)
+        best = {
+            a["name"]: a["metrics"][metric]["best"]["mean"] for a in runs if metric in a["metrics"]
+        }
+        if len(best) < len(runs) or any(v is None for v in best.values()):
             continue
+        where = f" at its best {about(chooses(metric))[0]}" if metric in chosen else ""
+        what = f"a {title}" if where else f"a best {title}"
         rounds = max(a["rounds"] for a in runs)
         ranked = sorted(best.items(), key=lambda item: -item[1] if higher else item[1])
         (name, value), rest = ranked[0], ranked[1:]
         said = (
-            f"{display(name)} came to a best {title} of {show_number(value)} within {rounds} rounds"
+            f"{display(name)} came to {what} of {show_number(value)}{where} within {rounds} rounds"
         )
         if not rest:
             return said + "."

@@ -57,6 +57,14 @@ class Index:
         """One value per client, repeated over its entries: (K,) → (R,)."""
         return values.to(self.ids.device, non_blocking=True).index_select(0, self.owner)
 
+    def sum_by_row(self, values: Tensor) -> Tensor:
+        """For every entry, the sum of one value per entry over all entries of its row: (R,) → (R,).
+
+        Shapes do not depend on the ids, so that a GPU need not be waited for.
+        """
+        place = torch.searchsorted(self.ids.sort().values, self.ids)  # (R,), one for each row
+        return torch.zeros_like(values).index_add_(0, place, values).index_select(0, place)
+
     def select(self, clients: Tensor) -> Index:
         """The index sets of some of the clients, in the order given."""
         # NumPy: so few numbers that what counts is what a call costs.
@@ -106,9 +114,9 @@ def index_and_slots(
     table share index sets.
     """
     # Numbered among the held ids first: owner · rows + id need not fit into 64 bits.
-    held, rank = np.unique(np.concatenate(ids), return_inverse=True)
+    held, rank = _different(np.concatenate(ids))
     pairs = np.concatenate(owners) * len(held) + rank
-    unique, inverse = np.unique(pairs, return_inverse=True)
+    unique, inverse = _different(pairs)
     entry_owner, entry_place = np.divmod(unique, max(len(held), 1))
     splits = np.searchsorted(entry_owner, np.arange(clients + 1))
     slots = inverse - splits[entry_owner[inverse]]
@@ -116,3 +124,17 @@ def index_and_slots(
     index = Index(*(torch.from_numpy(x) for x in (entry_id, splits, entry_place, held)))
     sizes = np.cumsum([len(owner) for owner in owners])[:-1]
     return index, np.split(slots, sizes)
+
+
+def _different(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different values, ascending, and the place of each value (n,) among them.
+
+    As np.unique, whose sort takes far longer if the values are not much larger than they are many.
+    """
+    cells = int(values.max(initial=-1)) + 1
+    if not 0 < cells <= 4 * len(values):
+        return np.unique(values, return_inverse=True)
+    there = np.zeros(cells, dtype=bool)
+    there[values] = True
+    place = np.cumsum(there) - 1
+    return np.flatnonzero(there), place[values]

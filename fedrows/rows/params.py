@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -147,6 +147,7 @@ class RowTotal:
     index: Index
     values: Tensor  # (R, width), share_k · Δ_k
     share: Tensor  # (R,), share_k
+    occurred: Tensor | None = None  # (R,), whether the row was in its client's batches; if asked
 
     def add_(self, table: Tensor, factor: Tensor | None = None) -> None:
         """table[m] += factor[m] · Σ_k share_k · Δ_k[m]; the factor is given per entry (R,)."""
@@ -174,6 +175,10 @@ class MergedRows:
         """Adds up one number per entry (R,) by row: (U,)."""
         return entries.new_zeros(len(self.ids)).index_add_(0, self.inverse, entries)
 
+    def one_of(self, entries: Tensor) -> Tensor:
+        """One number per row (U,) out of one per entry (R,) that is the same in all of a row."""
+        return entries.new_empty(len(self.ids)).index_copy_(0, self.inverse, entries)
+
 
 @dataclass
 class Total:
@@ -194,7 +199,12 @@ class Total:
             params.dense[name].add_(dense)
 
 
-def total(updates: Submodels, weights: Tensor, steps: Tensor) -> Total:
+def total(
+    updates: Submodels,
+    weights: Tensor,
+    steps: Tensor,
+    occurred: Mapping[str, Tensor] | None = None,
+) -> Total:
     """The weighted mean of K clients' updates: the one aggregation there is.
 
     A row's mean divides by the weight of the whole cohort, as if the clients without it had sent
@@ -204,7 +214,10 @@ def total(updates: Submodels, weights: Tensor, steps: Tensor) -> Total:
     share = weights / weight  # (K,)
     some = next(iter((*updates.rows.values(), *updates.dense.values())))
     own = share.to(some.device, some.dtype, non_blocking=True)  # to where the numbers are, once
-    return Total(*mean(updates, own), share, weight, steps)
+    rows, dense = mean(updates, own)
+    if occurred is not None:
+        rows = {table: replace(x, occurred=occurred[table]) for table, x in rows.items()}
+    return Total(rows, dense, share, weight, steps)
 
 
 def mean(updates: Submodels, share: Tensor) -> tuple[dict[str, RowTotal], dict[str, Tensor]]:

@@ -62,7 +62,8 @@ def save(path: Path, run: TrainingRun) -> None:
             if number is None:
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-        part.chmod(0o644)  # the library makes it for its owner alone
+        # The library makes it for its owner alone, which is right if it says who was drawn.
+        part.chmod(0o644 if private is None else 0o600)
         with part.open("rb") as file:
             os.fsync(file.fileno())
     if table_folder is not None and mark is not None:

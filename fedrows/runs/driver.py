@@ -12,8 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedrows.rows.params import Params
 from fedrows.runs import checkpoint
-from fedrows.runs.folder import CHECKPOINT, RunFolder
+from fedrows.runs.early_stop import BEST_ROUND, EarlyStop
+from fedrows.runs.finite import check_loss, check_model
+from fedrows.runs.folder import BEST, CHECKPOINT, RunFolder
+from fedrows.runs.memory import fits_in_memory, lower_in_a_round
+from fedrows.runs.release import write_release
 from fedrows.runs.run import TrainingRun
 from fedrows.watch.observer import RoundReport
 
@@ -35,6 +40,9 @@ class Keeper(Protocol):
 
     def save(self) -> Path | None:
         """Saves where the run stands; returns the file if observers are to hear of it."""
+
+    def keep_best(self, run: TrainingRun) -> None:
+        """Keeps the model as it is, until a better one comes; before its line is kept."""
 
     def note(self, report: RoundReport) -> None:
         """Keeps what happened in a round."""
@@ -62,9 +70,20 @@ def drive(
     """Runs the rounds that are left; returns False if it was stopped before the last of them.
 
     A round is measured before it is saved, so a checkpoint never lacks a line; lines past it are
-    dropped when the run goes on (see `resume`).
+    dropped when the run goes on (see `resume`). A NotFiniteError or a MemoryShortageError leaves
+    the run as it was last saved.
     """
+    with fits_in_memory(
+        lambda: f"round {run.progress.round + 1}", lambda: lower_in_a_round(run.plan)
+    ):
+        return _drive(run, keeper, watchers, stopping)
+
+
+def _drive(
+    run: TrainingRun, keeper: Keeper, watchers: Sequence[Watcher], stopping: Callable[[], bool]
+) -> bool:
     clock, rounds, before = _Clock(), run.plan.rounds, run.seconds
+    early = checked_early_stop(run)
 
     def tell(what: Callable[[Watcher], None]) -> None:
         for watcher in watchers:
@@ -73,11 +92,18 @@ def drive(
     def measure() -> None:
         with clock("evaluate"):
             line = run.evaluate()
+            check_loss(run, line)
+        if early is not None:
+            best = early.best([*keeper.lines(), line])
+            if best is line:
+                keeper.keep_best(run)
+            line[BEST_ROUND] = None if best is None else best["round"]
         keeper.append(line)
         tell(lambda watcher: watcher.measured(line))
 
     def save() -> None:
         with clock("save"):
+            check_model(run)
             path = keeper.save()
         if path is not None:
             tell(lambda watcher: watcher.event("saved", {"path": str(path)}))
@@ -86,6 +112,11 @@ def drive(
         if all(line["round"] != run.progress.round for line in keeper.lines()):
             measure()
 
+    def end_early() -> None:
+        if early is not None and (why := early.over(keeper.lines())):
+            run.end_(why)
+
+    end_early()  # a run that had ended when it was last saved
     if run.progress.round == rounds:
         end_measured()  # a run that was stopped here, and is now to end here
     for _ in run:
@@ -93,6 +124,7 @@ def drive(
         before = run.seconds
         if run.due:
             measure()
+            end_early()
         stop = stopping()
         if run.progress.round == rounds or stop or keeper.due:
             save()
@@ -109,13 +141,22 @@ def drive(
     return run.progress.round == rounds or bool(run.stopped)
 
 
+def checked_early_stop(run: TrainingRun) -> EarlyStop | None:
+    """When the plan ends the run early; a PlanError if what it watches is not measured."""
+    early = EarlyStop.of(run.plan)
+    if early is not None:
+        early.check(run.evaluate())
+    return early
+
+
 class InMemory:
-    """Keeps the lines alone: a run that is made in one go, or anew."""
+    """Keeps the lines, and the best model: a run that is made in one go, or anew."""
 
     due = False
 
     def __init__(self) -> None:
         self._lines: list[Json] = []
+        self.best: Params | None = None
 
     def lines(self) -> list[Json]:
         return self._lines
@@ -125,6 +166,9 @@ class InMemory:
 
     def save(self) -> None:
         pass
+
+    def keep_best(self, run: TrainingRun) -> None:
+        self.best = run.progress.whole().copy()
 
     def note(self, report: RoundReport) -> None:
         pass
@@ -156,8 +200,12 @@ class InFolder:
         path = self._folder.path / CHECKPOINT
         self._folder.sync()
         checkpoint.save(path, self._run)
+        write_release(self._folder, self._run)
         self.saved, self._next = self._run.progress.round, time.monotonic() + self._seconds
         return path
+
+    def keep_best(self, run: TrainingRun) -> None:
+        checkpoint.save(self._folder.path / BEST, run)
 
     def note(self, report: RoundReport) -> None:
         pass

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from fedrows.data.federation import FederatedData
+from fedrows.data.personal import PERSONAL
 from fedrows.data.vocabulary import value_of
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import placing, reason
@@ -56,11 +57,14 @@ class Trained:
     params: Params
     data: FederatedData
     about: Mapping[str, str] = field(default_factory=dict)  # what a file says of itself
+    metrics: Mapping[str, Any] | None = None  # of the last evaluated round
+    built_by: str | None = None  # the name or the reference of the model's builder
 
     @classmethod
     def of(cls, result: Result, data: FederatedData) -> Trained:
         """The model of a finished simulation."""
-        return cls(result.model, result.params, data)
+        metrics = result.history[-1] if result.history else None
+        return cls(result.model, result.params, data, metrics=metrics)
 
     def shared(self) -> Params:
         """The numbers that may leave: rows that stay with their clients are as they started."""
@@ -100,7 +104,10 @@ class Trained:
         data = self.data
         some = torch.arange(2, device=data.train.label.device) % len(data.train)
         columns = {}
+        hidden = {PERSONAL} if isinstance(self.model, Lifted) and self.model.personal else set()
         for name, column in data.train.fields(some).items():
+            if name in hidden:
+                continue
             column = column.cpu()
             if name in self.lists() and column.shape[1] < 2:
                 column = nn.functional.pad(column, (0, 2 - column.shape[1]))

@@ -5,8 +5,11 @@
     metrics.jsonl           a line per evaluated round
     summary.json            what it came to
     checkpoint.safetensors  where it stands (see `checkpoint`)
+    best.safetensors        with patience: where it stood when it was best
+    ledger.jsonl            of a private run: what it has spent (see `privacy.ledger_file`)
     tables/                 the rows of mapped tables (see `tables`)
     report.html             all of it, to look at
+    release/, README.md     of a run under privacy full: what may leave it (see `release`)
     runs/NAME/              of a comparison: the run folders of its runs
 
 A JSON file is written beside its place and moved into it in one step. A metrics line that cannot be
@@ -24,14 +27,35 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.errors import RunFolderError
-from fedrows.files.whole import as_json, placing, reason, write_through, write_whole
+from fedrows.files.whole import (
+    as_json,
+    placing,
+    reason,
+    remove,
+    write_private,
+    write_through,
+    write_whole,
+)
 from fedrows.version import __version__
 
 FORMAT = 1  # grows when a folder of an older fedrows can no longer be read
 CONFIG, DATA, METRICS, SUMMARY = "config.json", "data.json", "metrics.jsonl", "summary.json"
 CHECKPOINT, REPORT, RUNS = "checkpoint.safetensors", "report.html", "runs"
-TABLES = "tables"
-FILES = (METRICS, DATA, SUMMARY, CHECKPOINT, REPORT, CONFIG)  # the config goes last: it marks us
+BEST = "best.safetensors"
+TABLES, LEDGER = "tables", "ledger.jsonl"
+README = "README.md"  # of a run under privacy full
+RELEASE, RELEASED = "release", ("model.safetensors", "heat.safetensors", "privacy.json")
+FILES = (
+    METRICS,
+    DATA,
+    SUMMARY,
+    CHECKPOINT,
+    BEST,
+    LEDGER,
+    README,
+    REPORT,
+    CONFIG,
+)  # the config goes last: it marks us
 
 Json = dict[str, Any]
 
@@ -50,9 +74,11 @@ class RunFolder:
         folder = cls(path, {"format": FORMAT, "fedrows": __version__, "kind": kind, **config})
         try:
             path.mkdir(parents=True, exist_ok=True)
+            if folder.private:
+                path.chmod(0o700)
             with folder.locked(), placing(path / CONFIG) as part:
                 write_through(part, as_json(folder.config, indent=1))  # before anything is lost
-                clear(path, but=part)
+                clear(path, but=part.parent)
             folder.keep_lines([])
         except RunFolderError:
             raise
@@ -76,9 +102,17 @@ class RunFolder:
             )
         return cls(path, config)
 
+    @property
+    def private(self) -> bool:
+        """Whether only its owner may read what is in the folder."""
+        return bool(self.config.get("privacy"))
+
     def write_json(self, name: str, value: Any) -> None:
         """Puts a JSON file in its place; NaN and infinity become null."""
-        write_whole(self.path / name, as_json(value, indent=1))
+        self._write(name, as_json(value, indent=1))
+
+    def _write(self, name: str, data: bytes) -> None:
+        (write_private if self.private else write_whole)(self.path / name, data)
 
     def append(self, line: Json) -> None:
         """Adds a line to the metrics, or raises an OSError and leaves them as they were."""
@@ -99,7 +133,7 @@ class RunFolder:
 
     def keep_lines(self, lines: Iterable[Json]) -> None:
         """Makes these lines the metrics, instead of whatever they were."""
-        write_whole(self.path / METRICS, b"".join(map(as_json, lines)))
+        self._write(METRICS, b"".join(map(as_json, lines)))
 
     def sync(self) -> None:
         """Waits until the metrics are on the disk."""
@@ -226,6 +260,10 @@ def clear(path: Path, but: Path | None = None) -> None:
         runs.rmdir()
     for name in FILES:
         (path / name).unlink(missing_ok=True)
+    for name in RELEASED:
+        (path / RELEASE / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        (path / RELEASE).rmdir()
     for pattern in ("*.ids", "*.rows", "*.undo"):
         for file in (path / TABLES).glob(pattern):
             file.unlink(missing_ok=True)
@@ -233,7 +271,7 @@ def clear(path: Path, but: Path | None = None) -> None:
         (path / TABLES).rmdir()
     for part in filter(_is_leftover, path.iterdir()):
         if part != but:
-            part.unlink(missing_ok=True)
+            remove(part)
 
 
 def _is_leftover(path: Path) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fedrows.data.federation import FederatedData
-from fedrows.errors import RunFolderError
+from fedrows.errors import FedrowsError, MemoryShortageError, RunFolderError
 from fedrows.files.whole import reason
 from fedrows.runs import checkpoint
-from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, RunFolder
+from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, LEDGER, RunFolder
 from fedrows.runs.run import TrainingRun
 from fedrows.runs.settings import Settings
 from fedrows.simulation import Simulation
@@ -21,18 +22,29 @@ def begin(folder: RunFolder, run: TrainingRun, facts: dict[str, Any]) -> None:
     """
     try:
         folder.write_json(DATA, facts)
+        if run.private is not None:
+            run.private.keep_ledger_(folder.path / LEDGER, 0)
         checkpoint.save(folder.path / CHECKPOINT, run)
+    except RunFolderError:
+        raise
     except OSError as error:
         raise RunFolderError(
-            f"{folder.path} cannot be written ({reason(error)}): make room, then run again with "
-            "--overwrite."
+            f"{folder.path} cannot be written ({reason(error)}): make room, then go on "
+            "with --resume."
         ) from error
 
 
 def resumed(folder: RunFolder, settings: Settings, data: FederatedData) -> Simulation:
-    """The run as its checkpoint has it, to go on with; metrics that lie past it are dropped."""
+    """The run as its checkpoint has it, to go on with; metrics that lie past it are dropped.
+
+    A run that was killed before its first checkpoint begins.
+    """
     simulation = settings.simulation(data, folder.path)
-    go_back_(simulation, folder)
+    if never_saved(folder):
+        simulation.prepare()
+        begin(folder, simulation, simulation.evaluator.facts())
+    else:
+        go_back_(simulation, folder)
     try:
         drop_later_lines(simulation, folder)
         config = folder.config
@@ -49,15 +61,35 @@ def resumed(folder: RunFolder, settings: Settings, data: FederatedData) -> Simul
     return simulation
 
 
+def never_saved(folder: RunFolder) -> bool:
+    """Whether the run was killed before its first checkpoint: it has neither that nor metrics."""
+    return not (folder.path / CHECKPOINT).exists() and not folder.lines()
+
+
 def go_back_(run: TrainingRun, folder: RunFolder) -> None:
-    """Brings a new run to where the folder's checkpoint stands; nothing is written."""
+    """Brings a new run to where the folder's checkpoint stands.
+
+    Of a private run the ledger may be further on: rounds that were paid for and lost.
+    """
+    if never_saved(folder):
+        return
     checkpoint.restore_(run, folder.path / CHECKPOINT)
     at = run.progress.round
+    if run.private is not None:
+        run.private.keep_ledger_(folder.path / LEDGER, at)
     if run.plan.rounds < at:
         raise RunFolderError(
             f"rounds is {run.plan.rounds}, but the run in {folder.path} has done {at}: "
             f"ask for at least {at}."
         )
+
+
+def kept(error: FedrowsError, path: Path, round_: int, again: str) -> FedrowsError:
+    """The same error, which also says what the folder keeps. again: the command that goes on."""
+    more = f" {path} is kept as it was after round {round_}"
+    if isinstance(error, MemoryShortageError):
+        more += f": with more memory, go on with `{again}`"
+    return type(error)(f"{error}{more}.")
 
 
 def drop_later_lines(run: TrainingRun, folder: RunFolder) -> None:

@@ -6,17 +6,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from fedrows.measure.evaluation import Evaluator
 from fedrows.plan import Plan
+from fedrows.privacy.accounts import Releasable
 from fedrows.server import Progress
 from fedrows.watch.observer import RoundReport
 
 
 class PrivateState(Protocol):
     """What a private run remembers beside the model, as its checkpoint needs it."""
+
+    def keep_ledger_(self, path: Path, round_: int) -> None:
+        """Keeps the ledger in a file from now on; the run stands after round_."""
+
+    def releasable(self) -> Releasable | None:
+        """Returns what may leave beside the model; None if the model has no ε."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors, of whatever shape they have by now."""
@@ -49,6 +58,9 @@ class TrainingRun(Protocol):
     def stopped(self) -> str:
         """Returns why the run ended before its last round; "" if it did not."""
 
+    def end_(self, why: str) -> None:
+        """Ends the run after the present round, for a reason that `stopped` then has."""
+
     @property
     def notes(self) -> Sequence[str]:
         """Returns what turned out to be odd while the run went."""
@@ -60,6 +72,10 @@ class TrainingRun(Protocol):
     @property
     def chunks(self) -> tuple[int, int] | None:
         """How cohorts are cut, once that was measured: clients in a chunk, chunks at a time."""
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """What measures the model."""
 
     @property
     def due(self) -> bool:

@@ -20,12 +20,14 @@ from fedrows.catalogue import FROM, stored_name
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.measure.evaluation import Evaluator
+from fedrows.measure.own_metrics import load_metrics
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.privacy.named_mechanism import DIAL
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.options import from_config as privacy_from
 from fedrows.runs.folder import TABLES
+from fedrows.runs.memory import fits_in_memory, lower_at_the_start
 from fedrows.simulation import Simulation
 from fedrows.task import Task
 
@@ -41,15 +43,22 @@ class Settings:
     algorithm: Algorithm
     plan: Plan
     privacy: Privacy = field(default_factory=Privacy)
+    metrics: tuple[str, ...] = ()  # references of the user's own
+
+    def __post_init__(self) -> None:
+        self.algorithm.check_plan(self.plan)
 
     def simulation(self, data: FederatedData, folder: Path | None = None) -> Simulation:
         """The run, before its first round; in a folder, which holds what its clients remember."""
-        model = catalogue.model(self.task.model)(data, self.plan.seed)
         privacy = self.privacy
         if privacy.private and privacy.answers is None and folder is not None:
             privacy = replace(privacy, answers=str(folder / ANSWERS)) if privacy.stages else privacy
         tables = None if folder is None else folder / TABLES
-        return Simulation(data, model, self.algorithm, self.plan, privacy, tables)
+        what = f"the model of {self.task.name} with {self.algorithm.name}"
+        with fits_in_memory(what, lambda: lower_at_the_start(self.plan)):
+            model = catalogue.model(self.task.model)(data, self.plan.seed)
+            own = load_metrics(self.metrics)
+            return Simulation(data, model, self.algorithm, self.plan, privacy, tables, metrics=own)
 
     def facts(self, data: FederatedData) -> dict[str, Any]:
         """What data.json says of the data."""
@@ -69,6 +78,7 @@ class Settings:
             },
             "plan": asdict(self.plan),
             **({"privacy": self.privacy.config()} if self.privacy.private else {}),
+            **({"metrics": list(self.metrics)} if self.metrics else {}),
             "torch": torch.__version__,
         }
 
@@ -128,19 +138,28 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
         name = task.pop("name")
         chosen = catalogue.task(task.pop(FROM, name))
         made, privacy = {}, privacy_from(config.get("privacy"))
+        metrics = tuple(config.get("metrics", ()))
         for entry in config.get("algorithms") or [config["algorithm"]]:
             name = entry["name"]
             of = catalogue.algorithm(entry.get(FROM, name))
             own = {item.name: entry[item.name] for item in options(of)}
             rest = {key: entry[key] for key in entry.keys() - own.keys() - {"name", FROM}}
             plan = Plan(**{**config["plan"], **rest})
-            made[name] = Settings(chosen, chosen.options(**task), of(**own), plan, privacy)
+            of_task = chosen.options(**task)
+            made[name] = Settings(chosen, of_task, of(**own), plan, privacy, metrics)
         return made
     except (KeyError, TypeError, ValueError, LookupError) as error:
         raise RunFolderError(
             f"The config.json of {path} does not say which run it was ({_plain(error)}): "
             "run again with --overwrite."
         ) from error
+
+
+def loaded(task: Task, options: Any) -> FederatedData:
+    """A task's data; a MemoryShortageError if they are too many for this machine."""
+    lower = "choose fewer clients or examples, or a machine with more memory"
+    with fits_in_memory(f"the data of {task.name}", lambda: lower):
+        return task.load(options)
 
 
 def check_clients(plan: Plan, data: FederatedData) -> None:

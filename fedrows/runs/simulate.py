@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
+from fedrows.data.personal import with_personal
 from fedrows.lifting.lifted import Lifted
+from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.model import Loss, Model
 from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
@@ -31,7 +33,7 @@ class Result:
     history: list[dict[str, Any]]  # a line per evaluated round
     model: Model
     notes: tuple[str, ...] = ()  # what is odd about the data or the model
-    stopped: str = ""  # why it ended before its last round: no ε was left
+    stopped: str = ""  # why it ended before its last round: no ε was left, or no patience
 
     def state_dict(self) -> dict[str, Tensor]:
         """The trained numbers, ready for `module.load_state_dict`."""
@@ -47,19 +49,23 @@ def simulate(
     *,
     embeddings: Mapping[str, str | Sequence[str]] | None = None,
     dense: Sequence[str] = (),
+    personal: Sequence[str] = (),
     one_by_one: bool = False,
     loss: Loss | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
     privacy: Privacy | None = None,
+    metrics: OwnMetrics | None = None,
     folder: str | Path | None = None,
     **plan: Any,
 ) -> Result:
     """Trains a module on a federation and gives the trained numbers and the history.
 
-    module: any `nn.Module` for one client (embeddings, dense, one_by_one and loss are what `Lifted`
-    takes), or a `Model`. algorithm: a name, or an algorithm with options of its own. report is
-    called with every evaluated round's metrics, by rank 0 if there are several processes.
+    module: any `nn.Module` for one client (embeddings, dense, personal, one_by_one and loss are
+    what `Lifted` takes), or a `Model`. algorithm: a name, or an algorithm with options of its own.
+    report is called with every evaluated round's metrics, by rank 0 if there are several processes.
     privacy: a mode, as `Privacy.of("index")`.
+    metrics: your own, by name: functions of the scores, labels and clients of examples, as NumPy
+    arrays. The history has each as test_NAME, and as validation_NAME if there are such examples.
     folder: where tables="mapped" keeps its files, instead of what an earlier run left there; they
     are temporary if it is not given. Everything else is the plan's: rounds, lr, seed, …
     """
@@ -67,22 +73,31 @@ def simulate(
         algorithm = catalogue.algorithm(algorithm)
     if isinstance(algorithm, type):
         algorithm = algorithm()
+    data = with_personal(data) if personal else data
     model = (
         module
         if isinstance(module, Model)
-        else Lifted(module, data, embeddings, loss, dense=dense, one_by_one=one_by_one)
+        else Lifted(
+            module,
+            data,
+            embeddings,
+            loss,
+            dense=dense,
+            personal=personal,
+            one_by_one=one_by_one,
+        )
     )
     settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
     path = None if folder is None else Path(folder)
-    simulation = Simulation(data, model, algorithm, settings, privacy, path)
+    simulation = Simulation(data, model, algorithm, settings, privacy, path, metrics=metrics)
     keeper = InMemory()
     watchers = [_Reports(report)] if report is not None and simulation.leads else []
     with threads(settings.threads):
         drive(simulation, keeper, watchers)
     notes = data.notes if model.note is None else (*data.notes, model.note)
     notes = (*notes, *simulation.notes)
-    whole_model = simulation.progress.whole()
-    return Result(whole_model, keeper.lines(), model, notes, simulation.stopped)
+    trained = keeper.best or simulation.progress.whole()
+    return Result(trained, keeper.lines(), model, notes, simulation.stopped)
 
 
 class _Reports:

@@ -16,10 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fedrows.algorithm import Round
-from fedrows.client import PlainTrainer, Trainer, Upload
-from fedrows.data.batches import LocalData
-from fedrows.rows.params import Submodels, join
+from fedrows.client import Assignment, PlainTrainer, Trainer, Upload
+from fedrows.rows.params import join
 
 _SLOW = 0.2  # seconds: a round that takes less is not worth measuring
 _BETTER = 0.9  # of the time of one chunk, to be worth leaving it
@@ -84,14 +82,7 @@ def fastest(train: Callable[[Chunks], object], cohort: int, threads: int) -> Chu
 
 
 def train_in_chunks(
-    trainer: Trainer,
-    chunks: Chunks,
-    local: LocalData,
-    start: Submodels,
-    sent: Submodels | None,
-    kept: Submodels | None,
-    round_: Round,
-    pool: ThreadPoolExecutor | None = None,
+    trainer: Trainer, chunks: Chunks, given: Assignment, pool: ThreadPoolExecutor | None = None
 ) -> Upload:
     """Trains the clients chunk by chunk, and joins what they upload in their own order.
 
@@ -99,22 +90,22 @@ def train_in_chunks(
     """
 
     def train(low: int, high: int) -> Upload:
-        own = start.slice(low, high)
-        own_sent, own_kept = (None if x is None else x.slice(low, high) for x in (sent, kept))
-        return trainer.train(local.slice(low, high), own, own_sent, own_kept, round_)
+        return trainer.train(given.slice(low, high))
 
-    bounds = chunks.bounds(len(local.clients))
+    bounds = chunks.bounds(len(given.local.clients))
     if len(bounds) == 2:
-        return trainer.train(local, start, sent, kept, round_)
+        return trainer.train(given)
     run = map if pool is None else pool.map
     parts = list(run(train, bounds[:-1], bounds[1:]))
-    names = parts[0].extra
+    names, index, kept = parts[0].extra, given.start.index, given.kept
+    marks = [part.occurred for part in parts if part.occurred is not None]
     return Upload(
-        local.clients,
-        join(start.index, [part.update for part in parts]),
+        given.local.clients,
+        join(index, [part.update for part in parts]),
         torch.cat([part.steps for part in parts]),
-        {name: join(start.index, [part.extra[name] for part in parts]) for name in names},
+        {name: join(index, [part.extra[name] for part in parts]) for name in names},
         None if kept is None else join(kept.index, [part.kept for part in parts if part.kept]),
+        occurred={t: torch.cat([x[t] for x in marks]) for t in marks[0]} if marks else None,
     )
 
 
@@ -134,48 +125,26 @@ class ChunkedTrainer:
         self._chunk, self._measured = chunk, measured and chunk is None
         self._threads: tuple[int, ThreadPoolExecutor] | None = None
 
-    def train(
-        self,
-        local: LocalData,
-        start: Submodels,
-        sent: Submodels | None,
-        kept: Submodels | None,
-        round_: Round,
-    ) -> Upload:
-        return self._train(self.inner, local, start, sent, kept, round_)
+    def train(self, given: Assignment) -> Upload:
+        return self._train(self.inner, given)
 
-    def train_plainly(
-        self,
-        local: LocalData,
-        start: Submodels,
-        sent: Submodels | None,
-        kept: Submodels | None,
-        round_: Round,
-    ) -> Upload:
+    def train_plainly(self, given: Assignment) -> Upload:
         """Trains on examples that are others in every round, of which nothing can be recorded."""
-        return self._train(self.inner.plain, local, start, sent, kept, round_)
+        return self._train(self.inner.plain, given)
 
-    def _train(
-        self,
-        trainer: Trainer,
-        local: LocalData,
-        start: Submodels,
-        sent: Submodels | None,
-        kept: Submodels | None,
-        round_: Round,
-    ) -> Upload:
-        cohort = len(local.clients)
+    def _train(self, trainer: Trainer, given: Assignment) -> Upload:
+        cohort = len(given.local.clients)
 
         def cut(chunks: Chunks) -> Upload:
             pool = None if chunks.at_a_time == 1 else self._pool(chunks.at_a_time)
-            return train_in_chunks(trainer, chunks, local, start, sent, kept, round_, pool)
+            return train_in_chunks(trainer, chunks, given, pool)
 
         while True:
             try:
                 if self.chunks is None and self._measured:
                     self.chunks = fastest(cut, cohort, torch.get_num_threads())
                 elif self.chunks is None:
-                    self.chunks = Chunks(self._chunk or len(round_.cohort))
+                    self.chunks = Chunks(self._chunk or len(given.round.cohort))
                 return cut(self.chunks)
             except torch.OutOfMemoryError:
                 if self.chunks is not None and self.chunks.clients == 1:

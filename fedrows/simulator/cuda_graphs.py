@@ -21,11 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedrows.algorithm import Round
-from fedrows.client import PlainTrainer, Upload, step_, upload
+from fedrows.client import Assignment, PlainTrainer, Upload, step_, upload
 from fedrows.data.batches import (
     Batch,
-    LocalData,
     RoundInputs,
     drawn,
     nth_shuffled,
@@ -34,6 +32,7 @@ from fedrows.data.batches import (
     steps_of,
     with_keys,
 )
+from fedrows.optimizers.local_optimizer import local_optimizer
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
@@ -53,24 +52,17 @@ class CudaGraphTrainer:
         self._recordings: dict[int, _Recording] = {}  # by K
         self._pool: Any = None  # of memory, which all recordings share
 
-    def train(
-        self,
-        local: LocalData,
-        start: Submodels,
-        sent: Submodels | None,
-        kept: Submodels | None,
-        round_: Round,
-    ) -> Upload:
+    def train(self, given: Assignment) -> Upload:
         if not self.failed:
             try:
-                return self._replay(local, start, sent, kept, round_)
+                return self._replay(given)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
                 self.failed = True
                 why = str(error).strip().splitlines()[0]
                 self.notes.append(f"Trained without a CUDA graph, which is slower: {why}")
-        return self.plain.train(local, start, sent, kept, round_)
+        return self.plain.train(given)
 
     def forget(self) -> None:
         """Gives the memory of all recordings back."""
@@ -78,82 +70,65 @@ class CudaGraphTrainer:
         self._pool = None
         torch.cuda.empty_cache()
 
-    def _replay(
-        self,
-        local: LocalData,
-        start: Submodels,
-        sent: Submodels | None,
-        kept: Submodels | None,
-        round_: Round,
-    ) -> Upload:
-        plain, count = self.plain, len(local.clients)
+    def _replay(self, given: Assignment) -> Upload:
+        plain, count = self.plain, len(given.local.clients)
         recording = self._recordings.get(count)
-        if recording is None or not recording.fits(local, start):
+        if recording is None or not recording.fits(given):
             self._recordings.pop(count, None)
             if not self._recordings:
                 self._pool = None  # it went with the last recording in it
-            recording = _Recording(plain, local, start, sent, kept)
-            recording.load_(local, start, sent, kept, round_)
+            recording = _Recording(plain, given)
+            recording.load_(given)
             self._pool = recording.record(self._pool)
             self._recordings[count] = recording
-        recording.load_(local, start, sent, kept, round_)
-        update = recording.replay(local, start)
-        return upload(plain.algorithm, local, update, sent, kept, plain.plan, round_)
+        recording.load_(given)
+        return upload(plain.algorithm, plain.plan, given, recording.replay(given))
 
 
 class _Recording:
     """The local training of K clients with room for so many rows."""
 
-    def __init__(
-        self,
-        plain: PlainTrainer,
-        local: LocalData,
-        start: Submodels,
-        sent: Submodels | None,
-        kept: Submodels | None,
-    ) -> None:
+    def __init__(self, plain: PlainTrainer, given: Assignment) -> None:
         self.model, self.algorithm, self.plan = plain.model, plain.algorithm, plain.plan
-        self.local = local
+        self.local, local, start = given.local, given.local, given.start
         self.device, self.clients = local.label.device, len(local.clients)
         self.tables = list(start.index)
         self.capacity = {table: room(len(rows)) for table, rows in start.rows.items()}
-        whole = (4 + len(self.tables), self.clients)
+        whole = (4 + len(self.tables) + (0 if local.pools is None else 3), self.clients)
         self.facts = torch.zeros(whole, dtype=torch.int64, device=self.device)
         plan = self.plan
         self.lr: float | Tensor = plan.lr  # what is the same in every round is recorded as it is
-        if plan.lr_decay != 1:
+        if plan.lr_changes:
             self.lr = torch.zeros((), dtype=plan.torch_dtype, device=self.device)
         self.start, self.here = self._buffers(start), self._buffers(start)
-        self.sent, self.kept = (None if x is None else self._buffers(x) for x in (sent, kept))
+        self.sent, self.kept = (
+            None if x is None else self._buffers(x) for x in (given.sent, given.kept)
+        )
         self.one_by_one = plan.batches == "epoch"  # steps, not clients
         examples = room(int(local.sizes.sum())) if self.one_by_one else 0
         self.order = torch.zeros(plan.epochs, examples, dtype=torch.int64, device=self.device)
         self.step = torch.zeros((), dtype=torch.int64, device=self.device)
+        self.optimizer = local_optimizer(plan)  # whose state outlives a recorded step
         self.graph = torch.cuda.CUDAGraph()
 
-    def fits(self, local: LocalData, start: Submodels) -> bool:
+    def fits(self, given: Assignment) -> bool:
         """Whether there is room for a cohort."""
-        if self.one_by_one and int(local.sizes.sum()) > self.order.shape[1]:
+        if self.one_by_one and int(given.local.sizes.sum()) > self.order.shape[1]:
             return False
-        return all(len(rows) <= self.capacity[table] for table, rows in start.rows.items())
+        rows = given.start.rows.items()
+        return all(len(own) <= self.capacity[table] for table, own in rows)
 
-    def load_(
-        self,
-        local: LocalData,
-        start: Submodels,
-        sent: Submodels | None,
-        kept: Submodels | None,
-        round_: Round,
-    ) -> None:
+    def load_(self, given: Assignment) -> None:
         """Copies a round's numbers to where the recording reads them."""
+        local, start, round_ = given.local, given.start, given.round
         known = round_inputs(local, start.index, self.plan, round_.number, self.model.random)
         self.facts.copy_(known, non_blocking=True)
         if isinstance(self.lr, Tensor):
             self.lr.fill_(round_.lr)
         _copy_(self.start, start)
-        for buffers, given in ((self.sent, sent), (self.kept, kept)):
-            if buffers is not None and given is not None:
-                _copy_(buffers, given)
+        for buffers, more in ((self.sent, given.sent), (self.kept, given.kept)):
+            if buffers is not None and more is not None:
+                _copy_(buffers, more)
         if self.one_by_one:
             order = shuffled(local, RoundInputs(self.facts, self.tables), self.plan)
             self.order[:, : order.shape[1]] = order
@@ -169,12 +144,14 @@ class _Recording:
             self._run()
         return self.graph.pool()
 
-    def replay(self, local: LocalData, start: Submodels) -> Submodels:
+    def replay(self, given: Assignment) -> Submodels:
         """The update of the cohort that was loaded last."""
+        start = given.start
         if self.one_by_one:
             _copy_(self.here, self.start)
             self.step.zero_()
-            for _ in range(int(steps_of(local, self.plan).max())):
+            self.optimizer.restart_()
+            for _ in range(int(steps_of(given.local, self.plan).max())):
                 self.graph.replay()
             self.here.add_(self.start, -1)
         else:
@@ -198,6 +175,7 @@ class _Recording:
             step_(
                 self.model,
                 self.algorithm,
+                self.optimizer if self.one_by_one else local_optimizer(self.plan),
                 here,
                 start,
                 sent,

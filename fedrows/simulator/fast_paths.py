@@ -64,15 +64,18 @@ def fastest(model: Model, algorithm: Algorithm, data: FederatedData, plan: Plan)
         cuda_graphs=True,
         select_kernel=placed and kernels.missing() is None,
         # A whole round is recorded with rows behind the cohort's own, to which nothing is added,
-        # and with nothing but the model in it: no files, no state, no table that clients keep.
+        # and with nothing but the model in it: no files, no state, no table that clients keep, no
+        # bound that follows from earlier rounds, no rows that are drawn anew.
         recorded_rounds=placed
         and _only_adds(algorithm)
         and not algorithm.pooled
         and plan.batches == "draw"
         and plan.chunk is None
+        and plan.row_clip is None
         and plan.tables == "memory"
         and plan.clients_per_round <= data.clients
-        and not data.local,
+        and not data.local
+        and data.labels != "ranking",
     )
 
 
@@ -85,6 +88,7 @@ def _only_adds(algorithm: Algorithm) -> bool:
         and own.send is Algorithm.send
         and own.finish is Algorithm.finish
     )
+    silent = silent and not algorithm.needs_occurred
     return own.additive and not own.keeps and not own.returns and silent
 
 

@@ -6,7 +6,7 @@ recorded, by running the same functions on buffers of fixed size. The host has n
 but to draw the cohort and to copy a few numbers of each client to the GPU.
 
     rows behind the cohort's own     belong to whatever row comes next in the index, and their
-                                     update is 0: adding it changes nothing
+                                     update and share are 0, or made 0: adding them changes nothing
 
 So it serves algorithms that only add to rows (`Algorithm.additive`). `fast_paths` says what else
 must hold. What cannot be recorded runs as it is, and nobody sees a difference.
@@ -22,6 +22,7 @@ from fedrows.algorithm import Round
 from fedrows.client import step_
 from fedrows.data.batches import RoundInputs, drawn, local_data, round_inputs, with_keys
 from fedrows.fleet import Traffic, traffic_of
+from fedrows.optimizers.local_optimizer import local_optimizer
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
 from fedrows.rows.params import Total, mean, take
@@ -95,7 +96,7 @@ class _Round:
         self.local = local_data(fleet.data, selection.cohort)
         self.capacity = {table: room(size) for table, size in selection.sizes().items()}
         self.lr: float | Tensor = plan.lr
-        if plan.lr_decay != 1:
+        if plan.lr_changes:
             self.lr = torch.zeros((), dtype=plan.torch_dtype, device=self.device)
         known = self._facts(selection, 1)
         self.facts = torch.zeros(known.shape, dtype=torch.int64, device=self.device)
@@ -123,9 +124,9 @@ class _Round:
         local = local_data(self.fleet.data, selection.cohort)
         random = self.fleet.model.random
         known = round_inputs(local, selection.index, self.plan, number, random).numpy()
-        return torch.from_numpy(
-            np.vstack([known, *selection.shift, selection.share.view(np.int64)])
-        )
+        sizes = [np.full_like(selection.shift[0], size) for size in selection.sizes().values()]
+        share = selection.share.view(np.int64)
+        return torch.from_numpy(np.vstack([known, *selection.shift, *sizes, share]))
 
     def _record(self, known: Tensor) -> None:
         known[-1] = 0  # nobody has a share: running it for real, as CUDA asks for, moves nothing
@@ -143,7 +144,8 @@ class _Round:
         fleet, progress, count = self.fleet, self.progress, len(self.tables)
         model, algorithm, params = fleet.model, fleet.algorithm, progress.params
         known = RoundInputs(self.facts[: 4 + count], self.tables)
-        shift = dict(zip(self.tables, self.facts[4 + count : -1], strict=True))
+        shift = dict(zip(self.tables, self.facts[4 + count : 4 + 2 * count], strict=True))
+        sizes = dict(zip(self.tables, self.facts[4 + 2 * count : -1], strict=True))
         share = self.facts[-1].view(torch.float64).to(self.plan.torch_dtype)
         index = {table: self._index(table, known, shift[table]) for table in self.tables}
         with torch.inference_mode(model.closed_form):
@@ -151,10 +153,16 @@ class _Round:
             here = start.map(torch.clone)
             stream = drawn(self.local, known, self.plan)
             stream = with_keys(stream, known) if model.random else stream
-            clip = self.plan.clip
-            step_(model, algorithm, here, start, None, None, (), clip, self.lr, stream)
+            more = (None, None, (), self.plan.clip, self.lr, stream)
+            step_(model, algorithm, local_optimizer(self.plan), here, start, *more)
             here.add_(start, -1)
-            sums = Total(*mean(here, share), share, float("nan"), share)
+            rows, dense = mean(here, share)
+            if self.plan.weight_decay or algorithm.reads_shares:
+                for table, x in rows.items():  # nobody holds what is behind the cohort's own rows
+                    held = torch.arange(len(x.share), device=self.device) < sizes[table][0]
+                    x.share = x.share * held  # (R,)
+                    x.values.mul_(held[:, None])  # (R, 1); weight decay has pulled at them
+            sums = Total(rows, dense, share, float("nan"), share)
             round_ = Round(0, self.plan.lr, fleet.clients, float("nan"), self.local.clients)
             algorithm.step_(params, progress.state, sums, fleet.heat(), round_)
 

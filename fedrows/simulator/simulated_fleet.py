@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round
-from fedrows.client import PlainTrainer, Upload
+from fedrows.client import Assignment, PlainTrainer, Upload
 from fedrows.data.batches import LocalData, local_data
 from fedrows.data.federation import FederatedData
+from fedrows.data.fresh_negatives import FreshNegatives
+from fedrows.errors import PlanError
 from fedrows.fleet import NO_TRAFFIC, Traffic, clear_traffic
 from fedrows.model import Model
 from fedrows.nn import lstm_layer
@@ -49,14 +51,20 @@ class SimulatedFleet:
         self.plan = plan
         self.device = plan.torch_device
         self.data = data.to(self.device, plan.torch_dtype)
-        self.weights = data.weights(plan.weighting)
+        self.weights = data.weights(plan.weighting, plan.weight_quantile)
         self.kept = self._nothing_kept()
         if trainer is None:
             plain = PlainTrainer(model, algorithm, plan)
             trainer = ChunkedTrainer(plain, plan.chunk, measured=False, notes=[])
         self.trainer, self._select = trainer, select
         self.notes = trainer.notes  # what turned out while training, each said once
-        self._heat = self.data.heat(plan.weighting)
+        self._heat = self.data.heat(plan.weighting, plan.weight_quantile)
+        self.negatives = None
+        if data.labels == "ranking":
+            _check_ranks(algorithm)
+            self.negatives = FreshNegatives(data, plan, algorithm.pooled)
+            table = self.negatives.table
+            self._heat[table] = self.negatives.heat(self.data.index[table], self.weights)
 
     @property
     def clients(self) -> int:
@@ -83,6 +91,9 @@ class SimulatedFleet:
     def open_round(self, round_: Round) -> SimulatedRound:
         whole = self.data.index.items()
         index = {table: self._select(index, round_.cohort) for table, index in whole}
+        if self.negatives is not None:
+            table = self.negatives.table
+            index[table] = self.negatives.rows(index[table], round_.cohort, round_.number)
         return SimulatedRound(self, round_, index)
 
     def trained(
@@ -99,10 +110,11 @@ class SimulatedFleet:
         round, so nothing of their training is recorded.
         """
         kept = self._recall(cohort, start.index)
-        if cut is None:
-            upload = self.trainer.train(local_data(self.data, cohort), start, sent, kept, round_)
-        else:
-            upload = self.trainer.train_plainly(cut, start, sent, kept, round_)
+        train = self.trainer.train if cut is None else self.trainer.train_plainly
+        local = local_data(self.data, cohort) if cut is None else cut
+        if self.negatives is not None:
+            local = replace(local, pools=self.negatives.pools(cohort))
+        upload = train(Assignment(local, start, sent, kept, round_))
         self.notes += [note for note in lstm_layer.notes() if note not in self.notes]
         return upload
 
@@ -143,6 +155,15 @@ class SimulatedFleet:
             self.kept.rows[table][kept.index[table].source] = rows
         for name, dense in kept.dense.items():
             self.kept.dense[name][cohort.to(self.device)] = dense
+
+
+def _check_ranks(algorithm: Algorithm) -> None:
+    """Raises a PlanError if an algorithm cannot train on negatives that change in every round."""
+    if algorithm.keeps:
+        raise PlanError(
+            f"{algorithm.name} keeps a state for the rows that a client holds, but for ranking a "
+            "client holds other rows in every round: choose another algorithm."
+        )
 
 
 @dataclass

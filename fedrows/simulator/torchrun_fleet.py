@@ -23,6 +23,7 @@ from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.data.batches import local_data, steps_of
 from fedrows.data.federation import FederatedData
+from fedrows.data.occurrences import occurred
 from fedrows.errors import PlanError
 from fedrows.fleet import NO_TRAFFIC, Traffic, clear_traffic
 from fedrows.rows.heat import Heat
@@ -105,7 +106,8 @@ class TorchrunFleet:
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
     ) -> Upload:
         """What the cohort uploads, of which this rank trains a part."""
-        steps = steps_of(local_data(self.inner.data, cohort), self.inner.plan)
+        local = local_data(self.inner.data, cohort)
+        steps = steps_of(local, self.inner.plan)
         places = cuts(steps.numpy(), self.group.size, self.inner.plan.chunk)
         low, high = places[self.group.rank : self.group.rank + 2]
         own = self.inner.trained(
@@ -119,7 +121,10 @@ class TorchrunFleet:
         extra = dict(zip(own.extra, others, strict=False))
         if own.kept is not None:
             self.inner.remember(cohort, others[-1])
-        return Upload(cohort, update, steps.to(torch.float64), extra, None)
+        marks = None
+        if self.inner.algorithm.needs_occurred:  # follows from the data, which every rank has
+            marks = occurred(local, start.index, self.inner.plan, round_.number)
+        return Upload(cohort, update, steps.to(torch.float64), extra, None, occurred=marks)
 
     def _exchange(
         self, parts: list[Submodels], index: Mapping[str, Index], places: list[int]

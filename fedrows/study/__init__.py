@@ -167,6 +167,12 @@ class Results:
     def __iter__(self) -> Iterator[FinishedRun]:
         return iter(self.runs)
 
+    def chosen(self, metric: str = "validation_loss") -> dict[str, Setting]:
+        """Each algorithm's best setting by a metric of validation examples, mean over seeds."""
+        from fedrows.study.choice import chosen
+
+        return chosen(self.runs, metric)
+
     def frame(self, package: str = "polars") -> Any:
         """A row per setting, seed and evaluated round, in polars or pandas."""
         from fedrows.study.frame import frame

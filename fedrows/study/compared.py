@@ -10,12 +10,13 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
-from fedrows.errors import RunFolderError
+from fedrows.errors import MemoryShortageError, NotFiniteError, RunFolderError
 from fedrows.files.whole import reason
 from fedrows.runs import checkpoint
 from fedrows.runs.driver import InFolder, Watcher, drive
+from fedrows.runs.early_stop import EarlyStop
 from fedrows.runs.folder import CHECKPOINT, RunFolder
-from fedrows.runs.resume import begin, resumed
+from fedrows.runs.resume import begin, kept, resumed
 from fedrows.runs.settings import Settings, check_clients, from_config
 from fedrows.simulation import Simulation, threads
 from fedrows.study.jobs import Heard, Json, Rounds
@@ -53,7 +54,10 @@ class ComparedRun:
         if not (self.path / CHECKPOINT).exists():
             return False
         lines, at = self.lines(), checkpoint.standing(self.path / CHECKPOINT).round
-        return at == self.rounds and bool(lines) and lines[-1]["round"] == self.rounds
+        if not lines or lines[-1]["round"] != at:
+            return False
+        early = EarlyStop.of(self.settings.plan)
+        return at == self.rounds or (early is not None and bool(early.over(lines)))
 
     def lines(self) -> list[Json]:
         """The metrics so far; none before the run has a folder."""
@@ -131,6 +135,8 @@ class ComparedRequest:
                 done = drive(simulation, keeper, watchers, stop.exists)
             except RunFolderError:
                 raise
+            except (MemoryShortageError, NotFiniteError) as error:
+                raise kept(error, path, keeper.saved, self.again) from error
             except OSError as error:
                 raise RunFolderError(
                     f"{path} cannot be written ({reason(error)}): make room, then it goes on from "

@@ -167,5 +167,6 @@ def config_of(
         "seeds": seeds,
         "target": asdict(target),
         **({"privacy": first.privacy.config()} if first.privacy.private else {}),
+        **({"metrics": list(first.metrics)} if first.metrics else {}),
         "torch": torch.__version__,
     }

@@ -12,6 +12,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ import torch
 
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
+from fedrows.errors import NotFiniteError
+from fedrows.measure.metric_choice import is_metric
 from fedrows.runs.driver import InMemory, drive
-from fedrows.runs.settings import check_clients
-from fedrows.simulation import threads
+from fedrows.runs.settings import check_clients, loaded
+from fedrows.simulation import Simulation, threads
 from fedrows.study.finished import StudyError, keep
 from fedrows.study.jobs import Heard, Json, Rounds
 from fedrows.study.setting import PlannedRun, Setting, data_files
@@ -41,7 +44,7 @@ def load(task: str, **options: Any) -> FederatedData:
     if key not in _loaded:
         if len(_loaded) >= MOST_LOADED:
             del _loaded[next(iter(_loaded))]
-        _loaded[key] = chosen.load(made)
+        _loaded[key] = loaded(chosen, made)
     return _loaded[key]
 
 
@@ -75,7 +78,10 @@ class RunRequest:
         since, keeper = time.perf_counter(), InMemory()
         with threads(1) if on.type == "cpu" else nullcontext():
             simulation = replace(planned.settings, plan=plan).simulation(data)
-            drive(simulation, keeper, [Rounds(heard)])
+            try:
+                drive(simulation, keeper, [Rounds(heard)])
+            except NotFiniteError:  # that is a result too: it has no numbers from here on
+                _add_empty_lines(simulation, keeper)
             facts = simulation.evaluator.facts()
         for table in facts["heat"]:
             del table["histogram"]
@@ -93,6 +99,16 @@ class RunRequest:
             "facts": facts,
             "lines": keeper.lines(),
         }
+
+
+def _add_empty_lines(simulation: Simulation, keeper: InMemory) -> None:
+    """Adds a line without numbers for every evaluation that a run that diverged has left."""
+    plan, last = simulation.plan, max((line["round"] for line in keeper.lines()), default=0)
+    due = [*range(plan.evaluate_every, plan.rounds, plan.evaluate_every), plan.rounds]
+    empty = simulation.evaluate()
+    empty |= {metric: nan for metric in empty if is_metric(metric)}
+    for round_ in (at for at in due if at > last):
+        keeper.append({**empty, "round": round_})
 
 
 @dataclass(frozen=True)

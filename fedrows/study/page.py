@@ -10,7 +10,8 @@ from types import ModuleType
 
 import torch
 
-from fedrows.measure.summary import METRICS, number, summarise, table
+from fedrows.measure.metric_choice import about, measured
+from fedrows.measure.summary import number, summarise, table
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
 from fedrows.study.finished import FinishedRun, StudyError
 from fedrows.version import __version__
@@ -63,8 +64,8 @@ def _artefact(task: str, runs: Sequence[FinishedRun]) -> Artefact:
         for row, used in zip(rows, ids.values(), strict=True)
     ]
     panels = [
-        Panel(title, "round", title, curves)
-        for metric, (title, _, _) in METRICS.items()
+        Panel(about(metric)[0], "round", about(metric)[0], curves)
+        for metric in measured(lines)
         if (curves := tuple(filter(None, (_curve(n, r, metric) for n, r in by_name.items()))))
     ]
     seeds = len({run.seed for run in runs})

@@ -12,12 +12,15 @@ import signal
 import sys
 import time
 
+from fedrows.runs.signals import ENDING
+
 HEARD_EVERY = 0.2  # seconds
 
 
 def main() -> None:
     """Does what comes in on stdin, and answers on stdout."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides
+    for number in (signal.SIGINT, *ENDING):
+        signal.signal(number, signal.SIG_IGN)  # whoever started it decides, and may save first
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else is printed is not for the pipe
     last = 0.0

@@ -17,12 +17,14 @@ from fedrows.tables.initial_rows import (
     InitialRows,
     NormalRows,
     RowsSideBySide,
+    SameRow,
 )
 from fedrows.tables.sparse_table import SparseTable, everything, whole
 from fedrows.tables.table_folder import SavePoint, TableFolder
 
 __all__ = [
     "RowsSideBySide",
+    "SameRow",
     "ConstantRows",
     "NormalRows",
     "GivenRows",

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedrows.seeds import START, bits, key, normal
+from fedrows.seeds import START, bits, key, normal, uniform
 
 
 class InitialRows(Protocol):
@@ -55,6 +55,26 @@ class NormalRows:
         return rows
 
 
+@dataclass(frozen=True)
+class UniformRows:
+    """Numbers from U(−bound, bound) by (seed, name, row, column), as `start_glorot_` draws them."""
+
+    seed: int
+    name: str  # of the parameter
+    width: int
+    bound: float
+    padding: int | None = None  # the row that is 0
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        counters = (ids * self.width)[:, None] + torch.arange(self.width)  # (R, width)
+        stream = key(self.seed, START, *self.name.encode())
+        rows = ((uniform(bits(stream, counters)) * 2 - 1) * self.bound).to(self.dtype)
+        if self.padding is not None:
+            rows[ids == self.padding] = 0
+        return rows
+
+
 @dataclass(frozen=True, eq=False)
 class GivenRows:
     """The rows of a tensor that is in memory anyway, such as a module's own weight."""
@@ -63,6 +83,16 @@ class GivenRows:
 
     def __call__(self, ids: Tensor) -> Tensor:
         return self.rows.index_select(0, ids.to(self.rows.device)).cpu()
+
+
+@dataclass(frozen=True, eq=False)
+class SameRow:
+    """One row that every row starts as, such as the personal parts of every client."""
+
+    row: Tensor  # (width,)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        return self.row.cpu().expand(len(ids), -1).clone()  # (R, width)
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,10 @@ class TableFolder:
         rows = sum(touched.nbytes for touched in tables)
         return logs > max(FLOOR, SHARE * rows)
 
+    def not_finite(self) -> str:
+        """A table that has become infinite or NaN in some row since the checkpoint, or ""."""
+        return next((name for name, rows in self.tables.items() if not rows.finite()), "")
+
     def create(self) -> None:
         """Makes the files if they are not there; tables that an earlier run left give way."""
         if self._name:

@@ -60,6 +60,17 @@ class TouchedRows:
             self.undo.write(torch.from_numpy(known), self.value_files())
             self._logged[known] = True
 
+    def finite(self) -> bool:
+        """Whether no row that has changed since the checkpoint is infinite or NaN."""
+        changed = np.flatnonzero(self._logged)
+        new = np.arange(self.safe, self.id_map.count)
+        positions = torch.from_numpy(np.concatenate([changed, new]))
+        return all(
+            bool(values.file.rows[some[some < values.filled]].isfinite().all())
+            for values in self.values
+            for some in positions.split(_TOGETHER)
+        )
+
     def fill(self) -> None:
         """Gives every position its start value in every file."""
         for rows in self.values:

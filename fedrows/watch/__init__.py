@@ -10,7 +10,7 @@ Simulated and deployed runs report the same things to the same observers. A writ
 """
 
 from fedrows.watch.observer import Observer, RoundReport, RunInfo
-from fedrows.watch.opened import Observers, opened
+from fedrows.watch.observers import Observers, opened
 from fedrows.watch.watching import Watching
 
 __all__ = ["Observer", "Observers", "RoundReport", "RunInfo", "Watching", "opened"]

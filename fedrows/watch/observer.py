@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fedrows.errors import FedrowsError
-from fedrows.measure.summary import METRICS
+from fedrows.measure.metric_choice import measured
 
 
 class WatchError(FedrowsError, OSError):
@@ -74,7 +74,8 @@ class Served(Protocol):
 
 def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of an evaluated round by name; those that have no value are left out."""
-    numbers = {name: line.get(name) for name in (*METRICS, "bytes_down", "bytes_up", "seconds")}
+    names = (*measured([line]), "bytes_down", "bytes_up", "seconds")
+    numbers = {name: line.get(name) for name in names}
     for bucket in line.get("buckets") or ():
         prefix = f"heat/{bucket['low']}-{bucket['high']}"
         numbers |= {f"{prefix}/{name}": bucket.get(name) for name in ("loss", "auc")}

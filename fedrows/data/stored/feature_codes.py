@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from fedrows.data.column_layout import Layout
 from fedrows.data.frames import cut_note, zero_note
-from fedrows.data.layout import Layout
 from fedrows.data.stored.parquet_table import ParquetTable, Words, as_lists, as_numpy, decoded
-from fedrows.data.vocabulary import Hashed, Vocabulary, hashed, no_order
+from fedrows.data.values import TEXT, hashed
+from fedrows.data.vocabulary import Hashed, Vocabulary, no_order
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged, lists_of
 
@@ -24,8 +25,11 @@ class FeatureCoder:
         self.words: dict[str, Words] = {}  # of the tables whose values are no whole numbers
         self.cut = dict.fromkeys(layout.fields, 0)
         self.zeros = dict.fromkeys(layout.fields.values(), 0)
+        self.kinds: dict[str, str] = {}  # of each table's values
         for name in layout.table_names:
             columns = layout.columns_of(name)
+            kinds = {table.kind(c) for c in columns}
+            self.kinds[name] = kinds.pop() if len(kinds) == 1 else TEXT
             whole = {table.is_whole(c) for c in columns}
             if isinstance(layout.rows(name), Vocabulary):
                 if len(whole) > 1:

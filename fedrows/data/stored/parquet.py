@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedrows.data.column_layout import as_facts, layout
 from fedrows.data.federation import FederatedData
-from fedrows.data.layout import as_facts, layout
 from fedrows.data.stored.parquet_table import ParquetTable
 from fedrows.data.stored.parquet_to_store import write
 from fedrows.data.stored.store import folder_of, open_or_write, sources

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from fedrows.data.column_checks import no_nulls
-from fedrows.data.layout import Layout
+from fedrows.data.column_layout import Layout
+from fedrows.data.values import NUMBER, TEXT, TIME
 from fedrows.errors import DataError
 from fedrows.files.whole import reason
 
@@ -49,6 +50,13 @@ class ParquetTable:
     def is_whole(self, column: str) -> bool:
         """Whether a column holds whole numbers, or lists of them."""
         return self._kinds[column].endswith("whole numbers")
+
+    def kind(self, column: str) -> str:
+        """Whether a column holds numbers, text or times."""
+        word = self._kinds[column].removeprefix("lists of ").rpartition(" times ")[2]
+        if word.startswith(("date", "timestamp")):
+            return TIME
+        return TEXT if word == "text" else NUMBER
 
     def batches(self, columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         """The number of each batch's first row, and its columns as arrow arrays without nulls."""

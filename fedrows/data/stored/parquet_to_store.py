@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from fedrows.data.column_checks import as_labels, as_marks, as_numbers, as_weights
-from fedrows.data.layout import Layout
-from fedrows.data.splits import as_times
+from fedrows.data.column_checks import as_labels, as_numbers, as_weights
+from fedrows.data.column_layout import Layout
 from fedrows.data.stored.feature_codes import FeatureCoder
+from fedrows.data.stored.held_out import HeldOutRows, held_out
 from fedrows.data.stored.parquet_table import Clients, ParquetTable, as_numpy, numbers_of
 from fedrows.data.stored.spill import OWNER, Spill, Spilled
-from fedrows.data.stored.store_columns import CodedRows, StoreColumns, flat, held_out
+from fedrows.data.stored.store_columns import CodedRows, StoreColumns, flat
 from fedrows.data.stored.store_writer import StoreWriter, making
 from fedrows.data.vocabulary import Vocabulary, number_values
 
@@ -50,16 +50,8 @@ def write(table: ParquetTable, layout: Layout, to: Path, key: dict[str, Any]) ->
 def _sort_into_parts(
     table: ParquetTable, layout: Layout, names: Any, coder: FeatureCoder, spill: Spill
 ) -> None:
-    """Step 2; also marks the test examples, unless that is left to the clients' own parts."""
-    split = layout.split
-    marks: np.ndarray | None = None
-    if split.kind == "random":
-        marks = split.mark(np.empty(table.rows, dtype=bool), None, layout.seed)
-    elif split.kind == "latest":
-        assert split.column is not None
-        times = [as_numpy(batch[split.column]) for _, batch in table.batches([split.column])]
-        marks = split.mark(np.empty(table.rows, dtype=bool), np.concatenate(times), layout.seed)
-        del times
+    """Step 2; also marks the held-out examples, unless that is left to the clients' own parts."""
+    marks = HeldOutRows(table, layout, names)
     for first, batch in table.batches(layout.columns):
         owner = numbers_of(batch[layout.client], names)
         count = len(owner)
@@ -71,17 +63,7 @@ def _sort_into_parts(
         for column in layout.numbers:
             numbers = as_numpy(batch[column])
             columns[f"numbers {column}"] = as_numbers(column, numbers, count, first)
-        by = None if split.column is None else as_numpy(batch[split.column])
-        if split.by_client:
-            if by is not None:
-                columns["time"] = as_times(split.column or "", by)
-        elif marks is not None:
-            columns["held"] = marks[first : first + count]
-        elif split.kind == "given":
-            assert by is not None
-            columns["held"] = as_marks(split.column or "", by, first)
-        else:
-            columns["held"] = split.mark(owner, by, layout.seed)
+        columns |= marks.columns(batch, first, owner)
         for column in layout.fields:
             columns[f"ids {column}"] = coder.code(column, batch[column], first)
         spill.add(columns)
@@ -89,18 +71,18 @@ def _sort_into_parts(
 
 @dataclass
 class _Counts:
-    """How often training and test have each code."""
+    """How often training and held-out examples have each code."""
 
     codes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # sorted
     train: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    test: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    held: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def add(self, codes: np.ndarray, held: np.ndarray) -> None:
         new, which = np.unique(codes, return_inverse=True)
-        test = np.bincount(which[held], minlength=len(new))
-        train = np.bincount(which, minlength=len(new)) - test
+        out = np.bincount(which[held], minlength=len(new))
+        train = np.bincount(which, minlength=len(new)) - out
         both, which = np.unique(np.concatenate([self.codes, new]), return_inverse=True)
-        for name, more in (("train", train), ("test", test)):
+        for name, more in (("train", train), ("held", out)):
             counts = np.bincount(which, np.concatenate([getattr(self, name), more]), len(both))
             setattr(self, name, counts.astype(np.int64))
         self.codes = both
@@ -115,10 +97,10 @@ def _count_values(layout: Layout, coder: FeatureCoder, spill: Spill) -> dict[str
     }
     for part in range(spill.parts if counts else 0):
         columns = spill.load(part)
-        held = held_out(layout, spill, part, columns)
+        test, validation = held_out(layout, spill, part, columns)
         for column, table in layout.fields.items():
             if table in counts:
-                values, marks = flat(columns[f"ids {column}"], held)
+                values, marks = flat(columns[f"ids {column}"], test | validation)
                 counts[table].add(values, marks)
     rows = {}
     for table, count in counts.items():
@@ -127,7 +109,7 @@ def _count_values(layout: Layout, coder: FeatureCoder, spill: Spill) -> dict[str
         words = coder.words[table].take(count.codes) if table in coder.words else count.codes
         order = np.argsort(words, kind="stable")
         numbering = number_values(
-            table, how, words[order], count.train[order], count.test[order], table in coder.padded
+            table, how, words[order], count.train[order], count.held[order], table in coder.padded
         )
         row = np.empty_like(count.codes)
         row[order] = numbering.row

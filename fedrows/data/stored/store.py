@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedrows.data.encoder import Encoder
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.data.stored.store_writer import FACTS, FORMAT, Json, StoreWriter, as_plain, making
@@ -39,6 +40,8 @@ def save_data(data: FederatedData, folder: str | Path) -> None:
     check_free(folder)
     with making(folder) as part, StoreWriter(part) as writer:
         writer.examples("train", data.train)
+        if len(data.validation):
+            writer.examples("validation", data.validation)
         writer.examples("test", data.test)
         for table, index in data.index.items():
             writer.tensor(("index", table, "ids"), index.ids)
@@ -120,6 +123,7 @@ def about(data: FederatedData) -> Json:
         "labels": data.labels,
         "best_loss": data.best_loss,
         "notes": list(data.notes),
+        "encoder": None if data.encoder is None else data.encoder.as_facts(),
     }
 
 
@@ -168,13 +172,14 @@ def _mapped(folder: Path, facts: Json) -> FederatedData:
             tensors.get((part, "weight")),
         )
 
-    target = facts["target"]
+    target, test = facts["target"], examples("test")
     return FederatedData(
         name=facts["name"],
         tables=facts["tables"],
         fields=facts["fields"],
         train=examples("train"),
-        test=examples("test"),
+        validation=examples("validation") if ("validation", "splits") in tensors else test.none(),
+        test=test,
         index={
             table: Index(
                 tensors["index", table, "ids"],
@@ -194,6 +199,7 @@ def _mapped(folder: Path, facts: Json) -> FederatedData:
         labels=facts["labels"],
         best_loss=facts["best_loss"],
         notes=tuple(facts["notes"]),
+        encoder=None if facts["encoder"] is None else Encoder.from_facts(facts["encoder"]),
     )
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from fedrows.data.column_checks import as_target
+from fedrows.data.column_layout import Layout
+from fedrows.data.encoder import Encoder, encoder_of
 from fedrows.data.examples import (
     Examples,
     index_of,
@@ -17,12 +19,12 @@ from fedrows.data.examples import (
     sort_by_client,
     untrained_note,
 )
-from fedrows.data.layout import Layout
 from fedrows.data.stored.feature_codes import FeatureCoder
+from fedrows.data.stored.held_out import as_array, held_out
 from fedrows.data.stored.spill import OWNER, Spill, Spilled
 from fedrows.data.stored.store import map_array
 from fedrows.data.stored.store_writer import GrowingArray, StoreWriter, as_plain
-from fedrows.data.vocabulary import Hashed, Numbering, value_of
+from fedrows.data.vocabulary import Hashed, Numbering, Vocabulary, value_of
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Column, Ragged
 
@@ -61,9 +63,11 @@ class StoreColumns:
         self.held = {table: np.empty(0, dtype=np.int64) for table in self.tables}
         self.local: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {t: [] for t in layout.local}
         self.index_sizes: dict[str, list[np.ndarray]] = {table: [] for table in self.tables}
+        held = ["test"] if layout.validation.takes_nothing else ["validation", "test"]
         self.train_sizes = np.zeros(len(names), dtype=np.int64)
-        self.test_sizes = np.zeros(len(names), dtype=np.int64)
+        self.held_sizes = {name: np.zeros(len(names), dtype=np.int64) for name in held}
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.widths: dict[str, int | None] = dict.fromkeys(layout.numbers)
 
     def write(self) -> dict[str, Any]:
         """Writes all columns; gives the facts that go with them."""
@@ -85,7 +89,8 @@ class StoreColumns:
         self._check_local()
         order = np.argsort(~trains, kind="stable")
         writer.array(("train", "splits"), _splits(self.train_sizes[trains]))
-        writer.array(("test", "splits"), _splits(self.test_sizes[order]))
+        for name, sizes in self.held_sizes.items():
+            writer.array((name, "splits"), _splits(sizes[order]))
         for at, column in self.growing.items():
             column.close()
             if at[-1] == "values":
@@ -96,7 +101,8 @@ class StoreColumns:
         for table, rows in self.rows.items():
             writer.array(("vocabulary", table), as_plain(rows.numbering.vocabulary))
         writer.array(("client_names",), as_plain(self.names[order]))
-        notes = self.coder.notes(int(self.train_sizes.sum() + self.test_sizes.sum()))
+        every = [self.train_sizes, *self.held_sizes.values()]
+        notes = self.coder.notes(sum(int(sizes.sum()) for sizes in every))
         notes += [note for rows in self.rows.values() for note in rows.numbering.notes]
         if not trains.all():
             notes.append(untrained_note(int((~trains).sum()), len(trains)))
@@ -112,9 +118,12 @@ class StoreColumns:
             "labels": layout.labels,
             "best_loss": None,
             "notes": notes,
+            "encoder": self._encoder(target).as_facts(),
         }
 
-    def _load(self, part: int) -> tuple[dict[str, Spilled], np.ndarray, np.ndarray]:
+    def _load(
+        self, part: int
+    ) -> tuple[dict[str, Spilled], np.ndarray, dict[str, np.ndarray]]:  # fmt: skip
         """A part's columns with ids as rows, each example's client, and which are held out."""
         columns = self.spill.load(part)
         for column, table in self.layout.fields.items():
@@ -125,21 +134,25 @@ class StoreColumns:
                     if isinstance(codes, Ragged)
                     else row_of(codes)
                 )
-        held = held_out(self.layout, self.spill, part, columns)
-        return columns, as_array(columns[OWNER]), held
+        test, validation = held_out(self.layout, self.spill, part, columns)
+        marks = {"validation": validation, "test": test}
+        return columns, as_array(columns[OWNER]), {name: marks[name] for name in self.held_sizes}
 
     def _part(self, part: int) -> None:
-        """Appends a part's training examples, and the test examples of clients that train."""
+        """Appends a part's training examples, and the held-out ones of clients that train."""
         columns, owner, held = self._load(part)
         low, high = self.spill.clients(part)
         within = owner - low  # the client's number in the part
-        self.train_sizes[low:high] = np.bincount(within[~held], minlength=high - low)
-        self.test_sizes[low:high] = np.bincount(within[held], minlength=high - low)
+        free = ~np.logical_or.reduce(list(held.values()))
+        self.train_sizes[low:high] = np.bincount(within[free], minlength=high - low)
         trains = self.train_sizes[low:high] > 0
         count = int(trains.sum())
-        train = self._examples(columns, (np.cumsum(trains) - 1)[within], ~held, count)
+        train = self._examples(columns, (np.cumsum(trains) - 1)[within], free, count)
         self._append("train", train)
-        self._append("test", self._examples(columns, within, held & trains[within], high - low))
+        for name, marks in held.items():
+            self.held_sizes[name][low:high] = np.bincount(within[marks], minlength=high - low)
+            chosen = marks & trains[within]
+            self._append(name, self._examples(columns, within, chosen, high - low))
         index, slots = index_of(self.tables, self.layout.fields, self.coder.padded, count, [train])
         for table in self.tables:
             sets = index[table]
@@ -148,7 +161,7 @@ class StoreColumns:
             self.index_sizes[table].append(sets.lengths.numpy())
             self.held[table] = np.union1d(self.held[table], sets.held.numpy())
             if table in self.local:
-                self._remember(table, columns, owner)
+                self._remember(table, columns, owner, ~free)
         for name, column in slots.items():
             if isinstance(column, Ragged):
                 self._grow(("slots", name, "values"), column.values.numpy())
@@ -156,9 +169,11 @@ class StoreColumns:
                 self._grow(("slots", name), column.numpy())
 
     def _part_untrained(self, part: int, untrained: np.ndarray) -> None:
-        """Appends the test examples of a part's clients that do not train."""
-        columns, owner, _ = self._load(part)
-        self._append("test", self._examples(columns, owner, untrained[owner], len(self.names)))
+        """Appends the held-out examples of a part's clients that do not train."""
+        columns, owner, held = self._load(part)
+        for name, marks in held.items():
+            chosen = marks & untrained[owner]
+            self._append(name, self._examples(columns, owner, chosen, len(self.names)))
 
     def _examples(
         self, columns: Mapping[str, Spilled], owner: np.ndarray, chosen: np.ndarray, clients: int
@@ -179,6 +194,7 @@ class StoreColumns:
         if examples.weight is not None:
             self._grow((where, "weight"), examples.weight.numpy())
         for name, numbers in examples.numbers.items():
+            self.widths[name] = numbers.shape[1] if numbers.dim() == 2 else None
             self._grow((where, "numbers", name), numbers.numpy())
         for name, column in examples.ids.items():
             self._append_ids((where, "ids", name), column)
@@ -216,10 +232,18 @@ class StoreColumns:
             sizes = np.concatenate(self.index_sizes[table])
             self.writer.array(("index", table, "splits"), _splits(sizes))
 
-    def _remember(self, table: str, columns: Mapping[str, Spilled], owner: np.ndarray) -> None:
-        """Notes who holds which rows of a local table, in training or test."""
-        names = self.layout.columns_of(table)
+    def _remember(
+        self, table: str, columns: Mapping[str, Spilled], owner: np.ndarray, held: np.ndarray
+    ) -> None:
+        """Notes who holds which rows of a local table, in training or held out.
+
+        Held out, the row of unknown values is nobody's.
+        """
+        names, how = self.layout.columns_of(table), self.layout.rows(table)
         pairs = np.concatenate([np.stack(flat(columns[f"ids {n}"], owner), 1) for n in names])
+        if isinstance(how, Vocabulary) and how.oov:
+            marks = np.concatenate([flat(columns[f"ids {n}"], held)[1] for n in names])
+            pairs = pairs[~marks | (pairs[:, 0] != self._size(table) - 1)]
         if table in self.coder.padded:
             pairs = pairs[pairs[:, 0] != 0]
         pairs = np.unique(pairs, axis=0)
@@ -237,25 +261,24 @@ class StoreColumns:
                 value = value_of(words, table, table in self.coder.padded, row)
                 raise shared_row(table, value, self.names, first, second)
 
+    def _encoder(self, target: tuple[str, int | None] | None) -> Encoder:
+        """What remembers how the columns were encoded."""
+        return encoder_of(
+            self.layout,
+            {table: self._size(table) for table in self.tables},
+            self.coder.padded,
+            self.coder.kinds,
+            self.shapes,
+            self.longest,
+            self.widths,
+            target,
+        )
+
     def _size(self, table: str) -> int:
         how = self.layout.rows(table)
         if isinstance(how, int):
             return how
         return how.rows if isinstance(how, Hashed) else self.rows[table].numbering.rows
-
-
-def held_out(layout: Layout, spill: Spill, part: int, columns: Mapping[str, Spilled]) -> np.ndarray:
-    """Which examples of a part are held out."""
-    if "held" in columns:
-        return as_array(columns["held"])
-    time = as_array(columns["time"]) if "time" in columns else None
-    owner = as_array(columns[OWNER]) - spill.clients(part)[0]
-    return layout.split.mark(owner, time, layout.seed)
-
-
-def as_array(raw: Spilled) -> np.ndarray:
-    assert isinstance(raw, np.ndarray)
-    return raw
 
 
 def flat(raw: Spilled, of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,11 +14,11 @@ from torch import Tensor
 
 from fedrows.data.examples import Examples
 from fedrows.errors import DataError
-from fedrows.files.whole import as_json, reason, write_whole
+from fedrows.files.whole import as_json, part_beside, reason, write_whole
 from fedrows.rows.ragged import Column, Ragged
 from fedrows.version import __version__
 
-FORMAT = 1  # grows when a store of an older fedrows can no longer be read
+FORMAT = 2  # grows when a store of an older fedrows can no longer be read
 FACTS = "facts.json"
 
 Json = dict[str, Any]
@@ -28,21 +27,17 @@ Json = dict[str, Any]
 @contextmanager
 def making(folder: Path) -> Iterator[Path]:
     """A new folder beside `folder`, which takes its place in the end, or goes."""
-    part: Path | None = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
-        part.chmod(0o755)  # mkdtemp's own mode keeps everybody else out
-        yield part
-        _replace(part, folder)
+        with part_beside(folder) as part:
+            part.chmod(0o755)  # or it would keep everybody else out
+            yield part
+            _replace(part, folder)
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written ({reason(error)}): make room for it, or choose another "
             "folder."
         ) from error
-    finally:
-        if part is not None:
-            shutil.rmtree(part, ignore_errors=True)
 
 
 class StoreWriter:

@@ -6,20 +6,26 @@ import contextlib
 import json
 import socket
 import ssl
-import subprocess
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import reason
-from fedrows.flower.launch.flwr_calls import run_status
-from fedrows.flower.launch.processes import environment
+from fedrows.flower.launch.control_token import FILE as TOKEN_FILE
+from fedrows.flower.launch.control_token import read_token
+from fedrows.flower.launch.flwr_calls import (
+    Heard,
+    RefusalError,
+    control_api,
+    control_message,
+    read_public_key,
+    start_request,
+)
 
-CONNECTION = "fedrows"
 FINISHED = "finished"
+UNAUTHORIZED = 401
 Value = str | int | float | bool
 
 
@@ -28,13 +34,38 @@ class ControlError(FedrowsError):
 
 
 @dataclass(frozen=True)
+class AdmittedNode:
+    """A node that a SuperLink knows: its id, its name, and whether it is there."""
+
+    node: int
+    name: str
+    status: str  # registered, online, offline
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How a run stands: its id, its status, what Flower says of it, and when it began and ended."""
+
+    run: int
+    status: str  # pending, starting, running, finished:completed, …:failed or …:stopped
+    details: str = ""
+    began: str = ""
+    ended: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, well or not."""
+        return self.status.startswith(FINISHED)
+
+
+@dataclass(frozen=True)
 class ControlClient:
-    """An operator's connection to a SuperLink, with flwr's settings in a folder of its own."""
+    """An operator's connection to a SuperLink."""
 
     address: str
-    home: Path
     ca: Path | None = None  # None: without TLS
-    mark: str = ""
+    token: Path | None = None  # the SuperLink's control token
+    heard: Heard = field(default_factory=Heard)  # what it said of itself, last
 
     def submit(self, project: Path, config: Mapping[str, Value]) -> int:
         """The id of a new run of a Flower project, its config overridden by `config`."""
@@ -42,77 +73,88 @@ class ControlClient:
             raise ControlError(
                 f"{project} is not a Flower project, for it has no pyproject.toml: name its folder."
             )
-        words = ["run", str(project.resolve()), CONNECTION]
-        if config:
-            self.home.mkdir(parents=True, exist_ok=True)
-            path = self.home / "run-config.toml"
-            path.write_text(as_toml(config), "utf-8")
-            words += ["--run-config", str(path)]
-        return int(self._flwr(*words)["run-id"])
+        try:
+            request = start_request(project.resolve(), config)
+        except ValueError as error:
+            raise ControlError(f"{project} is not a Flower project that can run: {error}") from None
+        with self._asking("start the run") as api:
+            return int(api.StartRun(request).run_id)
 
     def status(self, run: int) -> str:
         """pending, starting, running, or finished:completed, finished:failed, finished:stopped."""
-        return self.look(run)[0]
+        return self.look(run).status
 
-    def look(self, run: int) -> tuple[str, str]:
-        """The status of a run, and what Flower says about it."""
-        try:
-            return run_status(self.address, self.ca, run)
-        except OSError as error:
-            raise ControlError(
-                f"The SuperLink at {self.address} does not say how run {run} is ({error})."
-            ) from None
+    def look(self, run: int) -> RunState:
+        """How a run stands."""
+        with self._asking(f"say how run {run} is") as api:
+            return _state(
+                api.ListRuns(control_message("ListRunsRequest", run_id=run)).run_dict[run]
+            )
+
+    def runs(self, most: int = 20) -> list[RunState]:
+        """The runs that the SuperLink knows, the newest first."""
+        with self._asking("list the runs") as api:
+            answer = api.ListRuns(control_message("ListRunsRequest", limit=most))
+        runs = sorted(answer.run_dict.values(), key=lambda run: str(run.pending_at), reverse=True)
+        return [_state(run) for run in runs]
 
     def stop(self, run: int) -> None:
         """Ends a run."""
-        self._flwr("stop", str(run), CONNECTION)
+        with self._asking(f"stop run {run}") as api:
+            if not api.StopRun(control_message("StopRunRequest", run_id=run)).success:
+                raise ControlError(f"The SuperLink at {self.address} did not stop run {run}.")
 
     def admit(self, public_key: Path, name: str = "") -> int:
         """Lists a node's public key; the id that the node will have, whenever it comes."""
-        words = ["supernode", "register", str(public_key), CONNECTION]
-        return int(self._flwr(*words, *(["--name", name] if name else []))["node-id"])
+        try:
+            key = read_public_key(public_key)
+        except ValueError as error:
+            raise ControlError(f"{public_key} cannot be admitted, for {error}.") from None
+        request = control_message("RegisterNodeRequest", public_key=key, name=name or None)
+        with self._asking("admit the node") as api:
+            return int(api.RegisterNode(request).node_id)
 
-    def nodes(self) -> list[dict[str, Any]]:
-        """The nodes that the SuperLink knows, with their id, status and key."""
-        return list(self._flwr("supernode", "list", CONNECTION)["nodes"])
+    def expel(self, node: int) -> None:
+        """Takes a node off the list of those who may join."""
+        with self._asking(f"expel node {node}") as api:
+            api.UnregisterNode(control_message("UnregisterNodeRequest", node_id=node))
+
+    def nodes(self) -> list[AdmittedNode]:
+        """The nodes that the SuperLink knows."""
+        with self._asking("list its nodes") as api:
+            listed = api.ListNodes(control_message("ListNodesRequest")).nodes_info
+        nodes = [AdmittedNode(int(node.node_id), node.name, node.status) for node in listed]
+        return [node for node in nodes if node.status != "unregistered"]
 
     def check(self) -> None:
         """Raises a ControlError unless the SuperLink can be reached, by TLS if it is to be."""
         check_reachable(self.address, self.ca)
 
-    def _flwr(self, *words: str) -> dict[str, Any]:
-        """What one of flwr's commands answers, in JSON."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        secure = f'root-certificates = "{self.ca}"' if self.ca else "insecure = true"
-        text = (
-            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-            f'address = "{self.address}"\n{secure}\n'
-        )
-        path = self.home / "config.toml"
-        if not path.is_file() or path.read_text("utf-8") != text:
-            path.write_text(text, "utf-8")
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("flwr")), *words, "--format", "json"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            env=environment(self.home, self.mark),
-            process_group=0,
-        )
-        with contextlib.suppress(ValueError):
-            answer = json.loads(done.stdout[done.stdout.index("{") :])
-            if answer.get("success", True):
-                return dict(answer)
-            raise self._refused(words[0], str(answer.get("error-message", "")))
-        raise self._refused(words[0], done.stderr or done.stdout)
+    @contextlib.contextmanager
+    def _asking(self, what: str) -> Iterator[Any]:
+        """flwr's client; its errors become a ControlError that says what was not done."""
+        token = read_token(self.token) if self.token else ""
+        try:
+            with control_api(self.address, self.ca, token, self.heard) as api:
+                yield api
+        except RefusalError as error:
+            where = f"The SuperLink at {self.address} did not {what}"
+            if error.status == UNAUTHORIZED:
+                raise ControlError(
+                    f"{where}, for the control token is missing or not the right one: name the "
+                    f"file {TOKEN_FILE} of the SuperLink's state folder with --token."
+                ) from None
+            raise ControlError(f"{where}: {error}") from None
+        except OSError as error:
+            raise ControlError(
+                f"The SuperLink at {self.address} did not {what}, for it does not answer ({error})."
+            ) from None
 
-    def _refused(self, what: str, text: str) -> ControlError:
-        last = [line.strip(" │╭╰─╮╯❌\t") for line in text.splitlines()]
-        reasons = [line for line in last if line and not line.startswith("Using SuperLink")]
-        return ControlError(
-            f"The SuperLink at {self.address} did not do `flwr {what}`: "
-            f"{' '.join(reasons[-2:]) or 'it gave no reason'}"
-        )
+
+def _state(run: Any) -> RunState:
+    status = ":".join(filter(None, (run.status.status, run.status.sub_status)))
+    began = run.running_at or run.starting_at or run.pending_at
+    return RunState(int(run.run_id), status, str(run.status.details), began, run.finished_at)
 
 
 def check_reachable(address: str, ca: Path | None, timeout: float = 5.0) -> None:

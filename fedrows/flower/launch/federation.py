@@ -21,6 +21,7 @@ from types import TracebackType
 
 from fedrows.flower.launch.certificates import Certificates
 from fedrows.flower.launch.control import FINISHED, ControlClient, Value
+from fedrows.flower.launch.control_token import FILE as TOKEN_FILE
 from fedrows.flower.launch.processes import (
     LaunchError,
     ProcessGroup,
@@ -88,7 +89,8 @@ class LocalFederation:
     def control(self) -> ControlClient:
         """The operator's connection to the SuperLink."""
         ca = self.security.ca.absolute() if self.security else None
-        return ControlClient(self.address, self.folder / "home" / "operator", ca, self.mark)
+        token = self.folder / "home" / SUPERLINK / TOKEN_FILE
+        return ControlClient(self.address, ca, token)
 
     def __enter__(self) -> LocalFederation:
         try:
@@ -163,6 +165,11 @@ class LocalFederation:
         self._node(index).kill()
         del self._groups[index]
 
+    def kill_clientapp(self, index: int) -> bool:
+        """Ends the ClientApp of a node at once, and nothing else; False if none is running."""
+        pids = children(self._node(index).processes[f"{self.nodes[index].name}-app"].pid)
+        return _kill_all(pids)
+
     def freeze_node(self, index: int) -> None:
         """Stops a node in its tracks; it keeps its connections, and answers nobody."""
         self._node(index).signal(signal.SIGSTOP)
@@ -236,8 +243,12 @@ class LocalFederation:
         """Ends the ServerApp at once; False if none is running."""
         if self._link is None:
             raise LaunchError("The SuperLink is not running.")
-        pids = children(self._link.processes[EXECUTOR].pid)
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return bool(pids)
+        return _kill_all(children(self._link.processes[EXECUTOR].pid))
+
+
+def _kill_all(pids: Sequence[int]) -> bool:
+    """Ends processes at once; False if there are none."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(pids)

@@ -1,8 +1,8 @@
 """What we ask of flwr 1.41 that it has no command or public function for.
 
-run_status       how a run stands, in milliseconds; flwr's command takes a second
+control_api      what flwr's command line asks, in milliseconds, and with our control token
 sign_off         takes a killed node off the SuperLink's list, or its key is refused for a minute
-report_killed    says at once that a ServerApp was killed; flwr finds out after a minute
+report_killed    says at once that an app was killed; flwr finds out after a minute
 run_command      one of flwr's commands, in this process
 """
 
@@ -10,35 +10,100 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import sys
-from collections.abc import Callable, Sequence
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from fedrows.flower.launch.control_token import HEADER
+from fedrows.flower.launch.notices import NOTICE, STARTED
 
-def run_status(address: str, ca: Path | None, run: int) -> tuple[str, str]:
-    """A run's status and its details; raises an OSError if the SuperLink does not answer."""
+
+@dataclass
+class Heard:
+    """What a SuperLink said of itself: what goes wrong, and a word that each start changes."""
+
+    notice: str = ""
+    started: str = ""
+
+
+@contextlib.contextmanager
+def control_api(address: str, ca: Path | None, token: str, heard: Heard) -> Iterator[Any]:
+    """flwr's client of a SuperLink's control API, which shows the token with every request.
+
+    It raises an OSError if the SuperLink does not answer, and a RefusalError if it refuses.
+    heard: gets what the SuperLink says of itself.
+    """
     http = import_module("httpx")
     client = import_module("flwr.supercore.control").ControlHttpClient.from_server_address(
         server_address=address,
         insecure=ca is None,
         root_certificates=ca.read_bytes() if ca else None,
-        interceptors=[_version("flwr CLI")],
+        interceptors=[_version("flwr CLI"), _Operator(token, heard)],
     )
-    request = import_module("flwr.proto.control_pb2").ListRunsRequest(run_id=run)
     try:
-        status = client.ListRuns(request).run_dict[run].status
+        yield client
+    except http.HTTPStatusError as error:
+        known = import_module("flwr.supercore.error").FlowerError.from_json(error.response.text)
+        said = (known.message, known.public_details or "") if known else (error.response.text,)
+        raise RefusalError(error.response.status_code, " ".join(filter(None, said))) from None
     except http.HTTPError as error:
         raise OSError(" ".join(str(error).split())) from None
     finally:
         client.close()
-    return ":".join(filter(None, (status.status, status.sub_status))), str(status.details)
 
 
-def sign_off(superlink: str, ca: Path, key: Path, node: int) -> bool:
-    """Signs a node off that was killed before it could do so itself; False if that failed."""
+def control_message(kind: str, /, **fields: Any) -> Any:
+    """A request of flwr's control API."""
+    return getattr(import_module("flwr.proto.control_pb2"), kind)(**fields)
+
+
+def start_request(project: Path, config: Mapping[str, Any]) -> Any:
+    """The request to run a Flower project; raises a ValueError if it is not a whole one."""
+    click = import_module("click")
+    fab = import_module("flwr.proto.fab_pb2").Fab
+    serde = import_module("flwr.common.serde")
+    try:
+        with warnings.catch_warnings():  # flwr uses what its libraries advise against
+            warnings.simplefilter("ignore", DeprecationWarning)
+            import_module("flwr.cli.config_utils").load_and_validate(project / "pyproject.toml")
+            content = import_module("flwr.cli.build").build_fab_from_disk(project)
+    except (click.ClickException, OSError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return control_message(
+        "StartRunRequest",
+        fab=fab(hash_str=hashlib.sha256(content).hexdigest(), content=content),
+        override_config=serde.user_config_to_proto(dict(config)),
+    )
+
+
+def read_public_key(path: Path) -> bytes:
+    """A node's public key as flwr's requests have it; raises a ValueError if it is none."""
+    ssh = import_module("cryptography.hazmat.primitives.serialization")
+    curves = import_module("cryptography.hazmat.primitives.asymmetric.ec")
+    primitives = import_module("flwr.supercore.primitives.asymmetric")
+    try:
+        key = ssh.load_ssh_public_key(path.read_bytes())
+    except Exception:
+        key = None
+    if not isinstance(key, curves.EllipticCurvePublicKey):
+        raise ValueError("it is not the public key of a node")
+    return bytes(primitives.public_key_to_bytes(key))
+
+
+def sign_off(
+    superlink: str, ca: Path, key: Path, node: int, tries: int = 8, pause: float = 0.25
+) -> bool:
+    """Signs a node off that was killed before it could do so itself; False if that failed.
+
+    A connection that breaks is tried again: a node that is not signed off is refused for a minute.
+    """
     try:
         ssh = import_module("cryptography.hazmat.primitives.serialization")
         private = ssh.load_ssh_private_key(key.read_bytes(), None)
@@ -47,17 +112,23 @@ def sign_off(superlink: str, ca: Path, key: Path, node: int) -> bool:
         request = import_module("flwr.proto.fleet_pb2").DeactivateNodeRequest(node_id=node)
         proof = auth.NodeAuthHttpInterceptor(private, private.public_key())
         interceptors = [_version("SuperNode"), proof]
-        with fleet.from_server_address(
-            superlink, False, ca.read_bytes(), interceptors=interceptors
-        ) as client:
-            client.DeactivateNode(request)
-    except Exception:  # it was signed off already, or the SuperLink is away: it will say so
-        return False
-    return True
+        broken = import_module("httpx").TransportError
+        for left in reversed(range(tries)):
+            try:
+                with fleet.from_server_address(
+                    superlink, False, ca.read_bytes(), interceptors=interceptors
+                ) as client:
+                    client.DeactivateNode(request)
+                return True
+            except broken:
+                time.sleep(pause if left else 0)
+    except Exception:  # it was signed off already, or has no right to: it will be told so
+        pass
+    return False
 
 
-def report_killed(task: Any, signal: int) -> None:
-    """Tells the SuperLink that a ServerApp was killed by a signal."""
+def report_killed(task: Any, how: str) -> None:
+    """Tells a SuperLink or SuperNode how an app of its ended, if it cannot do so itself."""
     with contextlib.suppress(Exception):  # it will find out
         token = import_module("flwr.supercore.interceptors").RuntimeTokenHttpInterceptor(task.token)
         certificates = task.root_certificates_path
@@ -67,7 +138,7 @@ def report_killed(task: Any, signal: int) -> None:
             root_certificates=Path(certificates).read_bytes() if certificates else None,
             interceptors=[_version("SuperExec"), token],
         )
-        details = f"The ServerApp was killed by signal {signal}."
+        details = f"The app {how}."
         messages = import_module("flwr.proto.runtime_pb2")
         client.PushTaskOutput(messages.PushTaskOutputRequest(sub_status="failed", details=details))
         client.close()
@@ -86,6 +157,29 @@ def load_command(name: str) -> Callable[[], None]:
     (entry,) = entry_points(group="console_scripts", name=name)
     command: Callable[[], None] = entry.load()
     return command
+
+
+class RefusalError(Exception):
+    """What a SuperLink refuses to do, with the status of its answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(" ".join(text.split())[:500] or "it gave no reason")
+        self.status = status
+
+
+class _Operator:
+    """Shows the control token, and keeps what the answers say of the SuperLink."""
+
+    def __init__(self, token: str, heard: Heard) -> None:
+        self.token, self.heard = token, heard
+
+    def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+        if self.token:
+            context.request.headers[HEADER.decode()] = self.token
+        answer = call_next(context)
+        self.heard.notice = answer.headers.get(NOTICE, "")
+        self.heard.started = answer.headers.get(STARTED, self.heard.started)
+        return answer
 
 
 def _version(component: str) -> Any:

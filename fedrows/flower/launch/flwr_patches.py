@@ -2,8 +2,16 @@
 
     who patches     patch                  without it
     SuperLink       guard_control_api      anybody who reaches the port may submit apps, admit nodes
-    SuperNode       poll_more_often        a node looks for messages every 3 seconds only
-    SuperNode       retry_more_often       a node notices after up to 20 s that its server is back
+    SuperLink       listen_with            half-open connections keep everybody else out
+    SuperLink       clean_up_less_often    every request looks for tasks whose time is over
+    SuperLink       queue_for_database     requests wait for each other by sleeping
+    SuperLink       count_no_traffic       every part of a message writes statistics
+    SuperNode       wait_for_bell          a node looks for messages every 3 seconds only
+    SuperNode       ring_for_messages      an executor has to ask for work all the time
+    SuperNode       answer_for_killed      a node whose ClientApp was killed is deaf for a minute
+    SuperLink       excuse_database        nodes end and runs fail when a disk is full for a moment
+    all             retry_more_often       a node notices after up to 20 s that its server is back,
+                                           and ends if a connection breaks in its TLS handshake
     all             pull_objects_sooner    a message takes seconds, or minutes if its sender died
     executors       fork_tasks             every message starts a new Python, which imports torch
     executors       pin_apps               a node runs any app that somebody submits
@@ -14,16 +22,19 @@ checks first that flwr has what it replaces: if not, it raises a LaunchError and
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import os
 import re
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from fedrows.flower.launch.bell import Bell
 from fedrows.flower.launch.processes import LaunchError
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 0.5  # seconds between two looks for a message's parts
@@ -43,21 +54,197 @@ def guard_control_api(middleware: type, **options: Any) -> None:
     module._get_middleware = lambda: [wrap(middleware, **options), *before()]
 
 
-def poll_more_often(seconds: float) -> None:
-    """Makes no wait of the SuperNode's own loop longer than `seconds`; flwr's is fixed at 3."""
+def listen_with(serve: Callable[..., None]) -> None:
+    """Has the SuperLink listen by `serve`, which takes what `uvicorn.run` does."""
+    what = "its connections cannot be limited"
+    module = _module("flwr.superlink.cli.flower_superlink", ["uvicorn"], what)
+    module.uvicorn = SimpleNamespace(run=serve)
+
+
+def clean_up_less_often(seconds: float = 1.0) -> None:
+    """Has the SuperLink look for tasks whose time is over once in `seconds`, not in every call."""
+    what = "it cannot be made to clean up less often"
+    module = _module("flwr.supercore.corestate.sql_corestate", ["SqlCoreState"], what)
+    before = _attribute(module.SqlCoreState, "_cleanup_expired_task_tokens", what)
+    last = [-seconds]
+
+    def clean_up(state: Any) -> None:
+        if time.monotonic() - last[0] >= seconds:
+            last[0] = time.monotonic()
+            before(state)
+
+    module.SqlCoreState._cleanup_expired_task_tokens = clean_up
+
+
+def queue_for_database() -> None:
+    """Lets one request at a time use the SuperLink's database.
+
+    SQLite has one writer at a time anyway, and whoever finds it busy sleeps for up to 0.1 s.
+    """
+    what = "its requests cannot wait in line"
+    module = _module("flwr.supercore.sql_mixin", ["SqlMixin"], what)
+    session, lock = _attribute(module.SqlMixin, "session", what), threading.RLock()
+
+    @contextlib.contextmanager
+    def one_at_a_time(state: Any) -> Iterator[Any]:
+        with lock, session(state) as opened:
+            yield opened
+
+    module.SqlMixin.session = one_at_a_time
+
+
+def count_no_traffic() -> None:
+    """Has the SuperLink keep no statistics of bytes, which cost it a write for every object."""
+    what = "it cannot be made to count no bytes"
+    name = "flwr.server.superlink.linkstate.sql_linkstate"
+    module = _module(name, ["SqlLinkState"], what)
+    _attribute(module.SqlLinkState, "store_traffic", what)
+    module.SqlLinkState.store_traffic = lambda *_, **__: None
+
+
+def wait_for_bell(bell: Bell, seconds: float) -> None:
+    """Has the SuperNode's loop wait for the bell where flwr sleeps half a second.
+
+    Where flwr sleeps 3 s because there was no message, it waits `seconds` from the time on when it
+    asked. A SuperLink that holds the question until there is a message is asked again at once.
+    """
     what = "its nodes cannot poll more often"
-    module = _module("flwr.supernode.start_client_internal", ["time"], what)
+    names = ["time", "_pull_and_store_message"]
+    module = _module("flwr.supernode.start_client_internal", names, what)
     if module.time is not time:
         raise _unexpected("flwr.supernode.start_client_internal.time", what)
-    shorter = {**vars(time), "sleep": lambda wanted: time.sleep(min(wanted, seconds))}
-    module.time = SimpleNamespace(**shorter)
+    pull, asked = module._pull_and_store_message, [0.0]
+
+    def pull_and_note(*words: Any, **more: Any) -> Any:
+        asked[0] = time.monotonic()
+        return pull(*words, **more)
+
+    def sleep(wanted: float) -> None:
+        if wanted < 1:
+            bell.wait(wanted)
+        else:
+            time.sleep(min(max(asked[0] + seconds - time.monotonic(), 0.0), wanted))
+
+    module._pull_and_store_message = pull_and_note
+    module.time = SimpleNamespace(**{**vars(time), "sleep": sleep})
 
 
-def retry_more_often(seconds: float = RETRY_SECONDS) -> None:
-    """Tries a server that is away at least every `seconds`; flwr waits up to 20."""
+def ring_for_messages(bell: Bell) -> None:
+    """Rings when the SuperNode gets a message for its app, or an answer from it."""
+    what = "its executor cannot be called"
+    module = _module("flwr.supernode.nodestate.in_memory_nodestate", ["InMemoryNodeState"], what)
+    state = module.InMemoryNodeState
+
+    def ringing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*words: Any, **more: Any) -> Any:
+            result = function(*words, **more)
+            bell.ring()
+            return result
+
+        return call
+
+    for name in ("store_message", "store_object"):
+        setattr(state, name, ringing(_attribute(state, name, what)))
+
+
+def answer_for_killed() -> None:
+    """Has the SuperNode answer with an error for a ClientApp that failed without an answer.
+
+    flwr does so only when the app has given no sign of life for a minute, and never for an app that
+    was killed before it had its message or while it sent its answer.
+    """
+    what = "it cannot answer for apps that were killed"
+    names = ["InMemoryNodeState", "CLIENT_APP_CRASHED_ERROR", "SubStatus", "TaskType"]
+    module = _module("flwr.supernode.nodestate.in_memory_nodestate", names, what)
+    state = module.InMemoryNodeState
+    finish = _attribute(state, "finish_task", what)
+    _attribute(state, "_store_error_replies", what)
+    objects = "flwr.supercore.inflatable.inflatable_object"
+    walk = _module(objects, ["iterate_object_tree"], what).iterate_object_tree
+
+    def finish_task(self: Any, task_id: int, sub_status: str, details: str) -> bool:
+        finished: bool = finish(self, task_id, sub_status, details)
+        if finished and sub_status == module.SubStatus.FAILED:
+            for task in self.get_tasks(task_ids=[task_id]):
+                if task.type == module.TaskType.CLIENT_APP:
+                    _drop_half_answers(self, task.run_id, walk)
+                    self._store_error_replies({task.run_id}, module.CLIENT_APP_CRASHED_ERROR)
+        return finished
+
+    state.finish_task = finish_task
+
+
+def _drop_half_answers(state: Any, run: int, walk: Callable[[Any], Iterable[Any]]) -> None:
+    """Readies a run's messages for an error: each counts as read, and half answers go."""
+    store = state.object_store
+    with state.lock_msg_store:
+        for name, entry in list(state.msg_store.items()):
+            if entry.message.metadata.run_id != run:
+                continue
+            if not entry.message.metadata.reply_to_message_id:
+                entry.is_retrieved = True  # or nobody would answer it
+                continue
+            parts = walk(store.get_object_tree(name)) if name in store else ()
+            if name not in store or any(not store.get(part.object_id) for part in parts):
+                store.delete(name)  # the SuperNode no longer waits for its parts
+                if not entry.is_retrieved:
+                    del state.msg_store[name]
+
+
+def retry_more_often(
+    seconds: float = RETRY_SECONDS,
+    failed: Callable[[Exception], None] = lambda error: None,
+    refusals_end: Callable[[], bool] = lambda: True,
+) -> None:
+    """Tries a server that is away at least every `seconds`; flwr waits up to 20.
+
+    flwr gives up for good when a connection breaks during its TLS handshake. Here only a
+    certificate that is not trusted ends the tries. failed: is called with every error.
+    refusals_end: whether this process ends when its proof is refused, as flwr has it; a clock that
+    jumps between the proof and its check is enough for that.
+    """
     what = "lost connections cannot be tried again sooner"
-    module = _module("flwr.supercore.retry.http_retry", ["MAX_RETRY_DELAY"], what)
+    names = ["MAX_RETRY_DELAY", "RetryInvoker", "httpx"]
+    module = _module("flwr.supercore.retry.http_retry", names, what)
     module.MAX_RETRY_DELAY = min(seconds, module.MAX_RETRY_DELAY)
+    plain, transport = module.RetryInvoker, module.httpx.TransportError
+
+    def invoker(*words: Any, should_giveup: Callable[[Exception], bool], **more: Any) -> Any:
+        def gives_up(error: Exception) -> bool:
+            failed(error)
+            if isinstance(error, transport):
+                return "certificate verify failed" in str(error).lower()
+            if error.response.status_code == 401 and not refusals_end():  # type: ignore[attr-defined]
+                return False
+            return should_giveup(error)
+
+        return plain(*words, should_giveup=gives_up, **more)
+
+    module.RetryInvoker = invoker
+
+
+def excuse_database(failed: Callable[[str], str]) -> None:
+    """Answers "try again" when the SuperLink's database cannot be written or read for a while.
+
+    flwr answers with an error, at which nodes end and runs fail. failed: gets the reason, and
+    returns the sentence of the answer.
+    """
+    what = "a full disk cannot be waited for"
+    module = _module("flwr.superlink.main", ["http_error_translator"], what)
+    trouble = _module("sqlalchemy.exc", ["OperationalError"], what).OperationalError
+    answer = _module("starlette.responses", ["PlainTextResponse"], what).PlainTextResponse
+    translate = module.http_error_translator
+
+    async def excused(request: Any, call_next: Callable[[Any], Any]) -> Any:
+        async def watched(inner: Any) -> Any:
+            try:
+                return await call_next(inner)
+            except trouble as error:
+                return answer(failed(str(error.orig)), status_code=503)
+
+        return await translate(request, watched)
+
+    module.http_error_translator = excused
 
 
 def pull_objects_sooner(seconds: float = PULL_SECONDS) -> None:
@@ -70,7 +257,12 @@ def pull_objects_sooner(seconds: float = PULL_SECONDS) -> None:
     what = "messages cannot be fetched sooner"
     names = ["pull_objects", "pull_and_inflate_object_from_tree"]
     module = _module("flwr.supercore.inflatable.inflatable_utils", names, what)
-    wanted = {"max_time": seconds, "initial_backoff": FIRST_WAIT, "backoff_cap": LONGEST_WAIT}
+    wanted = {
+        "max_time": seconds,
+        "max_tries_per_object": None,  # time alone counts
+        "initial_backoff": FIRST_WAIT,
+        "backoff_cap": LONGEST_WAIT,
+    }
     for name in names:
         function = getattr(module, name)
         defaults = function.__kwdefaults__ or {}
@@ -80,19 +272,22 @@ def pull_objects_sooner(seconds: float = PULL_SECONDS) -> None:
 
 
 def fork_tasks(
-    run: Callable[[str, Sequence[str]], None], killed: Callable[[Any, int], None]
+    run: Callable[[str, Sequence[str]], None], killed: Callable[[Any, str], None], bell: Bell
 ) -> Callable[..., None]:
     """Returns flwr's run_superexec, made to start every task as a fork by `run(command, words)`.
 
-    killed: called with the task and the signal when a ServerApp was killed.
+    killed: called with the task and how it ended when it did not end well.
+    bell: rung when there may be a task; flwr asks for one every second or so in any case.
     """
     what = "its tasks cannot be forked"
-    module = _module("flwr.supercore.superexec.run_superexec", ["get_executor"], what)
+    module = _module("flwr.supercore.superexec.run_superexec", ["get_executor", "time"], what)
     names = ["SubprocessExecutor", "LaunchResult"]
     executors = _module("flwr.supercore.superexec.executor", names, what)
     constants = _module("flwr.supercore.constant", ["TASK_TYPE_TO_COMMAND", "TaskType"], what)
-    forking = _forking_executor(executors, constants, run, killed)
-    module.get_executor = lambda *_, **__: forking()
+    executor = _forking_executor(executors, constants, run, killed)()
+    module.get_executor = lambda *_, **__: executor
+    sleep = {"sleep": lambda wanted: bell.wait(wanted, executor.has_ended)}
+    module.time = SimpleNamespace(**{**vars(time), **sleep})
     superexec: Callable[..., None] = module.run_superexec
     return superexec
 
@@ -134,8 +329,8 @@ def _forking_executor(
     executors: Any,
     constants: Any,
     run: Callable[[str, Sequence[str]], None],
-    killed: Callable[[Any, int], None],
-) -> type:
+    killed: Callable[[Any, str], None],
+) -> Any:
     """The class that takes the place of flwr's SubprocessExecutor."""
 
     class ForkingExecutor(executors.SubprocessExecutor):  # type: ignore[misc]  # flwr's is untyped
@@ -151,14 +346,20 @@ def _forking_executor(
             self.running[pid] = task
             return executors.LaunchResult.accepted()
 
+        def has_ended(self) -> bool:
+            look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return any(os.waitid(os.P_PID, pid, look) for pid in self.running)
+
         def reconcile(self) -> None:
             for pid, task in list(self.running.items()):
                 done, status = os.waitpid(pid, os.WNOHANG)
                 if not done:
                     continue
                 del self.running[pid]
-                if os.WIFSIGNALED(status) and task.task_type == constants.TaskType.SERVER_APP:
-                    killed(task, os.WTERMSIG(status))
+                if os.WIFSIGNALED(status):
+                    killed(task, f"was killed by signal {os.WTERMSIG(status)}")
+                elif status and task.task_type != constants.TaskType.SERVER_APP:
+                    killed(task, f"ended with exit code {os.waitstatus_to_exitcode(status)}")
 
     return ForkingExecutor
 
@@ -183,6 +384,13 @@ def _module(name: str, attributes: Sequence[str], what: str) -> Any:
         if not hasattr(module, attribute):
             raise _unexpected(f"{name}.{attribute}", what)
     return module
+
+
+def _attribute(owner: type, name: str, what: str) -> Any:
+    """An attribute of a class of flwr, or a LaunchError that says what cannot be done."""
+    if not hasattr(owner, name):
+        raise _unexpected(f"{owner.__name__}.{name}", what)
+    return getattr(owner, name)
 
 
 def _unexpected(name: str, what: str) -> LaunchError:

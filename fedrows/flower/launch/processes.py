@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.errors import FedrowsError
+from fedrows.files.whole import make_private
 
 MARK = "FEDROWS_FEDERATION"
 PARENT = "FEDROWS_PARENT"
@@ -39,7 +40,7 @@ def environment(home: Path, mark: str, **more: str) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1",  # a bell is rung for those that are urgent
         "PYTHONUNBUFFERED": "1",  # a killed process leaves a whole log
         "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
         "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),
@@ -89,16 +90,21 @@ class ProcessGroup:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """A process of this group; the first is its leader. The log is appended to."""
+        """A process of this group; the first is its leader. The log is appended to.
+
+        Files of the process are its user's alone, the log included.
+        """
         leader = next(iter(self.processes.values()), None)
-        self.logs.mkdir(parents=True, exist_ok=True)
-        with self.log(name).open("ab") as log:
+        make_private(self.logs)
+        handle = os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "ab") as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=dict(self.environment),
+                umask=0o077,
                 process_group=leader.pid if leader else 0,  # so Ctrl-C reaches us alone
             )
         self.processes[name] = process

@@ -13,21 +13,27 @@ from pathlib import Path
 from typing import Protocol
 
 from fedrows.errors import INTERRUPTED
-from fedrows.flower.launch.control import FINISHED, ControlError, Value
-from fedrows.runs.signals import hearing_sigterm
+from fedrows.flower.launch.control import FINISHED, ControlError, RunState, Value
+from fedrows.flower.launch.flwr_calls import Heard
+from fedrows.runs.signals import hearing_signals
 
 OWN_FAULT = "ServerApp failed with exception: "
+SAY_EVERY = 5.0  # seconds between two times that a trouble is said
 PATIENCE = 600.0  # seconds to wait for a SuperLink that is gone
 
 
 class RunControl(Protocol):
     """What is needed of a `ControlClient`."""
 
+    @property
+    def heard(self) -> Heard:
+        """What the SuperLink said of itself, last."""
+
     def submit(self, project: Path, config: Mapping[str, Value]) -> int:
         """The id of a new run."""
 
-    def look(self, run: int) -> tuple[str, str]:
-        """The status of a run, and its details."""
+    def look(self, run: int) -> RunState:
+        """How a run stands."""
 
     def stop(self, run: int) -> None:
         """Ends a run."""
@@ -47,12 +53,13 @@ def submit_until_done(
     Ctrl-C and SIGTERM stop the run too: nothing is left running.
     """
     run: int | None = None
-    with hearing_sigterm():
+    with hearing_signals():
         try:
             for attempt in range(retries + 1):
                 run = _insist(lambda: control.submit(project, config), attempt, every, patience)
                 say(f"Run {run} is submitted.")
-                status, details = _outcome(control, run, every, patience)
+                state = _outcome(control, run, say, every, patience)
+                status, details = state.status, state.details
                 if status == f"{FINISHED}:completed":
                     say(f"Run {run} has completed.")
                     return 0
@@ -73,23 +80,31 @@ def submit_until_done(
             raise
 
 
-def _outcome(control: RunControl, run: int, every: float, patience: float) -> tuple[str, str]:
-    """The last status of a run and its details; a SuperLink that was away ends the run."""
+def _outcome(
+    control: RunControl, run: int, say: Callable[[str], None], every: float, patience: float
+) -> RunState:
+    """How a run ended; a SuperLink that has started again ends the run."""
     gone_since: float | None = None
+    started, quiet_until = control.heard.started, 0.0
     while True:
         try:
-            status, details = control.look(run)
-        except ControlError:
+            state = control.look(run)
+        except ControlError as error:
             gone_since = gone_since or time.monotonic()
             if time.monotonic() - gone_since > patience:
                 raise
+            trouble = f"{error} It is asked again."
         else:
-            if status.startswith(FINISHED):
-                return status, details
-            if gone_since is not None:  # its ServerApp died with it, or is to
+            if state.over:
+                return state
+            if control.heard.started != started:  # its ServerApp died with it, or is to
                 with contextlib.suppress(ControlError):
                     control.stop(run)
-                return f"{FINISHED}:failed", "the SuperLink was away"
+                return RunState(run, f"{FINISHED}:failed", "the SuperLink was started again")
+            gone_since, trouble = None, control.heard.notice
+        if trouble and time.monotonic() > quiet_until:
+            say(trouble)
+            quiet_until = time.monotonic() + SAY_EVERY
         time.sleep(every)
 
 

@@ -12,26 +12,26 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+from fedrows.files.whole import make_private, write_private
+from fedrows.flower.launch.bell import BELL
 from fedrows.flower.launch.certificates import Certificates
 from fedrows.flower.launch.control import Value, as_toml
-from fedrows.flower.launch.gate import THIS_MACHINE
+from fedrows.flower.launch.control_token import make_token
+from fedrows.flower.launch.gate import NODE_BODY, THIS_MACHINE
+from fedrows.flower.launch.notices import LEFT
 from fedrows.flower.launch.processes import (
-    MARK,
     PORT_IN_USE,
     LaunchError,
     ProcessGroup,
-    end_marked,
     free_port,
     module,
-    undisturbed,
 )
-from fedrows.flower.launch.superlink import CONTROL_FROM
+from fedrows.flower.launch.superlink import CONTROL_FROM, CONTROL_TOKEN, MAX_BODY
 from fedrows.flower.launch.supernode import LAST_ID
-from fedrows.runs.signals import AskedToEnd, hearing_sigterm
 
 HOST = "127.0.0.1"
 SUPERLINK, EXECUTOR = "superlink", "serverapp"
-START_SECONDS = 120.0  # a slow machine imports for long
+START_SECONDS = 300.0  # a machine with much other work imports for long
 RUNS_ON = "Uvicorn running on"  # what a SuperLink that listens says
 ACTIVE = "SuperNode ID:"  # what a SuperNode that is admitted says
 
@@ -52,6 +52,7 @@ def begin_superlink(
     security: Certificates | None,
     *,
     control_from: str = THIS_MACHINE,
+    max_body: int = NODE_BODY,
 ) -> ProcessGroup:
     """Starts a SuperLink and the executor of its ServerApps; `group` with both, not yet ready."""
     host, port = listen
@@ -59,7 +60,11 @@ def begin_superlink(
     group.environment = {
         **group.environment,
         **seldom,
+        BELL: str((home / "bell").absolute()),
+        LEFT: str((home / "notice").absolute()),
         CONTROL_FROM: ",".join(filter(None, [control_from, _own_address(host)])),
+        CONTROL_TOKEN: str(make_token(home)),
+        MAX_BODY: str(max_body),
     }
     words = ["--host", host, "--port", str(port), "--database", str(database)]
     words.append("--disable-runtime-dependency-installation")
@@ -96,30 +101,38 @@ def begin_node(
     ca: the authority that vouches for the SuperLink; None speaks without TLS.
     key: the node's private key. more: further options of flower-supernode.
     """
-    home.mkdir(parents=True, exist_ok=True)
+    make_private(home)
     config = home / "node-config.toml"
-    config.write_text(as_toml(node.config), "utf-8")
+    write_private(config, as_toml(node.config).encode())
     port, secret = free_port(HOST), _secret(home)
     words = ["--superlink", superlink, "--host", HOST, "--port", str(port), *more]
     words += ["--root-certificates", str(ca.absolute())] if ca else ["--insecure"]
     words += ["--auth-supernode-private-key", str(key)] if key else []
     words += ["--node-config", str(config)] if node.config else []
     words += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
-    app = f"{node.name}-app"
+    app, bell = f"{node.name}-app", str((home / "bell").absolute())
+    group.environment = {**group.environment, BELL: bell}
     if known := re.findall(rf"{ACTIVE} (\d+)", _text(group.log(node.name))):
         group.environment = {**group.environment, LAST_ID: known[-1]}
     _fresh(group.log(node.name), group.log(app))
     leader = group.start(node.name, module("fedrows.flower.launch.supernode", *words))
     words = ["--runtime-api-address", f"{HOST}:{port}", "--insecure"]
     words += ["--parent-pid", str(leader.pid), "--superexec-auth-secret-file", str(secret)]
+    words += ["--bell", bell]
     group.start(app, module("fedrows.flower.launch.warm_executor", *words))
     return group
 
 
 def wait_for(
-    group: ProcessGroup, wanted: Mapping[str, str], timeout: float = START_SECONDS
+    group: ProcessGroup,
+    wanted: Mapping[str, str],
+    timeout: float = START_SECONDS,
+    repeat: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Waits for words in logs; False if a port was lost, an error if a process ended."""
+    """Waits for words in logs; False if a port was lost, an error if a process ended.
+
+    repeat: is called all the time; True if there is a known reason to wait for longer.
+    """
     until = time.monotonic() + timeout
     left = dict(wanted)
     while left:
@@ -129,7 +142,9 @@ def wait_for(
         if (ended := group.ended) is not None:
             if any(p.poll() == PORT_IN_USE for p in group.processes.values()):
                 return False
-            raise LaunchError(_why(group, ended))
+            raise LaunchError(why_ended(group, ended))
+        if repeat():
+            until = time.monotonic() + timeout
         if time.monotonic() > until:
             slow = next(iter(left))
             raise LaunchError(
@@ -139,7 +154,7 @@ def wait_for(
     return True
 
 
-def _why(group: ProcessGroup, name: str) -> str:
+def why_ended(group: ProcessGroup, name: str) -> str:
     """Why a process has ended, in a sentence."""
     text = _text(group.log(name))
     if "Failed to activate SuperNode" in text:
@@ -151,32 +166,10 @@ def _why(group: ProcessGroup, name: str) -> str:
         return f"The SuperLink admits no node without a key: give node {name} one with --key."
     if "certificate verify failed" in text.lower():
         return f"The SuperLink's certificate is not one that {name} trusts: check its ca.pem."
-    reason = f" ({group.tail(name)})" if group.tail(name) else ""
+    code = group.processes[name].poll() if name in group.processes else None
+    last = f"killed by signal {-code}" if code is not None and code < 0 else group.tail(name)
+    reason = f" ({last})" if last else ""
     return f"{name} has ended{reason}: look into {group.log(name)}."
-
-
-def supervise(
-    group: ProcessGroup, begin: Callable[[], None], look: Callable[[], str | None] = lambda: None
-) -> int:
-    """Starts a group and stays with it; 0 when asked to end, an error when one of it ends.
-
-    look: a sentence as soon as there is a reason to give up, which is then the error.
-    """
-    try:
-        with hearing_sigterm():
-            begin()
-            while True:
-                if (sentence := look()) is not None:
-                    raise LaunchError(sentence)
-                if (ended := group.ended) is not None:
-                    raise LaunchError(_why(group, ended))
-                time.sleep(0.2)
-    except AskedToEnd:
-        return 0
-    finally:
-        with undisturbed():
-            group.stop()
-            end_marked(group.environment[MARK])
 
 
 def _own_address(host: str) -> str:
@@ -208,7 +201,7 @@ def _secret(home: Path) -> Path:
     """A file that only we can read, by which an executor proves that it is ours."""
     path = home / "executor.secret"
     if not path.exists():
-        home.mkdir(parents=True, exist_ok=True)
+        make_private(home)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(secrets.token_bytes(32))

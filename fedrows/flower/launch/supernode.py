@@ -1,7 +1,9 @@
 """flower-supernode that polls often: `python -m fedrows.flower.launch.supernode` and its options.
 
-FEDROWS_NODE_POLL has the seconds between two looks for messages. FEDROWS_NODE_LAST_ID has the id
-that this node had when it was killed: the SuperLink refuses a node's key for a minute after its
+FEDROWS_NODE_POLL has the seconds between two looks for messages; a SuperLink that holds a question
+until there is a message is asked again at once. FEDROWS_BELL is the bell that is rung for the
+executor, and by which the SuperNode learns that its app has answered. FEDROWS_NODE_LAST_ID has the
+id that this node had when it was killed: the SuperLink refuses a node's key for a minute after its
 last sign of life, unless the node is signed off first.
 """
 
@@ -11,11 +13,14 @@ import os
 import sys
 from pathlib import Path
 
+from fedrows.flower.launch.bell import BELL, Bell
 from fedrows.flower.launch.flwr_calls import run_command, sign_off
 from fedrows.flower.launch.flwr_patches import (
-    poll_more_often,
+    answer_for_killed,
     pull_objects_sooner,
     retry_more_often,
+    ring_for_messages,
+    wait_for_bell,
 )
 from fedrows.flower.launch.processes import (
     PORT_IN_USE,
@@ -24,6 +29,7 @@ from fedrows.flower.launch.processes import (
     end_with_parent,
     value_of,
 )
+from fedrows.flower.launch.reasons import FailedRequests
 
 POLL = "FEDROWS_NODE_POLL"
 LAST_ID = "FEDROWS_NODE_LAST_ID"
@@ -36,8 +42,11 @@ def main() -> int:
     try:
         check_port(value_of(words, "--host", "127.0.0.1"), int(value_of(words, "--port", "9094")))
         pull_objects_sooner()
-        retry_more_often()
-        poll_more_often(float(os.environ.get(POLL, "1")))
+        retry_more_often(failed=FailedRequests())
+        bell = Bell(os.environ.get(BELL))
+        wait_for_bell(bell, float(os.environ.get(POLL, "1")))
+        ring_for_messages(bell)
+        answer_for_killed()
     except LaunchError as error:
         print(f"fedrows: {error}", file=sys.stderr)
         return PORT_IN_USE if str(error).startswith("Port") else 2

@@ -20,18 +20,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from fedrows import catalogue
+from fedrows.flower.launch.bell import Bell
 from fedrows.flower.launch.flwr_calls import load_command, report_killed, run_command
 from fedrows.flower.launch.flwr_patches import (
     app_hashes,
     fork_tasks,
     pin_apps,
     pull_objects_sooner,
+    retry_more_often,
 )
 from fedrows.flower.launch.processes import LaunchError
+from fedrows.flower.launch.reasons import FailedRequests
 
 APPS = "FEDROWS_APPS"
 READY = "fedrows: the executor is warm."
-PRELOADED = ("numpy", "torch", "fedrows", "fedrows.flower.apps")
+PRELOADED = ("numpy", "torch", "fedrows", "fedrows.flower.apps", "fedrows.flower.demo")
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 
 
@@ -39,17 +43,17 @@ def main(words: Sequence[str] | None = None) -> int:
     """Takes tasks from a SuperNode or SuperLink until it is gone."""
     typed = _parser().parse_args(words)
     try:
-        run = fork_tasks(_run_task, report_killed)
+        run = fork_tasks(_run_task, report_killed, Bell(typed.bell))
         pull_objects_sooner()
+        own = os.getpid()  # a task ends when it is refused: its run was stopped
+        retry_more_often(failed=FailedRequests(), refusals_end=lambda: os.getpid() != own)
         pin_apps(app_hashes(os.environ.get(APPS, "")))
     except LaunchError as error:
         print(f"fedrows: {error}", file=sys.stderr)
         return 2
     for command in ("flwr-clientapp", "flwr-serverapp"):
         load_command(command)
-    for name in PRELOADED:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    _preload()
     secret = typed.superexec_auth_secret_file
     print(READY, flush=True)
     run(
@@ -60,6 +64,19 @@ def main(words: Sequence[str] | None = None) -> int:
         parent_pid=typed.parent_pid,
     )
     return 0
+
+
+def _preload() -> None:
+    """Imports what apps need, and reads which plug-ins are installed, once for all tasks."""
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for kind in catalogue.FOLDERS:
+        catalogue.names(kind)
+    for kind in ("algorithm", "model"):
+        for name in catalogue.built_in(kind):
+            with contextlib.suppress(ImportError):
+                catalogue.own(kind, name)
 
 
 def _run_task(command: str, words: Sequence[str]) -> NoReturn:
@@ -110,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--root-certificates")
     parser.add_argument("--superexec-auth-secret-file")
     parser.add_argument("--parent-pid", type=int)
+    parser.add_argument("--bell", help="The bell that is rung when there is a task.")
     return parser
 
 

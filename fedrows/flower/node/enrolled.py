@@ -6,6 +6,8 @@ that need no other rows than those it was enrolled with.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +48,15 @@ def current_clients(data: FederatedData) -> EnrolledClients:
     names = data.client_names if data.client_names is not None else np.arange(data.clients)
     index = {table: rows for table, rows in data.index.items() if table not in data.local}
     return EnrolledClients(names[: data.clients].tolist(), data.sizes.tolist(), index)
+
+
+def version_of(index: Mapping[str, Index]) -> str:
+    """A digest of index sets: another one if any client's rows are others."""
+    hash_ = hashlib.sha256()
+    for table, rows in sorted(index.items()):
+        for part in (table.encode(), rows.ids.numpy().tobytes(), rows.splits.numpy().tobytes()):
+            hash_.update(len(part).to_bytes(8, "little") + part)
+    return hash_.hexdigest()
 
 
 @dataclass

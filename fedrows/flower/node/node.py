@@ -4,6 +4,7 @@
     train → trained      updates of some clients, and how the clients have changed since enrolment
           → state-lost   the node no longer has what the server counts on: enrol it again
     any   → refused      the two sides do not have the same contract
+          → declined     the node's policy does not allow it
 
 Every answer follows from the message, the shard and the state folder alone. So one process may
 answer all messages, or each message may have a process of its own.
@@ -21,8 +22,9 @@ import torch
 from torch import Tensor
 
 from fedrows.algorithm import Round
-from fedrows.client import train
+from fedrows.client import Assignment, train
 from fedrows.data.federation import FederatedData
+from fedrows.data.personal import in_one_row
 from fedrows.flower.node.client_memory import Memory, overlay, recall, store
 from fedrows.flower.node.enrolled import (
     EnrolledClients,
@@ -32,10 +34,13 @@ from fedrows.flower.node.enrolled import (
     fit_to_enrolled,
 )
 from fedrows.flower.node.losses import losses
+from fedrows.flower.node.policy import NodePolicy
+from fedrows.flower.node.policy_use import PolicyUse
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.clients import describe_clients, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes
 from fedrows.flower.wire.contract import Contract, difference, digest
+from fedrows.flower.wire.marks import encode_marks
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
 from fedrows.flower.wire.submodels import (
     SubmodelLayout,
@@ -53,23 +58,36 @@ class ClientNode:
     """Answers messages for the clients of one shard."""
 
     def __init__(
-        self, contract: Contract, data: FederatedData, state: NodeState, name: str | None = None
+        self,
+        contract: Contract,
+        data: FederatedData,
+        state: NodeState,
+        name: str | None = None,
+        policy: NodePolicy | None = None,
     ) -> None:
         self.contract, self._home = contract, state
+        self.policy = policy or NodePolicy.open()
+        self.use = PolicyUse(state.folder, self.policy)
         self.state = state
-        self.data = data.to(torch.device("cpu"), contract.plan.torch_dtype)
+        self.data = in_one_row(data).to(torch.device("cpu"), contract.plan.torch_dtype)
         self.name, self._secret = state.identity(name)
         self.model: Model = contract.model(self.data)
-        self.training = traced(self.model, contract.plan, [])  # what steps are taken with
         self._fingerprint = contract.fingerprint(self.model, self.data)
+
+    @cached_property
+    def training(self) -> Model:
+        """What steps are taken with; most messages of a private round take none."""
+        return traced(self.model, self.contract.plan, [])
 
     def answer(self, request: bytes) -> bytes:
         """The answer to one message."""
         message = unpack(request)
-        theirs = message.facts.get("contract")
-        self.state = self._home.of_run(message.facts.get("run"))
+        theirs, run = message.facts.get("contract"), message.facts.get("run")
+        if message.kind != "enrol" and not self._home.has_run(run):
+            return pack(Message("state-lost", {"node": self.name}, {}))
         if message.kind == "enrol" and theirs != self._fingerprint:
             return self._refused(difference(str(theirs), self._fingerprint))
+        self.state = self._home.of_run(run)
         if message.kind == "enrol":
             return self._enrol(message)
         if theirs != digest(self._fingerprint):
@@ -81,6 +99,9 @@ class ClientNode:
 
     def reply(self, message: Message) -> bytes:
         """The answer to a message that is not the first."""
+        if message.kind != "train":
+            raise WireError("A node in a run in the clear trains, and answers nothing else.")
+        self.use.begin_round_()
         return self._train(message)
 
     def _refused(self, why: str) -> bytes:
@@ -92,13 +113,24 @@ class ClientNode:
         return pack(Message("refused", {"node": self.name, "why": sentence}, {}))
 
     def _enrol(self, message: Message) -> bytes:
-        """Sends the node's clients as they are; their index sets stay here in a private run."""
+        """Sends the node's clients as they are; their index sets stay here in a private run.
+
+        Their numbers of examples stay here too, unless the mean is weighted by them.
+        """
         current = self._current
         self._remember(current, message.facts["version"])
-        index = {} if self.contract.secret else current.index
-        facts, parts = describe_clients(current.names, current.examples, index, self.model.schema)
+        index, examples = current.index, current.examples
+        if self.contract.secret:
+            index = {}
+            if self.contract.plan.weighting != "examples":
+                examples = [1] * len(examples)
+        facts, parts = describe_clients(current.names, examples, index, self.model.schema)
         facts |= {"node": self.name, "secret": self._secret}
-        return pack(Message("enrolled", facts, parts))
+        return pack(self._signed(message, Message("enrolled", facts, parts)))
+
+    def _signed(self, request: Message, enrolled: Message) -> Message:
+        """The registration as it is sent; a private node signs it."""
+        return enrolled
 
     @cached_property
     def _current(self) -> EnrolledClients:
@@ -151,13 +183,14 @@ class ClientNode:
             reported = losses(self.model, examples, start)
             parts["losses"] = reported.to(torch.float32).numpy().tobytes()
         examples = replace(examples, clients=numbers)
-        upload = train(
-            self.training, contract.algorithm, examples, start, sent, kept, contract.plan, facts
-        )
+        given = Assignment(examples, start, sent, kept, facts)
+        upload = train(self.training, contract.algorithm, contract.plan, given)
         parts["steps"] = ids_to_bytes(upload.steps.to(torch.int64).add(1).cumsum(0))
         after: list[Memory] = [{} for _ in asked.names]
         for name, part in {"update": upload.update.without(local), **upload.extra}.items():
             parts |= self._encode(name, part, tag, memories, after)
+        if upload.occurred is not None:
+            parts |= encode_marks(upload.occurred)
         if upload.kept is not None:
             store("kept", upload.kept, after)
         stays = {table: start.rows[table] + upload.update.rows[table] for table in local}

@@ -2,13 +2,18 @@
 
     sums/newest           the number of the newest sum that was begun
     sums/NAME/half        the half's seed, and the requests it got
-    sums/NAME/facts.json  what the first message said
-    sums/NAME/inputs.npz  what the node puts into the sum
-    sums/asked.npz        which rows the clients asked for: from a round's union to its update
+    sums/NAME/facts.json  who takes part, as the first message said
+    sums/NAME/work.json   what is added up: said by the first message, or by one before the vectors
+    sums/NAME/inputs.npz  what the node puts into the sum, from then on
+    sums/NAME/asked.npz   which rows the clients asked for, in a sum of updates
+    sums/asked.npz        the same, from the end of a round's union to the beginning of its update
 
-All of it is there only while a round is under way. A sum's folder goes with its last message. If
-that never comes, it goes with the next message that the node gets. What its clients hold back and
-the rows of their local tables are the node's own, and not here.
+Inputs are there only while a round is under way; keys may be exchanged in the round before. A sum's
+folder goes with its last message. If that never comes, it goes when the next sum of its use adds
+up numbers, when four newer sums have begun, when it is an hour old, or when the node starts anew. A
+server has no more at a time: the updates of
+a round, the union of the next one, and the keys for the updates of that and for the union behind.
+What clients hold back and the rows of their local tables are the node's own, and not here.
 
 A sum is begun once, for two sums of one vector under one name would show it. Names rise, so that it
 is enough to remember the newest.
@@ -20,6 +25,7 @@ import io
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -32,9 +38,20 @@ from fedrows.files.whole import make_private, write_private
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.replay import Done, SavedHalf
 
+EXPIRY = 3600.0  # seconds
 C = TypeVar("C")
+AT_A_TIME = 4  # sums that may be under way
 Arrays = dict[str, np.ndarray]
-MakeHalf = Callable[[dict[str, Any], Arrays], ClientHalf[C]]
+MakeHalf = Callable[[dict[str, Any]], ClientHalf[C]]
+
+
+def forget_sums(state: Path, older: float = EXPIRY) -> None:
+    """Deletes sums of any run that no message has reached for so many seconds."""
+    before = time.time() - older
+    for path in (*state.glob("*/sums/*/"), *state.glob("*/sums/asked.npz")):
+        with suppress(OSError):  # another process may be as far
+            if path.stat().st_mtime <= before:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 class NodeSums:
@@ -60,12 +77,36 @@ class NodeSums:
                 "begun twice."
             )
         write_private(self._folder / "newest", name[:16].encode())
-        self._clear(name)
-        if facts.get("use") != "update":
-            self.forget_asked()
         (self._folder / name).mkdir(mode=0o700)
+        self._clear()
         SavedHalf(self._folder / name / "half").begin()
         write_private(self._folder / name / "facts.json", json.dumps(dict(facts)).encode())
+
+    def begin_work(self, name: object, work: Mapping[str, Any]) -> dict[str, Any]:
+        """Takes in what a sum adds up, which is said once; returns all facts of the sum."""
+        name = _checked(name)
+        facts, path = self.facts(name), self._folder / name / "work.json"
+        if path.exists():
+            raise ProtocolError(f"What sum {name} adds up was said before: it is not said twice.")
+        self._clear_use(str(facts.get("use")), path.parent.name)
+        write_private(path, json.dumps({**work, **facts}).encode())
+        asked = self._folder / "asked.npz"
+        if facts.get("use") == "update" and asked.exists():  # a union serves one sum of updates
+            asked.replace(self._folder / name / "asked.npz")
+        if facts.get("use") == "union":
+            asked.unlink(missing_ok=True)
+        return {**work, **facts}
+
+    def facts(self, name: object) -> dict[str, Any]:
+        """What is known of a sum: who takes part, and what is added up if that was said."""
+        place = self._folder / _checked(name)
+        try:
+            facts = dict(json.loads((place / "facts.json").read_text("utf-8")))
+            if (place / "work.json").exists():
+                facts = dict(json.loads((place / "work.json").read_text("utf-8")))
+        except (OSError, ValueError):
+            raise ProtocolError(f"What sum {name} was about is lost: it drops out.") from None
+        return facts
 
     def put_inputs(self, name: str, inputs: Arrays) -> None:
         """Keeps what goes into a sum until it is over."""
@@ -78,40 +119,40 @@ class NodeSums:
     def advance(
         self, name: object, make: MakeHalf[C], request: bytes
     ) -> tuple[dict[str, Any], bytes | Done[C]]:
-        """What the first message of a sum said, and the half's reply to the next request."""
-        name = _checked(name)
-        self._clear(name)
-        place = self._folder / name
-        try:
-            facts = dict(json.loads((place / "facts.json").read_text("utf-8")))
-        except (OSError, ValueError):
-            raise ProtocolError(f"What sum {name} was about is lost: it drops out.") from None
-        inputs = self.inputs(name)
-        return facts, SavedHalf(place / "half").advance(lambda: make(facts, inputs), request)
+        """What is known of a sum, and the half's reply to the next request."""
+        facts, place = self.facts(name), self._folder / _checked(name)
+        return facts, SavedHalf(place / "half").advance(lambda: make(facts), request)
 
     def end(self, name: str) -> None:
         """Forgets a sum."""
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def put_asked(self, name: str, asked: Arrays) -> None:
-        """Keeps which rows the clients asked for in a union, until the round is over."""
+        """Keeps which rows the clients asked for in a union, until the round's update begins."""
         write_private(self._folder / "asked.npz", _packed({**asked, "name": np.array(name)}))
 
-    def asked(self, name: str) -> Arrays:
-        """Which rows the clients asked for in a union."""
-        asked = self._read(self._folder / "asked.npz", name)
-        if str(asked["name"]) != name:
-            raise ProtocolError(f"What union {name} came to is lost: the node drops out.")
+    def asked(self, name: str, union: str) -> Arrays:
+        """Which rows the clients asked for in a union, in the sum of updates that follows it."""
+        asked = self._read(self._folder / name / "asked.npz", name)
+        if str(asked["name"]) != union:
+            raise ProtocolError(f"What union {union} came to is lost: the node drops out.")
         return asked
 
-    def forget_asked(self) -> None:
-        """Forgets which rows the clients asked for."""
-        (self._folder / "asked.npz").unlink(missing_ok=True)
+    def _clear(self) -> None:
+        """Forgets all sums but the newest."""
+        sums = sorted(path for path in self._folder.iterdir() if path.is_dir())
+        for path in sums[:-AT_A_TIME]:
+            shutil.rmtree(path, ignore_errors=True)
 
-    def _clear(self, name: str) -> None:
-        """Forgets all sums but one: a server has one at a time."""
-        for other in self._folder.iterdir():
-            if other.is_dir() and other.name != name:
+    def _clear_use(self, use: str, name: str) -> None:
+        """Forgets sums of a use that add up numbers, and older ones, before `name` adds up its own.
+
+        Keys that were exchanged ahead and never used would else crowd out a sum that is under way.
+        """
+        for path in list(self._folder.glob("*/facts.json")):
+            other = path.parent
+            done = other.name < name or (other / "work.json").exists()
+            if done and self.facts(other.name).get("use") == use:
                 shutil.rmtree(other, ignore_errors=True)
 
     def _read(self, path: Path, name: str) -> Arrays:

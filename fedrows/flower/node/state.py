@@ -1,9 +1,12 @@
 """What a node keeps on its disk: who it is, and what its clients remember between rounds.
 
+    answering.lock                    held while it answers a message, if it has peers
     node.json                         its name, and the secret that proves it is the same node
+    declined.txt                      why it took no part in a run, the last time
+    policy-use.json                   what runs have used of its policy
     RUN/enrolled/VERSION.safetensors  the clients that the server knows of
     RUN/cache/TAG.safetensors         the rows that it has of the model
-    RUN/held/TAG.safetensors          rows that it holds back, in a private run
+    RUN/held/…-0.safetensors          rows that it holds back, in a private run
     RUN/sums/                         its part in a secure sum, while a private round is under way
     RUN/clients/KEY/TAG.safetensors   control variates, error feedback, rows that never leave
 
@@ -16,10 +19,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +32,10 @@ import safetensors.torch
 from torch import Tensor
 
 from fedrows.errors import FedrowsError
-from fedrows.files.whole import as_json, make_private, reason, write_private, write_whole
+from fedrows.files.whole import as_json, make_private, reason, write_private
 from fedrows.flower.wire.clients import ClientName
 
-NODE, REFUSED = "node.json", "refused.txt"
+NODE, REFUSED, DECLINED = "node.json", "refused.txt", "declined.txt"
 
 
 class NodeState:
@@ -46,14 +50,19 @@ class NodeState:
                 f"The state folder {folder} cannot be made ({reason(error)}): choose another."
             ) from error
 
+    def answering(self) -> AbstractContextManager[bool]:
+        """Waits until no other process answers for this node; False if there are no locks here.
+
+        Two answers from one state of a secure sum would show the difference of their masks.
+        """
+        return locked(self.folder / "answering.lock")
+
     def identity(self, wanted: str | None = None) -> tuple[str, str]:
         """The node's name and its secret, made up at its first start."""
         path = self.folder / NODE
         if not path.exists():
             name = wanted or f"node-{secrets.token_hex(4)}"
-            path.touch(mode=0o600)
-            write_whole(path, as_json({"name": name, "secret": secrets.token_hex(32)}))
-            path.chmod(0o600)
+            write_private(path, as_json({"name": name, "secret": secrets.token_hex(32)}))
         try:
             identity = json.loads(path.read_bytes())
             name, secret = identity["name"], identity["secret"]
@@ -70,13 +79,24 @@ class NodeState:
 
     def of_run(self, run: object) -> NodeState:
         """The part that belongs to one run of a server."""
+        return NodeState(self._run(run))
+
+    def has_run(self, run: object) -> bool:
+        """Whether the node has enrolled in a run; no other message makes a folder."""
+        return self._run(run).is_dir()
+
+    def _run(self, run: object) -> Path:
         if not isinstance(run, str) or not re.fullmatch("[0-9a-f]{16}", run):
             raise FedrowsError("The server's message does not say which run it belongs to.")
-        return NodeState(self.folder / run)
+        return self.folder / run
 
     def refuse(self, why: str) -> None:
         """Leaves the reason for whoever started this node."""
-        write_whole(self.folder / REFUSED, why.encode() + b"\n")
+        write_private(self.folder / REFUSED, why.encode() + b"\n")
+
+    def decline(self, why: str) -> None:
+        """Leaves the reason why this node takes no part in a run."""
+        write_private(self.folder / DECLINED, why.encode() + b"\n")
 
     def of(self, client: ClientName) -> TaggedTensors:
         """What one client remembers."""
@@ -140,6 +160,26 @@ class TaggedTensors:
 
     def _path(self, tag: int) -> Path:
         return self.folder / f"{tag >> 31:08d}-{tag & (2**31 - 1):08x}.safetensors"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Waits until no other process of this machine is in the block; False if it cannot know."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield _lock(handle)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except (ImportError, OSError):  # not every system or file system has locks
+        return False
+    return True
 
 
 def _key(name: ClientName) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,8 +38,10 @@ from fedrows.rows.params import Submodels
 from fedrows.rows.schema import Schema
 from fedrows.seeds import COHORT, choose
 
-POLL = 0.1  # seconds between two looks for answers
+POLL = 0.1  # seconds between two looks for nodes
+LOOK = 0.5  # seconds at most between two looks for answers
 PAUSE = 10.0  # seconds at most before a round is tried again
+SAID = 3.0  # seconds between two times that operators hear what a run waits for
 
 
 class FlowerFleet:
@@ -65,6 +67,9 @@ class FlowerFleet:
         )
         self._row_cache = RowCache()
         self._changes: list[tuple[str, Message]] = []  # announced in this round's answers
+        self._declined: list[str] = []  # nodes that take no part any longer
+        self._left_out: set[int] = set()  # nodes that declined, as far as operators know
+        self.notice: Callable[[str], None] = lambda _: None  # takes what operators must hear
 
     @property
     def clients(self) -> int:
@@ -80,6 +85,11 @@ class FlowerFleet:
         wanted = self.contract.options.min_answers
         return (cohort + 1) // 2 if wanted is None else min(wanted, cohort)
 
+    @property
+    def fewest_nodes(self) -> int:
+        """How many nodes must be here for a round."""
+        return 1
+
     def heat(self) -> Mapping[str, Heat]:
         return self.registry.heat
 
@@ -91,8 +101,11 @@ class FlowerFleet:
 
         Before the first round it waits until there are enough, later only while there are too few.
         """
+        for name in self._declined:
+            self.registry.remove(name)
+        self._declined.clear()
         options, plan = self.contract.options, self.contract.plan
-        logged = time.monotonic()
+        logged = said = time.monotonic()
         while True:
             for name in self._enrolment.poll(self.run):
                 self._row_cache.forget(name)
@@ -100,20 +113,40 @@ class FlowerFleet:
             connected = set(self.transport.nodes())
             here = [node for node in self.registry.nodes.values() if node.address in connected]
             first = self.last is None and all(one.accepted == 0 for one in self.registry.clients)
-            enough = clients >= plan.clients_per_round
+            enough = clients >= plan.clients_per_round and len(here) >= self.fewest_nodes
             enough &= sum(len(node.clients) for node in here) >= self.least
             if first:
                 enough &= clients >= (options.min_clients or 0) and nodes >= options.min_nodes
             if enough:
                 if first:
                     self.registry.sort()
+                self._say_left_out()
                 return
-            if time.monotonic() - logged > 10:
-                logged = time.monotonic()
-                self._log(
-                    f"Waiting for nodes: {len(here)} are here, and {clients} clients are known."
+            if (now := time.monotonic()) - said > SAID:
+                said, needed = now, max(self.fewest_nodes, options.min_nodes if first else 1)
+                waiting = (
+                    f"Waiting for nodes: {len(here)} are here and at least {needed} are needed; "
+                    f"{clients} clients are known and at least {plan.clients_per_round} are needed."
                 )
+                if away := [x for n, x in self._enrolment.declined.items() if n in connected]:
+                    waiting += (
+                        f" These decline, and their own logs say why: {', '.join(away)}. Mend that,"
+                        " stop the run and submit it again with the same `out`."
+                    )
+                self.notice(waiting)
+                if now - logged > 10:
+                    logged = now
+                    self._log(waiting)
             time.sleep(POLL)
+
+    def _say_left_out(self) -> None:
+        """Says once which nodes a run goes on without."""
+        declined = self._enrolment.declined
+        if new := [called for node, called in declined.items() if node not in self._left_out]:
+            said = f"The run goes on without {', '.join(new)}: the node's own log says why."
+            self._log(said)
+            self.notice(said)
+        self._left_out = set(declined)
 
     def open_round(self, round_: Round) -> OpenRound:
         """Finds the nodes of a cohort; a node's rows stand, each once, at the first of its clients.
@@ -166,7 +199,12 @@ class FlowerFleet:
                 self._dropped(exchange, cohort, positions, answer)
                 continue
             exchange.bytes_up += len(answer)
-            if _is_lost(answer):
+            kind = _short_kind(answer)
+            if kind == "declined":
+                self._decline_(name)
+                self._dropped(exchange, cohort, positions, "its node declines to take part")
+                continue
+            if kind == "state-lost":
                 self._row_cache.forget(name)
                 self.registry.nodes[name].address = 0  # it is asked to enrol again
                 self._dropped(exchange, cohort, positions, "its node has lost its state")
@@ -187,13 +225,19 @@ class FlowerFleet:
             for client in upload.clients.tolist():
                 self.registry.clients[client].accepted = tag
         else:
-            self._log(
-                f"Round {exchange.round} is tried again: {exchange.answered} of {exchange.asked} "
-                f"answered, and {self.least} are needed."
-            )
-            time.sleep(min(PAUSE, POLL * 2**exchange.tries))  # whatever is wrong gets time to pass
+            self._pause(exchange)
         self._apply_changes()
         return upload
+
+    def _pause(self, exchange: Exchange) -> None:
+        """Says that a round is tried again; whatever is wrong gets time to pass."""
+        said = (
+            f"Round {exchange.round} is tried again: {exchange.answered} of {exchange.asked} "
+            f"answered, and {self.least} are needed."
+        )
+        self._log(said)
+        self.notice(said)
+        time.sleep(min(PAUSE, POLL * 2**exchange.tries))
 
     def _begin_exchange(self, round_: Round) -> Exchange:
         """A new record of a round; it counts the tries of the same round."""
@@ -245,21 +289,26 @@ class FlowerFleet:
             message.parts |= encode_submodels("sent", distinct_rows(sent, positions), exact)
         return hashes, spared
 
-    def _send_and_wait(self, messages: Mapping[int, bytes], round_: int) -> dict[int, bytes | str]:
-        """Sends messages and waits for their answers, at most as long as the time-out."""
+    def _send_and_wait(
+        self, messages: Mapping[int, bytes], round_: int, awaited: Collection[int] | None = None
+    ) -> dict[int, bytes | str]:
+        """Sends messages and waits for their answers, at most as long as the time-out.
+
+        awaited: the nodes whose answers matter; all if None.
+        """
         if not messages:
             return {}
         seconds = self.contract.options.timeout
         until = time.monotonic() + seconds
-        waiting = self.transport.send(messages, seconds, round_)
+        sent = self.transport.send(messages, seconds, round_)
+        waiting = {m: node for m, node in sent.items() if awaited is None or node in awaited}
         answers: dict[int, bytes | str] = {}
-        while waiting and time.monotonic() < until:
+        while waiting and (left := until - time.monotonic()) > 0:
+            self.transport.wait(min(left, LOOK))
             for message_id, answer in self.transport.receive(waiting).items():
                 answers[waiting.pop(message_id)] = answer
-            if waiting:
-                time.sleep(POLL)
         for message_id, answer in (self.transport.receive(waiting) if waiting else {}).items():
-            answers[waiting.pop(message_id)] = answer  # what came while it slept
+            answers[waiting.pop(message_id)] = answer  # what was there when the time was up
         return answers
 
     def _name(self, cohort: Tensor, position: int) -> ClientName:
@@ -268,6 +317,15 @@ class FlowerFleet:
     def _dropped(self, exchange: Exchange, cohort: Tensor, positions: list[int], why: str) -> None:
         names = [self._name(cohort, position) for position in positions]
         exchange.dropped.setdefault(why, []).extend(names)
+
+    def _decline_(self, name: str) -> None:
+        """Asks a node for nothing more; its clients go before the next round."""
+        if name in self._declined:
+            return
+        node = self.registry.nodes[name]
+        self._enrolment.decline_(node.address, f"node {name!r}")
+        node.address = 0
+        self._declined.append(name)
 
     def _refuse(self, exchange: Exchange, reason: str, who: str, why: str) -> None:
         exchange.refused.setdefault(reason, []).append(who)
@@ -312,14 +370,14 @@ class ClearRound(FlowerRound):
         return self.fleet.train(self, start, sent)
 
 
-def _is_lost(answer: bytes) -> bool:
-    """Whether a node says that it has lost its state."""
+def _short_kind(answer: bytes) -> str:
+    """The kind of an answer that is too short for an update; empty if it is another one."""
     if len(answer) > 4096:
-        return False
+        return ""
     try:
-        return unpack(answer).kind == "state-lost"
+        return unpack(answer).kind
     except WireError:
-        return False
+        return ""
 
 
 def _int64(numbers: list[int]) -> bytes:

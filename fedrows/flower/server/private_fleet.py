@@ -10,8 +10,6 @@ What the server makes of it is `privacy.server_side`; here are the messages and 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,129 +17,143 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.errors import PlanError
-from fedrows.files.whole import write_private
 from fedrows.flower.server.exchange import Exchange, distinct_rows
-from fedrows.flower.server.fleet import PAUSE, FlowerFleet, FlowerRound
-from fedrows.flower.server.sum_exchange import SumExchange, SumNames, carry
-from fedrows.flower.wire.codings import ids_from_bytes
-from fedrows.flower.wire.contract import digest
-from fedrows.flower.wire.message import Message, WireError
-from fedrows.flower.wire.signing import read_peers
+from fedrows.flower.server.fleet import PAUSE, FlowerRound
+from fedrows.flower.server.heat_file import load_heat, save_heat
+from fedrows.flower.server.heat_sum import closed, whole
+from fedrows.flower.server.round_union import Hosts, RoundUnion
+from fedrows.flower.server.round_update import RoundUpdate
+from fedrows.flower.server.sum_exchange import Lane, SumExchange, SumWork
+from fedrows.flower.server.sum_fleet import SumFleet
+from fedrows.flower.wire.message import Message
+from fedrows.flower.wire.model_digests import DIGESTS, model_digests, model_name
 from fedrows.flower.wire.submodels import encode_submodels
 from fedrows.flower.wire.sums import (
+    Groups,
     heat_terms,
     row_space,
     union_terms,
+    update_parties,
     update_terms,
     weighted_mean,
 )
 from fedrows.flower.wire.tags import tag_of
-from fedrows.privacy import openings, secure_sum, union
-from fedrows.privacy.accounts import Accounts
+from fedrows.privacy import secure_sum, union
+from fedrows.privacy.accounts import Accounts, Releasable
+from fedrows.privacy.heat_counts import HeatCounts, Member, least_parties
+from fedrows.privacy.mean_bounds import bounded
+from fedrows.privacy.noisy_coding import NoisyCoding
 from fedrows.privacy.protocol import ProtocolError, ServerHalf
-from fedrows.privacy.ring import Coding
-from fedrows.privacy.server_side import heat_from, pseudo_upload
+from fedrows.privacy.ring import Coding, RangeError
+from fedrows.privacy.server_side import SumMechanism, heat_from, pseudo_upload
+from fedrows.privacy.terms import SumTerms
+from fedrows.privacy.values import derived
 from fedrows.privacy.weighted_mean import Mean
 from fedrows.rows.heat import Heat
+from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
+RECOUNTS = 2  # that may fail; nodes bear few counts
 R = TypeVar("R")
 
 
-class PrivateFlowerFleet(FlowerFleet):
-    """The clients of all nodes, of which the server learns sums."""
+class PrivateFlowerFleet(SumFleet):
+    """The clients of all nodes, of which the server learns sums.
 
-    def __init__(self, *args: Any, peers: Path) -> None:
-        super().__init__(*args)
-        self._peers, self._names = read_peers(peers), SumNames()
+    groups: table → its groups of rows, as the nodes' data have them.
+    """
+
+    union_has_keys = True  # and they are exchanged a round before
+
+    def __init__(self, *args: Any, peers: Path, groups: Groups) -> None:
+        super().__init__(*args, peers=peers)
         self._heat_file: Path | None = None
         tables = tuple(self.registry.tables)
         self.space = row_space(self.schema, tables)
-        self.mean = weighted_mean(self.contract, self.schema, tables)
+        self.mean = weighted_mean(self.contract, self.schema, tables, groups)
         self._heat: dict[str, Heat] | None = None
-        self._counted: set[tuple[str, Any]] = set()  # whose data are in the heat
-        plan = self.contract.plan
-        self.accounts = Accounts(self.contract.privacy, plan.clients_per_round, self.clients)
+        self._next_union: RoundUnion | None = None
+        self._keys_of_union: RoundUnion | None = None  # of the one after the next
+        self._keys_of_update: RoundUpdate | None = None  # of the next round
+        plan, privacy = self.contract.plan, self.contract.privacy
+        self._lost_counts = 0  # of heat, after the first one
+        self._counts = HeatCounts(least_parties(privacy.min_contributors, privacy.colluding))
+        # Clients come and go: nobody knows of how many a cohort is drawn, and nothing is amplified.
+        self.accounts = Accounts(privacy, plan.clients_per_round, 0)
         for table, rows in self.space.sizes.items():
-            self.accounts.bound_(table, rows)
+            all_rows = Index(torch.arange(rows), torch.tensor([0, rows]))
+            self.accounts.know_(table, all_rows, derived(groups.get(table, {})))
+
+    @property
+    def _has_heat(self) -> bool:
+        return self._heat is not None
 
     def keep_in(self, path: Path) -> None:
-        """Keeps the heat in a file; one that is there is read, for counting again may show much.
-
-        The difference of two exact counts is the set of whoever was in one of them only.
-        """
+        """Keeps the heat in a file, and goes on from what is there: counting again shows more."""
         self._heat_file = path
-        if not path.exists():
-            return
-        with safetensors.safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["fedrows"])
-            self._heat = {
-                table: Heat(
-                    file.get_tensor(f"{table}/ids"), file.get_tensor(f"{table}/counts"), total
-                )
-                for table, total in facts["totals"].items()
-            }
-        self._counted = {(node, name) for node, name in facts["counted"]}
+        if path.exists():
+            self._heat, self._counts.counts = load_heat(path)
 
-    def _keep(self) -> None:
-        if self._heat_file is None or self._heat is None:
-            return
-        tensors = {}
-        for table, heat in self._heat.items():
-            tensors[f"{table}/ids"], tensors[f"{table}/counts"] = heat.ids, heat.counts
-        totals = {table: heat.total for table, heat in self._heat.items()}
-        facts = {"totals": totals, "counted": sorted(self._counted, key=str)}
-        data = safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)})
-        write_private(self._heat_file, data)
+    @property
+    def fewest_nodes(self) -> int:
+        """How many nodes a secure sum needs."""
+        privacy = self.contract.privacy
+        return max(privacy.colluding + 2, privacy.openers, privacy.min_contributors)
 
     def heat(self) -> Mapping[str, Heat]:
         assert self._heat is not None, "gather counts it"
         return self._heat
 
     def gather(self) -> None:
-        """Takes in nodes; counts heat anew when so many clients changed that none is shown."""
+        """Takes in nodes; counts heat anew when so many came or left that none is shown."""
         super().gather()
-        now = {(one.node, one.name) for one in self.registry.clients}
-        batch = max(2, self.contract.privacy.min_contributors)
-        if self._heat is None or len(now ^ self._counted) >= batch:
-            hosted = self._count_until_enough()
-            self._counted = {(node, name) for node, name in now if node in hosted}
-            self._keep()
+        if self._heat is None:
+            self._count_until_enough()
+        elif self._lost_counts < RECOUNTS and self._counts.may_count(
+            self._members(nodes := self._nodes_here())
+        ):
+            try:
+                self._count(nodes, complete=True)
+            except (ProtocolError, PlanError) as error:
+                self._lost_counts += 1
+                self._log(f"Heat stays as it was counted before: {error}")
 
-    def _count_until_enough(self) -> set[str]:
+    def _count_until_enough(self) -> None:
         """Counts heat, again and again until enough nodes come through."""
         while True:
             try:
-                return self._count()
+                return self._count(self._nodes_here())
             except (ProtocolError, PlanError) as error:
                 self._log(f"Heat is counted again: {error}")
             time.sleep(PAUSE)
             super().gather()
 
-    def _count(self) -> set[str]:
-        """Counts heat by a secure sum; gives the nodes that are in it."""
-        here = set(self.transport.nodes())
-        nodes = sorted(n for n, its in self.registry.nodes.items() if its.address in here)
+    def _count(self, nodes: list[str], complete: bool = False) -> None:
+        """Counts heat by a secure sum of some nodes; of all of them or not at all, if complete."""
         sum_ = self._exchange("heat", nodes)
+        sum_.work = SumWork({})
         terms = heat_terms(self.contract, sum_.facts, self.space)
-        total = self._carry(sum_, _closed(secure_sum.server(terms, self._keys(sum_))))
-        hosted = {sum_.parties[number] for number in total.clients}
-        weights = [
-            float(w)
-            for one, w in zip(self.registry.clients, self.weights, strict=True)
-            if one.node in hosted
-        ]
-        self._heat = heat_from(total.values, self.space, sum(weights))
+        half = secure_sum.server(terms, self._keys(sum_))
+        total = self._carry(Lane(sum_, closed(whole(half) if complete else half)))
+        members = self._members([sum_.parties[number] for number in total.clients])
+        self._heat = heat_from(total.values, self.space, len(members))
+        self._counts.add_(members)
+        if self._heat_file is not None:
+            save_heat(self._heat_file, self._heat, self._counts.counts)
         self._log(f"Heat is counted by secure sum of {len(total.clients)} nodes.")
-        return hosted
+
+    def _nodes_here(self) -> list[str]:
+        here = set(self.transport.nodes())
+        return sorted(n for n, its in self.registry.nodes.items() if its.address in here)
+
+    def _members(self, nodes: list[str]) -> set[Member]:
+        return {(one.node, one.name) for one in self.registry.clients if one.node in nodes}
 
     def open_round(self, round_: Round) -> PrivateFlowerRound:
         """Finds the cohort's rows by a private union, and asks each node which it wants.
@@ -149,8 +161,12 @@ class PrivateFlowerFleet(FlowerFleet):
         A node's rows stand at the first of its clients; the others have none.
         """
         hosts, opened = self._hosts(round_.cohort), PrivateFlowerRound(self, round_, {})
-        if len(hosts) >= 2:
-            self._unite_(opened, hosts)
+        begun, self._next_union = self._next_union, None
+        if len(hosts) >= self.fewest_nodes:
+            whom = self._whom_all(round_.cohort, hosts)
+            if begun is None or not begun.serves_for(round_.number, round_.cohort, hosts, whom):
+                begun = self._asking(self._begin_union(round_.number, round_.cohort, hosts))
+            self._unite_(opened, begun)
         first = {positions[0]: node for node, positions in hosts.items()}
         nothing = np.empty(0, dtype=np.int64)
         opened.index = self.space.index(
@@ -161,31 +177,74 @@ class PrivateFlowerFleet(FlowerFleet):
         )
         return opened
 
-    def _unite_(self, opened: PrivateFlowerRound, hosts: Mapping[str, list[int]]) -> None:
-        cohort = opened.round.cohort
-        sum_ = self._exchange("union", sorted(hosts))
-        sum_.first = {node: self._whom(cohort, node, its) for node, its in hosts.items()}
+    def _begin_union(self, number: int, cohort: Tensor, hosts: Hosts) -> RoundUnion:
+        """The union of a round, of which no message is sent yet."""
+        sum_ = self._exchange("union", sorted(hosts), round=number)
+        plan, terms = union_terms(self.contract, sum_.facts, self.space)
+        lane = Lane(sum_, self._union_half(terms, plan, sum_))
+        return RoundUnion(number, cohort, hosts, terms, lane)
+
+    def _asking(self, begun: RoundUnion) -> RoundUnion:
+        """A union that asks its nodes with the next messages; answers are in the ledger first."""
+        asked = map(self.registry.lasting_number, begun.clients_asked())
+        self.accounts.answered_(begun.round, asked)
+        begun.lane.work_(SumWork(self._whom_all(begun.cohort, begun.hosts)))
+        return begun
+
+    def _begin_update(self, number: int, hosts: Hosts) -> RoundUpdate:
+        """The sum of updates of a round, of which no message is sent yet."""
+        sum_ = self._exchange("update", sorted(hosts), round=number)
+        terms = update_parties(self.contract, sum_.facts)
+        return RoundUpdate(number, sum_, terms, self._keys(sum_))
+
+    def _look_ahead(self, number: int) -> list[Lane[Any]]:
+        """What a round does for those after it: the next union, and keys of the sums behind it."""
+        keys, self._keys_of_union = self._keys_of_union, None
+        next_, second = self._due(number + 1), self._due(number + 2)
+        lanes: list[Lane[Any]] = []
+        if next_ is None or self.accounts.exceeds(number + 1):
+            return lanes
+        if keys is None or not keys.has_keys_for(number + 1, *next_):
+            keys = self._begin_union(number + 1, *next_)
+        self._next_union = self._asking(keys)
+        self._keys_of_update = self._begin_update(number + 1, next_[1])
+        lanes += [self._next_union.lane, self._keys_of_update.lane]
+        if second is not None and self.union_has_keys:
+            self._keys_of_union = self._begin_union(number + 2, *second)
+            lanes.append(self._keys_of_union.lane)
+        return lanes
+
+    def _due(self, number: int) -> tuple[Tensor, Hosts] | None:
+        """Whom a round will ask as things stand; None if there is no such round, or nobody yet."""
+        if number > self.contract.plan.rounds:
+            return None
+        hosts = self._hosts(cohort := self.draw(number, self.contract.plan.clients_per_round))
+        return (cohort, hosts) if len(hosts) >= self.fewest_nodes else None
+
+    def _unite_(self, opened: PrivateFlowerRound, round_union: RoundUnion) -> None:
+        lane = round_union.lane
         try:
-            plan, terms = union_terms(self.contract, sum_.facts, self.space)
-            united = self._carry(sum_, union.server(terms, plan, self._keys(sum_)))
+            united = self._carry(lane)
         except (ProtocolError, PlanError) as error:
             self._log(f"The round's union failed: {error}")
             return
-        opened.union, opened.places, count = sum_, united.ids, len(united.ids)
-        for node, message in sum_.last.items():
-            try:
-                asked = ids_from_bytes(message.parts["asked"], count, count)
-            except (WireError, KeyError):
-                continue
-            opened.asked[node] = united.ids[asked.numpy()]
-        answered = [int(cohort[position]) for node in opened.asked for position in hosts[node]]
-        self.accounts.answered_(opened.round.number, map(self._stable, answered))
+        opened.union, opened.places = lane.sum, united
+        opened.asked = round_union.asked(self._keys(lane.sum), united)
 
-    def _stable(self, number: int) -> int:
-        """A number of a client that stays its own when others come and go."""
-        one = self.registry.clients[number]
-        key = json.dumps([one.node, one.name]).encode()
-        return int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
+    def _union_half(
+        self, terms: SumTerms, plan: union.UnionPlan, sum_: SumExchange
+    ) -> ServerHalf[np.ndarray]:
+        """The server's half in finding the rows of a cohort, which returns them."""
+        united = yield from union.server(terms, plan, self._keys(sum_))
+        return united.ids
+
+    def keep_ledger_(self, path: Path, round_: int) -> None:
+        """Keeps the ledger in a file, on the disk before what it pays for is used."""
+        self.accounts.keep_in_(path, round_)
+
+    def releasable(self) -> Releasable | None:
+        """What may leave the run beside the model; nothing, for the model has no ε."""
+        return None
 
     def state(self) -> dict[str, Any]:
         """What the checkpoint keeps of the privacy that was spent."""
@@ -201,81 +260,81 @@ class PrivateFlowerFleet(FlowerFleet):
 
     def summed(self, open_: PrivateFlowerRound, start: Submodels) -> Upload:
         """The mean of what the nodes of an open round have made of their rows."""
-        round_, cohort, before = open_.round, open_.round.cohort, self.last
-        tries = before.tries + 1 if before and before.round == round_.number else 1
-        self.last = exchange = Exchange(round_.number, tries, asked=len(cohort))
+        round_, cohort = open_.round, open_.round.cohort
+        exchange = self._begin_exchange(round_)
         hosts = {n: its for n, its in self._hosts(cohort).items() if n in open_.asked}
         for node, positions in self._hosts(cohort).items():
             if node not in hosts:
                 self._dropped(exchange, cohort, positions, "its node did not answer in the union")
         if open_.union is not None:
-            _add_traffic(exchange, open_.union)
-        if len(hosts) < 2 or open_.union is None:
-            return self._pseudo_upload(cohort[:0], None)
-        tag, layout = tag_of(round_.number), self.mean.layout(self.space.by_table(open_.places))
-        coding = self._coding(cohort, hosts)
-        about = {"union": open_.union.facts["sum"], "tag": tag, "coding": asdict(coding)}
-        sum_ = self._exchange("update", sorted(hosts), **about)
-        sum_.first = {node: self._work(cohort, node, its, start) for node, its in hosts.items()}
+            open_.union.add_traffic_(exchange)
+        if len(hosts) < self.fewest_nodes or open_.union is None:
+            return self._failed(exchange, cohort, {}, f"{len(hosts)} nodes are too few")
+        tag, summing = tag_of(round_.number), self._mean_of(len(hosts))
+        layout = summing.layout(self.space.by_table(open_.places))
+        coding = self._coding(cohort, hosts)  # a range that no word can hold ends the run
         try:
-            plan, terms = update_terms(self.contract, sum_.facts, layout)
-            result = self._carry(sum_, openings.server(plan, terms, self._keys(sum_)))
-        except (ProtocolError, PlanError) as error:
-            self._log(f"Round {round_.number}: the secure sum failed: {error}")
-            for positions in hosts.values():
-                self._dropped(exchange, cohort, positions, "the secure sum failed")
-            return self._pseudo_upload(cohort[:0], None)
-        _add_traffic(exchange, sum_)
-        inside = {sum_.parties[number] for number in result.total.clients}
-        for node, positions in hosts.items():
+            name = open_.union.facts["sum"]
+            heat = (self._heat or {}) if self.contract.privacy.noise_in_sum else {}  # that is sent
+            digests = model_digests(name, start, heat, self.space, open_.places)
+            about = {"union": name, "tag": tag, "model": model_name(digests)}
+            about["coding"] = asdict(coding)
+            first = {node: self._work(cohort, node, its, start) for node, its in hosts.items()}
+            update = self._keys_of_update
+            if update is None or not update.has_keys_for(round_.number, hosts):
+                update = self._begin_update(round_.number, hosts)
+            self._keys_of_update, sum_ = None, update.lane.sum
+            agreed = update_terms(self.contract, sum_.facts | about, layout, coding)
+            update.add_up_(*agreed, SumWork(first, about, {DIGESTS: digests}))
+            beside = [] if open_.union.silent else self._look_ahead(round_.number)
+            result = self._carry(update.lane, *beside)
+            if not beside:
+                self._carrier.finish()
+            inside = {sum_.parties[number] for number in result.total.clients}
+            positions = sorted(position for node in inside for position in hosts[node])
+            clients = cohort[torch.tensor(positions, dtype=torch.int64)]
+            opened = layout.opened(result.rows.reshape(-1), result.opened, result.extra, coding)
+            mean, own = summing.mean(opened, layout), self.weights[clients]
+            mean = bounded(mean, summing, own, self.contract.algorithm, self.heat())
+        except (ProtocolError, PlanError, RangeError) as error:
+            return self._failed(exchange, cohort, hosts, str(error))
+        sum_.add_traffic_(exchange)
+        for node, own_positions in hosts.items():
             if node not in inside:
                 why = sum_.silent.get(node, "it dropped out of the secure sum")
-                self._dropped(exchange, cohort, positions, why)
-        opened = layout.opened(result.rows.reshape(-1), result.opened, result.extra, coding)
-        mean = self.mean.mean(opened, layout)
-        positions = sorted(position for node in inside for position in hosts[node])
-        clients = cohort[torch.tensor(positions, dtype=torch.int64)]
+                self._dropped(exchange, cohort, own_positions, why)
         exchange.loss = None if mean is None else mean.loss
         upload = self._pseudo_upload(clients, mean)
         exchange.answered = len(upload.clients)
         if exchange.answered >= self.least:
-            for node in inside:
-                self.registry.nodes[node].held = tag
             for number in clients.tolist():
                 self.registry.clients[number].accepted = tag
+        else:
+            self._pause(exchange)
         return upload
+
+    def _failed(
+        self, exchange: Exchange, cohort: Tensor, hosts: Mapping[str, list[int]], why: str
+    ) -> Upload:
+        """Says why a round has no sum, and gives an upload of nobody, so that it is tried again."""
+        self._log(f"Round {exchange.round}: there is no secure sum: {why.rstrip('.')}.")
+        for positions in hosts.values():
+            self._dropped(exchange, cohort, positions, "the secure sum failed")
+        self._pause(exchange)
+        return self._pseudo_upload(cohort[:0], None)
 
     def _pseudo_upload(self, clients: Tensor, mean: Mean | None) -> Upload:
         return pseudo_upload(clients, mean, self.contract.plan.torch_dtype, torch.device("cpu"))
 
-    def _coding(self, cohort: Tensor, hosts: Mapping[str, list[int]]) -> Coding:
+    def _mean_of(self, parties: int) -> SumMechanism:
+        return self.mean
+
+    def _coding(self, cohort: Tensor, hosts: Mapping[str, list[int]]) -> Coding | NoisyCoding:
         """How numbers are written: precise after the largest correction of the algorithm."""
         weights = np.array([float(self.weights[cohort[its]].sum()) for its in hosts.values()])
         correction = self.contract.algorithm.largest_correction(self.heat())
         least = self.contract.privacy.least(len(hosts))
         return self.mean.coding(weights, len(hosts), least, correction)
-
-    def _hosts(self, cohort: Tensor) -> dict[str, list[int]]:
-        """Which positions of the cohort each node that is here hosts."""
-        here, hosts = set(self.transport.nodes()), dict[str, list[int]]()
-        for position, number in enumerate(cohort.tolist()):
-            name = self.registry.clients[number].node
-            if self.registry.nodes[name].address in here and name in self._peers:
-                hosts.setdefault(name, []).append(position)
-        return hosts
-
-    def _whom(self, cohort: Tensor, node: str, positions: list[int]) -> Message:
-        """Which of its clients a node is asked for."""
-        order = {client: i for i, client in enumerate(self.registry.nodes[node].clients)}
-        clients = [self.registry.clients[int(cohort[position])] for position in positions]
-        facts = {
-            "places": [order[one.name] for one in clients],
-            "numbers": [int(cohort[position]) for position in positions],
-            "accepted": [one.accepted for one in clients],
-            "version": self.registry.nodes[node].version,
-            "held": self.registry.nodes[node].held,
-        }
-        return Message("sum", facts, {})
 
     def _work(self, cohort: Tensor, node: str, positions: list[int], start: Submodels) -> Message:
         """What a node trains on: the rows it asked for."""
@@ -283,44 +342,6 @@ class PrivateFlowerFleet(FlowerFleet):
         exact = self.contract.plan.dtype
         message.parts |= encode_submodels("model", distinct_rows(start, positions), exact)
         return message
-
-    def _exchange(self, use: str, nodes: list[str], **more: Any) -> SumExchange:
-        """A new sum with some nodes."""
-        if len(nodes) < 2:
-            raise PlanError(
-                "A secure sum needs at least 2 nodes that are here and whose keys are known."
-            )
-        parties = dict(enumerate(nodes, start=1))
-        facts = {
-            "sum": self._names.make(),
-            "use": use,
-            "run": self.run,
-            "contract": digest(self._fingerprint),
-            "parties": {str(number): node for number, node in parties.items()},
-            **more,
-        }
-        return SumExchange(parties, facts)
-
-    def _carry(self, sum_: SumExchange, half: ServerHalf[R]) -> R:
-        """Runs a protocol with the nodes to its end."""
-        try:
-            return carry(sum_, half, self._send_by_name)
-        finally:
-            for name in sum_.newest:
-                self._names.learn_(name)
-            for node in sum_.lost:
-                self.registry.nodes[node].address = 0  # it is asked to enrol again
-
-    def _keys(self, sum_: SumExchange) -> dict[int, bytes]:
-        return {number: self._peers[node] for number, node in sum_.parties.items()}
-
-    def _send_by_name(self, messages: Mapping[str, bytes]) -> dict[str, bytes | str]:
-        """Sends messages to nodes by name, and waits for their answers."""
-        names = {self.registry.nodes[node].address: node for node in messages}
-        sent = {self.registry.nodes[node].address: data for node, data in messages.items()}
-        received = self._send_and_wait(sent, self.last.round if self.last else 0)
-        answers: dict[str, bytes | str] = {node: "it did not answer in time" for node in messages}
-        return answers | {names[address]: answer for address, answer in received.items()}
 
 
 @dataclass
@@ -334,18 +355,3 @@ class PrivateFlowerRound(FlowerRound):
 
     def train(self, start: Submodels, sent: Submodels | None) -> Upload:
         return self.fleet.summed(self, start)
-
-
-def _closed(
-    half: ServerHalf[secure_sum.SumResult],
-) -> ServerHalf[secure_sum.SumResult]:
-    """A sum that tells its clients when it is over, so that they forget it."""
-    total = yield from half
-    yield dict.fromkeys(total.answering, b"")
-    return total
-
-
-def _add_traffic(exchange: Exchange, sum_: SumExchange) -> None:
-    exchange.bytes_down += sum_.bytes_down
-    exchange.bytes_up += sum_.bytes_up
-    exchange.messages += sum_.messages

@@ -2,6 +2,7 @@
 
 Clients stand in an order of their own, and a client's number is its position in it. Those that are
 there at the start are sorted by name, as a simulation has them; who comes later goes to the end.
+A name belongs to its node: clients of two nodes may have the same one.
 Heat comes from here, never from uploads, and follows every change at the cost of the change.
 """
 
@@ -12,22 +13,26 @@ import hmac
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
 
 from fedrows.errors import RunFolderError
-from fedrows.files.whole import placing
+from fedrows.files.whole import write_private
 from fedrows.flower.wire.clients import ClientName, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes
 from fedrows.flower.wire.message import Message, WireError
-from fedrows.rows.heat import Heat
+from fedrows.rows.heat import Heat, ceiling
 from fedrows.rows.index import Index
 from fedrows.rows.schema import Schema
+
+AT_A_TIME = 2**18  # rows that are added to the heat in one go
 
 
 @dataclass
@@ -49,7 +54,6 @@ class RegisteredNode:
     clients: list[ClientName]  # in the order that messages count them by
     version: int = 1  # of that list and of its index sets
     address: int = 0  # Flower's id of it, 0 while that is not known
-    held: int = 0  # the tag of the last secure sum that it was in
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class EnrolmentLimits:
 
     clients: int  # of one node
     examples: int  # of one client: its weight
+    bytes: int = 2**23  # of one message
 
 
 @dataclass
@@ -72,12 +77,11 @@ class Registry:
     clients: list[RegisteredClient] = field(default_factory=list)
     version: int = 0  # grows with every change
     sets_known: bool = True  # whether nodes send their clients' index sets
+    weight_quantile: float | None = None  # of all clients' examples, at which each is capped
 
     def __post_init__(self) -> None:
-        self._hosted: set[tuple[str, ClientName]] = set()
-        self.weights = torch.empty(0, dtype=torch.float64)
-        self.heat = {t: Heat(no_ids(), no_ids().double(), 0.0) for t in self.tables}
-        self._count(self.clients, 1)
+        self._ceiling = self._newest_ceiling()
+        self._count_all()
         self._renumber()
 
     @property
@@ -107,16 +111,19 @@ class Registry:
         if known is not None and not hmac.compare_digest(known.secret, proof):
             raise WireError(f"Node {name!r} is known under another secret: choose another name.")
         clients = self._read(name, message, "")
+        self._check_count(name, len(clients))
         old = {one.name: one for one in self.clients if one.node == name}
         for one in clients:
             if one.name in old:
                 one.accepted = old[one.name].accepted
-        held = known.held if known else 0
-        self.nodes[name] = RegisteredNode(
-            proof, [one.name for one in clients], version, address, held
-        )
+        self.nodes[name] = RegisteredNode(proof, [one.name for one in clients], version, address)
         self._replace(name, clients)
         return name
+
+    def remove(self, node: str) -> None:
+        """Takes out a node that takes no part any longer, with its clients."""
+        self._replace(node, [])
+        del self.nodes[node]
 
     def change(self, node: str, message: Message) -> None:
         """Takes in what a node says has changed: who left, who came, whose data did."""
@@ -131,27 +138,32 @@ class Registry:
                 one.accepted = members[one.name].accepted
             members[one.name] = one
         stayed = [name for i, name in enumerate(registered.clients) if i not in left]
-        new = [one.name for one in moved if one.name not in set(stayed)]
+        known = set(stayed)
+        new = [one.name for one in moved if one.name not in known]
+        self._check_count(node, len(stayed) + len(new))
         registered.clients = stayed + new
         registered.version += 1
         self._replace(node, [members[name] for name in registered.clients])
 
+    def lasting_number(self, number: int) -> int:
+        """A number of a client that stays its own when others come and go."""
+        one = self.clients[number]
+        key = json.dumps([one.node, one.name]).encode()
+        return int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
+
     def _read(self, node: str, message: Message, prefix: str) -> list[RegisteredClient]:
         """The clients that a message describes, checked."""
         names = message.facts.get("clients", [])
-        limit = self.limits
-        if not isinstance(names, list) or len(names) > limit.clients:
-            raise WireError(f"Node {node!r} names no list of at most {limit.clients} clients.")
+        if not isinstance(names, list):
+            raise WireError(f"Node {node!r} names no list of clients.")
+        self._check_count(node, len(names))
         if not all(isinstance(n, int | str) and not isinstance(n, bool) for n in names):
             raise WireError(f"Node {node!r} names a client by something else than text or number.")
         if len(set(names)) < len(names):
             raise WireError(f"Node {node!r} names a client twice.")
         if any(isinstance(n, str) and len(n) > 256 for n in names):
-            raise WireError(f"Node {node!r} names a client by more than 256 messages.")
-        for name in names:
-            if any((other, name) in self._hosted for other in self.nodes if other != node):
-                raise WireError(f"Client {name!r} of node {node!r} is hosted by another node.")
-        most = limit.examples
+            raise WireError(f"Node {node!r} names a client by more than 256 characters.")
+        most = self.limits.examples
         sums = ids_from_bytes(_get(message, f"{prefix}examples"), most * len(names) + 1, len(names))
         if len(sums) != len(names):
             raise WireError(f"Node {node!r} does not say how many examples each client has.")
@@ -169,8 +181,8 @@ class Registry:
                 _get(message, f"{prefix}index/{table}"), rows * len(names), rows * len(names)
             )
             splits = torch.searchsorted(flat, torch.arange(len(names) + 1) * rows)
-            ids = flat - torch.repeat_interleave(torch.arange(len(names)) * rows, splits.diff())
-            index[table] = [part.clone() for part in ids.split(splits.diff().tolist())]
+            parts = flat.split(splits.diff().tolist())
+            index[table] = [part.sub_(i * rows) for i, part in enumerate(parts)]
         return [
             RegisteredClient(
                 node, name, examples[i], {table: its[i] for table, its in index.items()}
@@ -178,12 +190,16 @@ class Registry:
             for i, name in enumerate(names)
         ]
 
+    def _check_count(self, node: str, clients: int) -> None:
+        if clients > self.limits.clients:
+            raise WireError(
+                f"Node {node!r} has {clients} clients, but max-clients is {self.limits.clients}."
+            )
+
     def _replace(self, node: str, clients: list[RegisteredClient]) -> None:
         """Puts these clients in the place of those that the node had."""
         before = [one for one in self.clients if one.node == node]
         now = {one.name: one for one in clients}
-        self._count(before, -1)
-        self._count(clients, 1)
         old = {one.name for one in before}
         self.clients = [
             now.get(x.name, x) if x.node == node else x
@@ -192,29 +208,47 @@ class Registry:
         ]
         self.clients += [one for one in clients if one.name not in old]
         self.version += 1
+        if (newest := self._newest_ceiling()) == self._ceiling:
+            self._count(before, -1)
+            self._count(clients, 1)
+        else:
+            self._ceiling = newest
+            self._count_all()
         self._renumber()
 
     def sort(self) -> None:
         """Orders clients by name, as a simulation has them; only before the first round."""
-        self.clients.sort(key=lambda one: (isinstance(one.name, str), one.name))
+        self.clients.sort(key=lambda one: (isinstance(one.name, str), one.name, one.node))
         self._renumber()
 
-    def _weight(self, one: RegisteredClient) -> float:
-        return float(one.examples) if self.weighting == "examples" else 1.0
+    def _newest_ceiling(self) -> float:
+        """The largest weight that a client of those who are here may have."""
+        examples = torch.tensor([one.examples for one in self.clients], dtype=torch.int64)
+        return ceiling(examples, self.weight_quantile)
+
+    def _weights(self, members: list[RegisteredClient]) -> Tensor:
+        if self.weighting != "examples":
+            return torch.ones(len(members), dtype=torch.float64)
+        examples = torch.tensor([one.examples for one in members], dtype=torch.float64)
+        return examples.clamp(max=self._ceiling)
+
+    def _count_all(self) -> None:
+        self.heat = {t: Heat(no_ids(), no_ids().double(), 0.0) for t in self.tables}
+        self._count(self.clients, 1)
 
     def _count(self, members: list[RegisteredClient], sign: int) -> None:
-        """Adds some clients to the heat, or takes them away."""
-        if not members:
-            return
-        weights = sign * torch.tensor([self._weight(one) for one in members], dtype=torch.float64)
-        for table, heat in self.heat.items():
-            index = _index([one.index[table] for one in members])
-            self.heat[table] = heat.changed(index.ids, index.spread(weights), float(weights.sum()))
+        """Adds some clients to the heat, or takes them away; a few at a time, to save memory."""
+        weights = sign * self._weights(members)
+        sizes = np.array([sum(map(len, one.index.values())) for one in members], dtype=np.int64)
+        cuts = (np.flatnonzero(np.diff(np.cumsum(sizes) // AT_A_TIME)) + 1).tolist()
+        for first, last in pairwise([0, *cuts, len(members)]):
+            some, own = members[first:last], weights[first:last]
+            for table, heat in self.heat.items():
+                index = _index([one.index[table] for one in some])
+                self.heat[table] = heat.changed(index.ids, index.spread(own), float(own.sum()))
 
     def _renumber(self) -> None:
-        self._hosted = {(one.node, one.name) for one in self.clients}
-        weights = [self._weight(one) for one in self.clients]
-        self.weights = torch.tensor(weights, dtype=torch.float64)
+        self.weights = self._weights(self.clients)
 
     def accepted(self) -> Tensor:
         """The tag of the last round that counted, of every client: (N,)."""
@@ -229,8 +263,7 @@ class Registry:
         for table in self.tables:
             index = _index([one.index[table] for one in self.clients])
             tensors[f"{table}/ids"], tensors[f"{table}/splits"] = index.ids, index.splits
-        with placing(path) as part:
-            part.write_bytes(safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
+        write_private(path, safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
 
     def load_(self, path: Path) -> None:
         """Reads what `save` has written, in place of what is here."""
@@ -267,7 +300,7 @@ def _index(sets: Sequence[Tensor]) -> Index:
 def _word(facts: Mapping[str, Any], name: str) -> str:
     value = facts.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= 256:
-        raise WireError(f"The message has no {name} of 1 to 256 messages.")
+        raise WireError(f"The message has no {name} of 1 to 256 characters.")
     return value
 
 

@@ -31,6 +31,7 @@ class RoundUploads:
         self._cohort, self._tag = cohort, tag
         self._parts: dict[int, dict[str, Submodels]] = {}  # position in the cohort → submodels
         self._steps: dict[int, float] = {}
+        self._marks: dict[int, dict[str, Tensor]] = {}  # which rows occurred in batches
         self._losses: list[tuple[float, float]] = []  # a client's loss and its weight
 
     def add(self, positions: list[int], answer: bytes) -> Message:
@@ -40,7 +41,7 @@ class RoundUploads:
         layout = self._layout(self._registry.index(numbers))
         layouts = {"update": layout, **dict.fromkeys(algorithm.returns, layout)}
         most = plan.local_steps if plan.batches == "draw" else 2**31 // max(len(positions), 1) - 2
-        received = read_upload(answer, layouts, self._tag, most)
+        received = read_upload(answer, layouts, self._tag, most, algorithm.needs_occurred)
         finite = finite_clients(received.submodels)
         for i, (position, number) in enumerate(zip(positions, numbers, strict=True)):
             if not finite[i]:
@@ -50,6 +51,11 @@ class RoundUploads:
                 name: part.slice(i, i + 1) for name, part in received.submodels.items()
             }
             self._steps[position] = float(received.steps[i])
+            if received.occurred is not None:
+                self._marks[position] = {
+                    table: marks[layout.index[table].splits[i] : layout.index[table].splits[i + 1]]
+                    for table, marks in received.occurred.items()
+                }
             if i < len(received.losses) and received.losses[i].isfinite():
                 weight = float(self._registry.weights[number])
                 self._losses.append((float(received.losses[i]), weight))
@@ -74,7 +80,9 @@ class RoundUploads:
             }
             if not order:
                 break
-            correction = algorithm.correction(index, heat, self._contract.plan.torch_dtype)
+            share = self._registry.weights[clients]
+            dtype, share = self._contract.plan.torch_dtype, share / share.sum()
+            correction = algorithm.correction(index, heat, dtype, share)
             bad = too_long(parts["update"], correction, options.max_norm).tolist()
             if not any(bad):
                 break
@@ -84,15 +92,29 @@ class RoundUploads:
                     self._refuse("too long", client, "an update longer than any honest one")
             order = [position for position, out in zip(order, bad, strict=True) if not out]
         update = parts.pop("update")
+        marks = self._occurred(update, order) if algorithm.needs_occurred else None
         if order and options.robust == "clip":
             clip_norms_(update, options.clip_norm)
         if order and options.robust == "trim":
             update = trim(update, options.trim_share)
         steps = torch.tensor([self._steps[position] for position in order], dtype=torch.float64)
-        return Upload(clients, update, steps, parts, None)
+        return Upload(clients, update, steps, parts, None, occurred=marks)
+
+    def _occurred(self, update: Submodels, order: list[int]) -> dict[str, Tensor]:
+        """Which rows occurred in the clients' batches, by table: (R,).
+
+        A row that moved counts, whatever its client says. Otherwise a client could leave itself
+        out of a row's divisor, and move the row further than all others.
+        """
+        marks = {}
+        for table, rows in update.rows.items():
+            said = [torch.zeros(0, dtype=torch.bool), *(self._marks[p][table] for p in order)]
+            marks[table] = torch.cat(said) | rows.ne(0).any(1)
+        return marks
 
     def _client(self, position: int) -> str:
-        return f"client {self._registry.clients[int(self._cohort[position])].name!r}"
+        client = self._registry.clients[int(self._cohort[position])]
+        return f"client {client.name!r} of node {client.node!r}"
 
     def _layout(self, index: Mapping[str, Index]) -> SubmodelLayout:
         coding, dtype = self._contract.coding, self._contract.plan.torch_dtype

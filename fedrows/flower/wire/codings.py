@@ -28,6 +28,7 @@ _FORMATS = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "int8": "i1"}
 _LARGEST = {name: float(np.finfo(name).max) for name in ("float64", "float32", "float16")}
 # A row of up to four numbers is no larger in float16 than in int8 with its scale, and closer.
 _NARROW = 4
+_PIECE = 2**18  # bytes of ids that are decoded in one go
 
 
 def ids_to_bytes(ids: Tensor) -> bytes:
@@ -60,12 +61,34 @@ def ids_from_bytes(data: bytes, rows: int, most: int) -> Tensor:
     if len(data) > 9 * most:
         raise WireError(f"{len(data)} bytes of ids are more than {most} ids can take.")
     x = np.frombuffer(data, dtype=np.uint8)
-    last = x < 128  # the last byte of each id
-    if int(np.count_nonzero(last)) > most:
+    count = int(np.count_nonzero(x < 128))  # the last byte of each id
+    if count > most:
         raise WireError(f"There are more ids than the {most} that are taken here.")
-    if len(x) and not last[-1]:
+    if len(x) and x[-1] >= 128:
         raise WireError("A list of ids is cut off inside an id.")
-    ends = np.flatnonzero(last)
+    ids, done, start = np.empty(count, dtype=np.int64), 0, 0
+    while start < len(x):  # piece by piece: what a piece takes is many times what it holds
+        stop = min(start + _PIECE, len(x))
+        tail = np.flatnonzero(x[start:stop][-10:] < 128)
+        if not len(tail):
+            raise WireError("A list of ids has an id that is longer than it has to be.")
+        stop -= min(10, stop - start) - 1 - int(tail[-1])  # to the end of an id
+        gaps = _gaps(x[start:stop])
+        ids[done : done + len(gaps)] = gaps
+        done, start = done + len(gaps), stop
+    # In float64 first, because a forged sum may not fit into 64 bits.
+    if ids.sum(dtype=np.float64) + count < 2.0**62:
+        ids += 1
+        np.cumsum(ids, out=ids)
+        ids -= 1
+        if not count or ids[-1] < rows:
+            return torch.from_numpy(ids)
+    raise WireError(f"A list of ids goes beyond the table's {rows} rows.")
+
+
+def _gaps(x: np.ndarray) -> np.ndarray:
+    """The gaps behind some whole varints."""
+    ends = np.flatnonzero(x < 128)
     sizes = np.diff(ends, prepend=-1)
     if int(sizes.max(initial=0)) > 9 or bool(((x[ends] == 0) & (sizes > 1)).any()):
         raise WireError("A list of ids has an id that is longer than it has to be.")
@@ -74,12 +97,7 @@ def ids_from_bytes(data: bytes, rows: int, most: int) -> Tensor:
     for k in range(int(sizes.max(initial=0))):
         some = sizes > k
         gaps[some] |= (x[starts[some] + k] & 127).astype(np.int64) << 7 * k
-    # In float64 first, because a forged sum may not fit into 64 bits.
-    if gaps.sum(dtype=np.float64) + len(gaps) < 2.0**62:
-        ids = np.cumsum(gaps + 1) - 1
-        if not len(ids) or ids[-1] < rows:
-            return torch.from_numpy(ids)
-    raise WireError(f"A list of ids goes beyond the table's {rows} rows.")
+    return gaps
 
 
 def numbers_to_bytes(x: Tensor, coding: str, key: int = 0) -> bytes:

@@ -25,11 +25,16 @@ from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.options import check, option, options
 from fedrows.plan import Plan
+from fedrows.privacy.named_mechanism import DIAL
 from fedrows.privacy.options import Privacy
 from fedrows.version import __version__
 from fedrows.watch import Watching
 
 CLEAR = Privacy()
+# What holds in deployments unless a run chooses otherwise: a client may lie.
+BOUNDS: Mapping[str, Any] = {"row_clip": 0.9, "weight_quantile": 0.25}
+# The same for private runs: nodes then tell no numbers of examples.
+UNTOLD: Mapping[str, Any] = {"weighting": "uniform"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,8 @@ class DeployedTask:
     # On the server: data with the same tables and fields, none of them a user's of the federation.
     # What it holds is what the model is evaluated on.
     server: Callable[[Mapping[str, Any]], FederatedData]
+    # The model's name in the catalogue, if it has one: a bundle of it then loads by that name.
+    model_name: Callable[[FederatedData], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,10 @@ class DeploymentOptions:
         above=0,
     )
     max_examples: int = option(100_000, "The most examples that a client may claim.", least=1)
-    max_clients: int = option(100_000, "The most clients that a node may host.", least=1)
+    max_clients: int = option(10_000, "The most clients that a node may host.", least=1)
+    max_registration: int = option(
+        8, "The most MiB that a node's registration may take: its clients and their rows.", least=1
+    )
     robust: str = option(
         "none",
         "clip: scale updates down to clip-norm; trim: a row's mean leaves out the extremes of its "
@@ -98,13 +108,22 @@ class Contract:
     options: DeploymentOptions
     privacy: Privacy = CLEAR
 
+    def __post_init__(self) -> None:
+        known = self.algorithm.for_cohorts(self.plan.clients_per_round)
+        object.__setattr__(self, "algorithm", known)
+
     @property
     def secret(self) -> bool:
         """Whether index sets stay on the nodes, and updates leave in secure sums alone."""
         return self.privacy.secret_sums
 
     def model(self, data: FederatedData) -> Model:
-        """The task's model, over some data."""
+        """The task's model, over some data; a PlanError if they are to be ranked."""
+        if data.labels == "ranking":
+            raise PlanError(
+                f"The labels of {data.name} are ranking, but nodes cannot ask for the rows of "
+                "negatives that they draw anew in every round: simulate this run."
+            )
         made = self.task.model(data, self.plan.seed)
         return made if isinstance(made, Model) else Lifted(made, data)
 
@@ -131,14 +150,18 @@ class Contract:
             "plan": repr(self.plan),
             "privacy": repr(self.privacy),
         }
+        if self.secret:  # rows of one value open together, so both sides must know the values
+            facts["groups"] = {
+                t: {g: list(x) for g, x in its.items()} for t, its in data.groups.items()
+            }
         if code := catalogue.code_of(type(self.algorithm)):  # both sides need the same plug-in
             facts["code"] = code[:16]
         return "\n".join(f"{k}={json.dumps(v, sort_keys=True)}" for k, v in facts.items())
 
 
 def digest(fingerprint: str) -> str:
-    """A fingerprint in sixteen characters."""
-    return hashlib.sha256(fingerprint.encode()).hexdigest()[:16]
+    """A fingerprint in 32 characters: two that share one cannot be searched for."""
+    return hashlib.sha256(fingerprint.encode()).hexdigest()[:32]
 
 
 def difference(own: str, theirs: str) -> str:
@@ -163,21 +186,29 @@ def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
     of = catalogue.algorithm(name)
     if of.pooled:
         raise PlanError(f"algorithm is {name}, but that one needs all data in one place.")
-    own = {**of.deployed, **_options_of(of, left)}
-    plan, chosen = _options_of(Plan, left), _options_of(DeploymentOptions, left)
-    privacy = Privacy.of(**_options_of(Privacy, left))
+    own = _options_of(of, left)
+    chosen = _options_of(DeploymentOptions, left)
+    privacy = Privacy.of(**_options_of(Privacy, left), **_noise_in_sum(left, config))
+    if privacy.secret_sums:
+        own, usual = {**of.summed, **own}, dict(UNTOLD)
+    else:
+        usual = dict(BOUNDS)
+    plan = Plan(**{"device": "cpu", **usual, **_options_of(Plan, left)})
     if strange := sorted(x for x in left.keys() - known if not x.startswith(f"{task.name}_")):
         raise PlanError(
             f"{strange[0].replace('_', '-')} in the run's configuration is no option of the plan, "
             f"of {name} or of the deployment: leave it out."
         )
-    made = Contract(
-        task, Plan(**{"device": "cpu", **plan}), of(**own), DeploymentOptions(**chosen), privacy
-    )
+    made = Contract(task, plan, of(**own), DeploymentOptions(**chosen), privacy)
     if made.plan.tables != "memory":
         raise PlanError(
             f"tables is {made.plan.tables}, but a deployment keeps its tables in memory: leave it "
             "out."
+        )
+    if made.plan.start != "zero":
+        raise PlanError(
+            f"start is {made.plan.start!r}, but only simulations count labels before the first "
+            "round: leave it out."
         )
     _check_privacy(made)
     return made
@@ -186,22 +217,26 @@ def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
 def _check_privacy(made: Contract) -> None:
     """Raises a PlanError if a deployment cannot be as private as it is asked to be."""
     privacy, chosen = made.privacy, made.options
-    if privacy.privacy in ("heat", "full"):
+    if privacy.privacy == "heat":
         raise PlanError(
-            f"privacy is {privacy.privacy!r}, but deployments know clear and index: with heat "
-            "alone index sets would be sent at enrolment, and noise is for simulations."
+            "privacy is 'heat', but deployments know clear, index and full: with heat alone index "
+            "sets would be sent at enrolment."
         )
     if not made.secret:
         return
+    if made.plan.patience is not None:
+        raise PlanError("patience is for runs in the clear: leave it out, or choose privacy clear.")
     if privacy.heat != "secure":
         raise PlanError(
             f"heat is {privacy.heat!r}, but over a network it is counted by secure sum."
         )
-    if chosen.robust != "none" or chosen.max_norm is not None:
-        name = "robust" if chosen.robust != "none" else "max-norm"
+    robust = None if chosen.robust == "none" else chosen.robust
+    given = {"robust": robust, "max_norm": chosen.max_norm}
+    given |= {name: getattr(made.plan, name) for name in BOUNDS}
+    if seen := [name for name, value in given.items() if value is not None]:
         raise PlanError(
-            f"{name} needs to see single updates, which secure sums hide: leave it out, or choose "
-            "privacy clear."
+            f"{seen[0].replace('_', '-')} needs to see single updates, which secure sums hide: "
+            "leave it out, or choose privacy clear."
         )
     if chosen.coding != "float32" or chosen.row_cache:
         name = "coding" if chosen.coding != "float32" else "row-cache"
@@ -209,9 +244,19 @@ def _check_privacy(made: Contract) -> None:
     if not made.algorithm.summable:
         raise PlanError(
             f"algorithm is {made.algorithm.name}, which does not declare that the sum of the "
-            "updates is enough (summable): "
-            f"choose one of {', '.join(catalogue.summable())} with secure sums."
+            "updates is enough (summable): with secure sums choose "
+            f"{catalogue.instead_in_sums(made.algorithm)}."
         )
+
+
+def _noise_in_sum(left: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The noise of mode full, which over a network is inside the sums: no server adds it."""
+    if config.get("privacy") != "full":
+        return {}
+    of = catalogue.own("mechanism", "distributed")
+    names = {item.name: f"{DIAL}{item.name}" for item in options(of)}
+    own = {name: left.pop(dial) for name, dial in names.items() if dial in left}
+    return {"mechanism": of(**{name: None if x == "" else x for name, x in own.items()})}
 
 
 def _options_of(of: type, left: dict[str, Any]) -> dict[str, Any]:

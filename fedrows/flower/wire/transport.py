@@ -17,3 +17,6 @@ class Transport(Protocol):
 
     def receive(self, message_ids: Iterable[str]) -> dict[str, bytes | str]:
         """Returns the answers that have come: bytes, or why there will be none."""
+
+    def wait(self, seconds: float) -> None:
+        """Waits until another answer may have come, or until the time is over."""

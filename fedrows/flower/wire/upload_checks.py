@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedrows.flower.wire.codings import ids_from_bytes
+from fedrows.flower.wire.marks import decode_marks, mark_names
 from fedrows.flower.wire.message import Message, WireError, unpack
 from fedrows.flower.wire.submodels import (
     SubmodelLayout,
@@ -41,14 +42,24 @@ class ReceivedUpload:
     submodels: dict[str, Submodels]
     steps: Tensor  # (K,)
     losses: Tensor  # (K,), or none
+    occurred: dict[str, Tensor] | None  # by table (R,), if it was asked for
 
 
 def read_upload(
-    data: bytes, layouts: Mapping[str, SubmodelLayout], tag: int, most_steps: int
+    data: bytes,
+    layouts: Mapping[str, SubmodelLayout],
+    tag: int,
+    most_steps: int,
+    marked: bool = False,
 ) -> ReceivedUpload:
-    """Reads a node's answer, or raises UploadRefused; submodels have these names and layouts."""
+    """Reads a node's answer, or raises UploadRefused; submodels have these names and layouts.
+
+    marked: whether it must say which rows occurred in batches.
+    """
     clients = next(iter(layouts.values())).clients
+    index = layouts["update"].index
     most = sum(layout.most for layout in layouts.values()) + 64 * clients + 2**20
+    most += sum(len(rows.ids) // 8 + 256 for rows in index.values()) if marked else 0
     if len(data) > most:
         raise UploadRefused("too large", f"{len(data)} bytes, where at most {most} can be right")
     try:
@@ -59,7 +70,7 @@ def read_upload(
         raise UploadRefused("unexpected", "a message of another kind")
     if message.facts.get("tag") != tag:
         raise UploadRefused("stale", "an answer to another round, or to an earlier try of this one")
-    known = {"steps", "losses"}
+    known = {"steps", "losses"} | (mark_names(index) if marked else set())
     for name, layout in layouts.items():
         known |= part_names(name, layout)
     if odd := sorted(x for x in message.parts.keys() - known if not x.startswith("changed/")):
@@ -70,6 +81,7 @@ def read_upload(
             name: decode_submodels(name, message.parts, layout) for name, layout in layouts.items()
         }
         sums = ids_from_bytes(steps, clients * (most_steps + 1) + 1, clients)
+        marks = decode_marks(message.parts, index) if marked else None
     except WireError as error:
         raise UploadRefused("wrong shape", str(error)) from None
     if len(sums) != clients or len(losses) not in (0, 4 * clients):
@@ -78,7 +90,7 @@ def read_upload(
     if (done > most_steps).any():
         raise UploadRefused("wrong shape", f"more local steps than {most_steps}")
     reported = torch.from_numpy(np.frombuffer(losses, dtype="<f4").copy())
-    return ReceivedUpload(message, submodels, done.to(torch.float64), reported)
+    return ReceivedUpload(message, submodels, done.to(torch.float64), reported, marks)
 
 
 def finite_clients(submodels: Mapping[str, Submodels]) -> Tensor:

@@ -17,6 +17,7 @@ from fedrows.client import step_
 from fedrows.data.batches import batches, local_data
 from fedrows.data.federation import FederatedData
 from fedrows.model import Model
+from fedrows.optimizers.local_optimizer import local_optimizer
 from fedrows.plan import Plan
 from fedrows.rows.params import Params, Submodels, take, total
 from fedrows.seeds import COHORT, choose
@@ -47,10 +48,10 @@ def iterations(
     for number in range(1, plan.rounds + 1):
         start = take(params, index, fleet.clients)
         here = start.map(torch.clone)
-        stream = batches(local, index, plan, number)
+        stream, optimizer = batches(local, index, plan, number), local_optimizer(plan)
         for step, batch in enumerate(stream, start=1):
-            lr = plan.lr_at(number)
-            step_(model, algorithm, here, start, None, None, (), plan.clip, lr, [batch])
+            more = (None, None, (), plan.clip, plan.lr_at(number), [batch])
+            step_(model, algorithm, optimizer, here, start, *more)
             if step < plan.local_steps:
                 yield moved(params, here.map(torch.sub, start), everyone)
         cohort = choose(plan.seed, COHORT, number, fleet.clients, plan.clients_per_round)

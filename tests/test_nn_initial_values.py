@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedrows.nn import GRU, BatchNorm
-from fedrows.nn.start import start_
+from fedrows.nn.initial_values import start_, start_glorot_, start_of
 
 
 class Mixed(nn.Module):
@@ -45,3 +45,31 @@ def test_start_values_have_torchs_distributions():
         assert 0.98 * bound < x.abs().max() <= bound
         assert x.std() == pytest.approx(bound / 3**0.5, rel=0.05)
     assert (module.norm.weight == 1).all()
+
+
+def test_glorots_start_values():
+    module = Mixed()
+    before = module.gru.weight_hh_l0.detach().clone()
+    start_glorot_(module, 5)
+    for x, bound in [
+        (module.item.weight, (6 / 2004) ** 0.5),
+        (module.layer.weight, (6 / 66) ** 0.5),
+    ]:
+        x = x.detach()
+        assert 0.98 * bound < x.abs().max() <= bound
+        assert x.std() == pytest.approx(bound / 3**0.5, rel=0.05)
+    assert (module.item.weight[0] == 0).all()
+    assert (module.layer.bias == 0).all()
+    assert torch.equal(module.gru.weight_hh_l0, before)
+
+
+def test_a_row_that_is_drawn_when_it_is_read_is_the_one_in_memory():
+    there, away = nn.Module(), nn.Module()
+    there.item = nn.Embedding(500, 4, padding_idx=2)
+    away.item = nn.Embedding(500, 4, padding_idx=2, device="meta")
+    for module in (there, away):
+        start_glorot_(module, 5)
+    ids = torch.tensor([499, 0, 2, 77])
+    rows = start_of(away.item, "item.weight")(ids)
+    assert torch.equal(rows, there.item.weight.detach()[ids])
+    assert (rows[2] == 0).all()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedrows.nn.recurrent import GRU, LSTM
 from fedrows.seeds import START, bits, key, normal, uniform
-from fedrows.tables.initial_rows import InitialRows, NormalRows
+from fedrows.tables.initial_rows import InitialRows, NormalRows, UniformRows
 
 _START = "fedrows_start"  # an attribute, so that it is copied and pickled with its embedding
 
@@ -44,6 +44,29 @@ def start_(module: nn.Module, seed: int, spread: float = 1.0) -> None:
                 _fill_even_(x, bound, seed, name + own)
 
 
+def start_glorot_(module: nn.Module, seed: int) -> None:
+    """Draws the numbers of embeddings and linear layers anew, from Glorot's uniform distribution.
+
+    Weights      U(±√(6 / (rows + columns))), 0 in the padding row of an embedding
+    Biases       0
+    Glorot and Bengio (AISTATS 2010) derive it for layers. Keras has it as the default of its dense
+    layers, and TensorFlow 1 of every variable, embeddings included. All other layers keep what they
+    were made with.
+    """
+    for path, part in module.named_modules():
+        name = f"{path}.weight" if path else "weight"
+        if isinstance(part, nn.Embedding):
+            rows = _even_rows(part, name, seed)
+            if part.weight.is_meta:
+                part.__dict__[_START] = rows
+            else:
+                _fill_(part.weight, rows(torch.arange(part.num_embeddings)))
+        elif isinstance(part, nn.Linear):
+            _fill_even_(part.weight, sqrt(6 / sum(part.weight.shape)), seed, name)
+            if part.bias is not None:
+                _fill_(part.bias, torch.zeros_like(part.bias))
+
+
 def start_of(part: nn.Embedding, name: str) -> InitialRows:
     """The start values of an embedding without numbers: as `start_` has said, or from N(0, 1)."""
     chosen: InitialRows | None = part.__dict__.get(_START)
@@ -52,6 +75,12 @@ def start_of(part: nn.Embedding, name: str) -> InitialRows:
 
 def _drawn(part: nn.Embedding, name: str, seed: int, spread: float) -> InitialRows:
     return NormalRows(seed, name, part.embedding_dim, spread, part.padding_idx, part.weight.dtype)
+
+
+def _even_rows(part: nn.Embedding, name: str, seed: int) -> InitialRows:
+    bound = sqrt(6 / (part.num_embeddings + part.embedding_dim))
+    width, padding = part.embedding_dim, part.padding_idx
+    return UniformRows(seed, name, width, bound, padding, part.weight.dtype)
 
 
 def _fill_even_(x: Tensor, bound: float, seed: int, name: str) -> None:

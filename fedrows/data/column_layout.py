@@ -11,7 +11,7 @@ from typing import Any
 
 from fedrows.data.column_checks import LABELS
 from fedrows.data.splits import Split, as_split
-from fedrows.data.vocabulary import EVERY, Hashed, TableRows, Vocabulary
+from fedrows.data.vocabulary import USUAL, Hashed, TableRows, Vocabulary
 from fedrows.errors import DataError
 
 
@@ -26,7 +26,8 @@ class Layout:
     numbers: tuple[str, ...]
     weight: str | None
     max_length: int | Mapping[str, int] | None
-    split: Split
+    split: Split  # the test examples
+    validation: Split  # of what is left
     labels: str
     local: frozenset[str]
     target: tuple[str, int | None] | None
@@ -36,7 +37,8 @@ class Layout:
     @property
     def columns(self) -> list[str]:
         """Every column that is read, once."""
-        more = [c for c in (self.weight, self.split.column) if c is not None]
+        others = (self.weight, self.split.column, self.validation.column)
+        more = [c for c in others if c is not None]
         return list(
             dict.fromkeys([self.client, self.label, *self.fields, *self.numbers, *more])
         )  # fmt: skip
@@ -52,7 +54,7 @@ class Layout:
 
     def rows(self, table: str) -> TableRows:
         """A table's given size, or how its values choose their rows."""
-        return self.tables.get(table, EVERY)
+        return self.tables.get(table, USUAL)
 
     def longest(self, column: str) -> int | None:
         """How many entries of a list are kept; None: all."""
@@ -78,6 +80,7 @@ def layout(
     weight: str | None = None,
     max_length: int | Mapping[str, int] | None = None,
     test: float | str | Split = 0.2,
+    validation: float | str | Split = 0.0,
     labels: str = "binary",
     local: Collection[str] = (),
     target: tuple[str, int | None] | None = None,
@@ -122,6 +125,7 @@ def layout(
         weight=weight,
         max_length=max_length,
         split=as_split(test),
+        validation=as_split(validation, "validation"),
         labels=labels,
         local=frozenset(local),
         target=target,
@@ -132,7 +136,7 @@ def layout(
 
 def as_facts(columns: Layout) -> dict[str, Any]:
     """A layout in what JSON knows; equal exactly if the layouts are."""
-    return {
+    facts = {
         "client": columns.client,
         "label": columns.label,
         "fields": list(map(list, columns.fields.items())),
@@ -147,3 +151,6 @@ def as_facts(columns: Layout) -> dict[str, Any]:
         "seed": columns.seed,
         "name": columns.name,
     }
+    if not columns.validation.takes_nothing:  # otherwise as before there was any validation
+        facts["validation"] = repr(columns.validation)
+    return facts

@@ -1,0 +1,170 @@
+"""Searches the settings of `movielens-rank` on validation examples, and reports the test ones.
+
+    python benchmarks/ranking_search.py --model mf --algorithms fedsubavg,fedavg --lr 0.5,1,2
+    python benchmarks/ranking_search.py --model sasrec --lr 0.1,0.3 --width 48 --out sasrec.json
+
+Every flag of the grid takes several values, and all combinations are run with the first seed. For
+each algorithm the one with the best validation NDCG@10, over combinations and evaluated rounds, is
+run with all seeds. Its test metrics are those of the round that validation chooses, seed by seed.
+Options of the plan that this version does not have, such as a weight decay, may be left out only.
+Needs torch and numpy, and ml-1m.zip in FEDROWS_DATA (or data/) under movielens-1m/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ.setdefault("FEDROWS_DATA", str(Path(__file__).parents[1] / "data"))
+
+from fedrows import Plan, Simulation, catalogue
+from fedrows.datasets import movielens_rank, movielens_sasrec
+from fedrows.measure.ranking_baselines import ranking_baselines
+from fedrows.model import RANKING_LOSSES
+from fedrows.models import mf, sasrec
+
+CHOOSES = "validation_ndcg10"
+SHOWN = ("hr10", "ndcg10", "mrr", "hr10_all", "ndcg10_all", "mrr_all")
+MODEL = {"mf": ("factors",), "sasrec": ("width", "blocks", "dropout")}
+GRID: dict[str, tuple[type, str]] = {  # flag → type, and the values without it
+    "lr": (float, "0.5,1,2"),
+    "clients_per_round": (int, "500"),
+    "local_steps": (int, "20"),
+    "batch_size": (int, "32"),
+    "negatives": (int, "4"),
+    "negatives_pool": (int, "100"),
+    "weighting": (str, "uniform"),
+    "lr_decay": (float, "1"),
+    "clip": (float, ""),
+    "optimizer": (str, ""),
+    "weight_decay": (float, ""),
+    "loss": (str, "softmax"),
+    "factors": (int, "16"),
+    "width": (int, "48"),
+    "blocks": (int, "2"),
+    "dropout": (float, "0.2"),
+}
+
+
+def main() -> None:
+    """Runs the search and writes its JSON after every run."""
+    args = parsed()
+    if args.model == "mf":
+        data = movielens_rank.load(movielens_rank.MovieLensRankOptions())
+    else:
+        data = movielens_sasrec.load(movielens_sasrec.MovieLensSequenceOptions(args.history))
+    report: dict[str, Any] = {"baselines": ranking_baselines(data), "runs": [], "chosen": {}}
+    for name, found in report["baselines"].items():
+        print(name, shown(found, "test"), flush=True)
+    grid = [name for name in GRID if name not in (*MODEL["mf"], *MODEL["sasrec"])]
+    axes = {name: getattr(args, name) for name in (*grid, *MODEL[args.model])}
+    axes = {name: values for name, values in axes.items() if values}
+    first, *others = args.seeds
+    for algorithm in args.algorithms:
+        runs = []
+        for values in itertools.product(*axes.values()):
+            setting = dict(zip(axes, values, strict=True))
+            runs.append(one_run(data, args, algorithm, setting, first))
+            report["runs"].append(runs[-1])
+            write(args.out, report)
+        best = max(runs, key=lambda run: run["best"][CHOOSES])
+        seeds = [best] + [one_run(data, args, algorithm, best["setting"], s) for s in others]
+        report["chosen"][algorithm] = {"setting": best["setting"], **spread(seeds), "runs": seeds}
+        print("chosen", algorithm, best["setting"], spread(seeds), flush=True)
+        write(args.out, report)
+
+
+def one_run(
+    data: Any, args: argparse.Namespace, algorithm: str, setting: dict[str, Any], seed: int
+) -> dict[str, Any]:
+    """The lines of one run, and the one that validation chooses."""
+    known = {item.name for item in fields(Plan)}
+    chosen = {name: value for name, value in setting.items() if name in known}
+    own = {name: setting[name] for name in MODEL[args.model]}
+    unknown = setting.keys() - known - own.keys() - {"loss"}
+    if unknown:
+        raise SystemExit(f"This version's plan has no {', '.join(unknown)}: leave it out.")
+    more = {"rounds": args.rounds, "evaluate_every": args.evaluate_every, "device": args.device}
+    plan = Plan(**more, seed=seed, **chosen)
+    build = {"mf": mf.build, "sasrec": sasrec.build}[args.model]
+    model = build(data, seed, **own, loss=RANKING_LOSSES[setting["loss"]])
+    name, _, options = algorithm.partition(":")
+    typed = dict(pair.split("=") for pair in options.split("+")) if options else {}
+    made = catalogue.algorithm(name)(**{key: float(value) for key, value in typed.items()})
+    run, lines, since = Simulation(data, model, made, plan), [], time.perf_counter()
+    print(f"{algorithm} seed {seed} {setting}", flush=True)
+    for _ in run:
+        if run.due:
+            line = {name: x for name, x in run.evaluate().items() if name != "buckets"}
+            lines.append(line)
+            seconds = time.perf_counter() - since
+            print(f"  {line['round']:5} {seconds:6.1f} s  {shown(line, 'validation')}", flush=True)
+            if line["train_loss"] != line["train_loss"]:
+                break  # not a number
+    good = [line for line in lines if line[CHOOSES] == line[CHOOSES]] or lines[:1]
+    best = max(good, key=lambda line: line[CHOOSES] if line[CHOOSES] == line[CHOOSES] else -1)
+    print(f"  round {best['round']}: {shown(best, 'test')}  {run.notes or ''}", flush=True)
+    return {
+        "algorithm": algorithm,
+        "seed": seed,
+        "setting": setting,
+        "seconds": time.perf_counter() - since,
+        "best": best | {CHOOSES: best[CHOOSES] if best[CHOOSES] == best[CHOOSES] else -1.0},
+        "lines": lines,
+    }
+
+
+def shown(line: dict[str, float], part: str) -> str:
+    """The metrics of a part in one line of text."""
+    return "  ".join(f"{name} {line[f'{part}_{name}']:.4f}" for name in SHOWN)
+
+
+def spread(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation of the test metrics over seeds."""
+    found = {}
+    for name in SHOWN:
+        values = [run["best"][f"test_{name}"] for run in runs]
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        found[f"test_{name}"] = {"mean": statistics.fmean(values), "spread": deviation}
+    return found
+
+
+def write(path: Path | None, report: dict[str, Any]) -> None:
+    """Writes all that is known so far."""
+    if path is not None:
+        path.write_text(json.dumps(report, indent=1))
+
+
+def parsed() -> argparse.Namespace:
+    """What was typed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=("mf", "sasrec"), default="mf")
+    parser.add_argument("--algorithms", default="fedsubavg", help="such as fedavg,fedsubavg:cap=50")
+    parser.add_argument("--seeds", default="0", help="the first searches, all report")
+    parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--evaluate-every", type=int, default=50)
+    parser.add_argument("--history", type=int, default=50)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path)
+    for name, (_, default) in GRID.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default)
+    args = parser.parse_args()
+    for name, (kind, _) in GRID.items():
+        text = getattr(args, name)
+        setattr(args, name, [kind(value) for value in text.split(",") if value])
+    args.algorithms = args.algorithms.split(",")
+    args.seeds = [int(seed) for seed in args.seeds.split(",")]
+    return args
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""New rows, encoded as the data that a model was trained on: `FederatedData.encode`.
+
+Columns that training did not use are ignored. A column that is missing, of another shape, or with a
+value that it cannot have is a DataError. Nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrows.data.column_checks import (
+    as_labels,
+    as_numbers,
+    as_weights,
+    no_nulls,
+    number_clients,
+)
+from fedrows.data.encoder import GIVEN, HASHES, EncodedColumn, Encoder
+from fedrows.data.examples import Examples, sort_by_client
+from fedrows.data.frames import Lists, Raw, as_objects, as_raw
+from fedrows.data.values import NUMBER, hashed, text_of, texts
+from fedrows.errors import DataError
+from fedrows.rows.ragged import Ragged, lists_of
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedRows:
+    """Rows of a frame as examples, client after client."""
+
+    examples: Examples
+    row: Tensor  # (n,), the row of the frame that each example came from
+    clients: np.ndarray | None  # the clients' names; None without a column for them
+    labelled: bool  # whether the frame has labels; without them all labels are 0
+    unknown: Mapping[str, int]  # column → how many of its values have no row of their own
+    unused: tuple[str, ...]  # columns of the frame that mean nothing to the model
+
+    def in_order(self, scores: Tensor) -> Tensor:
+        """Something of every example (n, …), in the order of the frame."""
+        ordered = torch.empty_like(scores)
+        ordered[self.row] = scores
+        return ordered
+
+
+class KnownValues:
+    """The row of every value of the vocabularies, looked up by its text; made when first asked."""
+
+    def __init__(self, encoder: Encoder, vocabulary: Mapping[str, np.ndarray]) -> None:
+        self._encoder, self._vocabulary = encoder, vocabulary
+        self._rows: dict[str, dict[str, int]] = {}
+
+    def of(self, column: str) -> dict[str, int]:
+        """Text → row, for the table that a column reads."""
+        its = self._encoder.features[column]
+        if its.table not in self._rows:
+            words = enumerate(self._vocabulary[its.table], int(its.table in self._encoder.padded))
+            self._rows[its.table] = {text_of(word, its.kind): row for row, word in words}
+        return self._rows[its.table]
+
+
+def encode(frame: Any, encoder: Encoder, known_values: KnownValues) -> EncodedRows:
+    """The rows of a pandas or polars frame, or of a mapping of columns.
+
+    The features and the numbers must be there. The label, the weight and the client are read if
+    they are there; without a client all rows are one client's.
+    """
+    known = list(map(str, frame.columns if hasattr(frame, "columns") else frame))
+    for column in (*encoder.features, *encoder.numbers):
+        if column not in known:
+            raise DataError(
+                f"The frame has no column {column!r}, which the model reads; it has "
+                f"{', '.join(known) or 'none'}."
+            )
+    values = {column: _column(frame, column) for column in known if column in _read(encoder)}
+    count = len(next(iter(values.values())))
+    if not count:
+        raise DataError("The frame has no row: give at least one.")
+    if odd := [column for column, x in values.items() if len(x) != count]:
+        raise DataError(
+            f"Column {odd[0]!r} has {len(values[odd[0]])} values, but others have {count}."
+        )
+    ids: dict[str, np.ndarray | Ragged] = {}
+    unknown: dict[str, int] = {}
+    for column, its in encoder.features.items():
+        raw = _shaped(column, as_raw(column, values[column]), its)
+        entries = raw.values if isinstance(raw, Lists) else raw
+        rows, strange = rows_of(column, entries, encoder, known_values)
+        if strange:
+            unknown[column] = strange
+        if isinstance(raw, Lists):
+            lists = lists_of(np.ascontiguousarray(rows), raw.sizes)
+            ids[column] = replace(lists, length=max(lists.length, its.length or 1))
+        else:
+            ids[column] = rows
+    names, owner = None, np.zeros(count, dtype=np.int64)
+    if encoder.client in values:
+        names, owner = number_clients(encoder.client, values[encoder.client])
+    labelled = encoder.label in values
+    label = np.zeros(count, dtype=np.int64 if encoder.labels == "classes" else np.float32)
+    if labelled:
+        label = as_labels(encoder.label, values[encoder.label], encoder.labels)
+    weight = None
+    if encoder.weight is not None and encoder.weight in values:
+        weight = as_weights(encoder.weight, values[encoder.weight], count)
+    numbers = {
+        column: _numbers(column, values[column], width, count)
+        for column, width in encoder.numbers.items()
+    }
+    clients = 1 if names is None else len(names)
+    every = np.ones(count, dtype=bool)
+    examples = sort_by_client(owner, ids, label, numbers, weight, every, clients)
+    row = torch.from_numpy(np.argsort(owner, kind="stable"))
+    unused = tuple(column for column in known if column not in values)
+    return EncodedRows(examples, row, names, labelled, unknown, unused)
+
+
+def _read(encoder: Encoder) -> set[str]:
+    """Every column that means something."""
+    more = {encoder.client, encoder.label, encoder.weight}
+    return {*encoder.features, *encoder.numbers, *(column for column in more if column)}
+
+
+def _column(frame: Any, column: str) -> np.ndarray:
+    values = frame[column]
+    values = values.to_numpy() if hasattr(values, "to_numpy") else values
+    return values if isinstance(values, np.ndarray) else as_objects(values)
+
+
+def _shaped(column: str, raw: Raw, its: EncodedColumn) -> Raw:
+    """A column in the shape that it had in training; lists cut to their last entries."""
+    if its.length is not None:
+        if isinstance(raw, np.ndarray) and raw.ndim == 2:
+            raw = Lists(raw.ravel(), np.full(len(raw), raw.shape[1]))
+        if isinstance(raw, np.ndarray):
+            raise DataError(
+                f"Column {column!r} held lists in training, but value 0 is {raw.tolist()[0]!r}: "
+                "make a list of each value."
+            )
+        return raw if its.most is None else raw.last(its.most)
+    if isinstance(raw, Lists):
+        if its.width is None:
+            raise DataError(
+                f"Column {column!r} held one value a row in training, but has lists: give one "
+                "value a row."
+            )
+        if (odd := raw.sizes != its.width).any():
+            at = int(np.argmax(odd))
+            raise DataError(
+                f"Column {column!r} held {its.width} values a row in training, but row {at} has "
+                f"{raw.sizes[at]}."
+            )
+        raw = raw.values.reshape(len(raw), its.width)
+    width = raw.shape[1] if raw.ndim == 2 else None
+    if width != its.width:
+        raise DataError(
+            f"Column {column!r} held {its.width or 'one'} values a row in training, but has "
+            f"{width or 'one'}."
+        )
+    return raw
+
+
+def rows_of(
+    column: str, values: np.ndarray, encoder: Encoder, known_values: KnownValues
+) -> tuple[np.ndarray, int]:
+    """The row of every value, and how many values have none of their own."""
+    its = encoder.features[column]
+    table = encoder.tables[its.table]
+    padded = its.table in encoder.padded
+    no_nulls(column, values.ravel())
+    if table.how == HASHES:
+        numeric = _numeric(column, values) if its.kind == NUMBER else values
+        return hashed(column, numeric, table.rows, padded), 0
+    if table.how == GIVEN:
+        return _given(column, values, table.rows), 0
+    words, codes = texts(column, values, its.kind)
+    known = known_values.of(column)
+    rows = np.array([known.get(word, -1) for word in words], dtype=np.int64)[codes]
+    strange = rows < 0
+    if strange.any() and table.unknown is None:
+        at = int(np.argmax(strange.ravel()))
+        raise DataError(
+            f"Column {column!r} has the value {words[codes.ravel()[at]]!r}, but table "
+            f"{its.table!r} has no row for unknown values: Vocabulary(oov=True) makes one."
+        )
+    return np.where(strange, table.unknown or 0, rows), int(strange.sum())
+
+
+def _given(column: str, values: np.ndarray, rows: int) -> np.ndarray:
+    """Ids that are rows already."""
+    ids = _numeric(column, values)
+    bad = (ids < 0) | (ids >= rows) | (ids != np.floor(ids))
+    if bad.any():
+        at = int(np.argmax(bad.ravel()))
+        raise DataError(
+            f"Column {column!r} has id {values.ravel().tolist()[at]!r}, but ids of its table are "
+            f"whole numbers from 0 to {rows - 1}."
+        )
+    return ids.astype(np.int64)
+
+
+def _numeric(column: str, values: np.ndarray) -> np.ndarray:
+    """Numbers, also those that are written as text."""
+    if values.dtype.kind in "iufb":
+        return values
+    words, codes = texts(column, values, NUMBER)
+    return np.array([float(x) if "." in x or "e" in x else int(x) for x in words])[codes]
+
+
+def _numbers(column: str, values: np.ndarray, width: int | None, count: int) -> np.ndarray:
+    raw = as_raw(column, values)
+    if isinstance(raw, Lists):
+        same = bool((raw.sizes == width).all())
+        raw = raw.values.reshape(count, -1) if same and width else np.empty((count, 0))
+    numbers = as_numbers(column, raw, count)
+    if (numbers.shape[1] if numbers.ndim == 2 else None) != width:
+        raise DataError(
+            f"Column {column!r} held {width or 'one'} numbers a row in training: give as many."
+        )
+    return numbers

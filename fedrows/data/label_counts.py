@@ -1,0 +1,96 @@
+"""How many clients have each item, and how many like it: what a counted start is made of.
+
+    n_m   clients with a training example about item m
+    p_m   those of them for whom at least half of these examples are positive
+    p     Σ p_m / Σ n_m, the prior
+
+    item m     logit((p_m + a·p) / (n_m + a)) − logit(p)
+    client i   logit((positives of i + a·p) / (examples of i + a)) − logit(p)
+
+A client counts once for an item, so n_m and p_m are counts of index sets, as heat is: whatever
+counts heat counts them too. What belongs to a client is worked out by the client, from the prior
+and its own examples, and never leaves it. a = 5 pseudo-examples at the prior keep small counts
+tame. An item is what an example is about (`FederatedData.target`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedrows.data.federation import FederatedData
+from fedrows.errors import DataError
+from fedrows.rows.index import Index
+
+PSEUDO = 5.0  # a
+
+
+@dataclass(frozen=True, eq=False)
+class LabelCounts:
+    """The two counters, for the rows of the items."""
+
+    table: str
+    ids: Tensor  # (H,), sorted rows of the table
+    examples: Tensor  # (H,) float64, n_m; an estimate may be any number
+    positives: Tensor  # (H,) float64, p_m, likewise
+
+    @property
+    def prior(self) -> float:
+        """The share of positives over all items, away from 0 and 1."""
+        examples, positives = float(self.examples.sum()), float(self.positives.sum())
+        return min(max(positives / max(examples, 1.0), 1e-6), 1 - 1e-6)
+
+    def log_odds(self) -> Tensor:
+        """How far each item's log-odds are from the prior's: (H,)."""
+        examples = self.examples.clamp(min=0)
+        positives = torch.minimum(self.positives.clamp(min=0), examples)
+        return log_odds(positives, examples, self.prior)
+
+
+def log_odds(positives: Tensor, examples: Tensor, prior: float) -> Tensor:
+    """How far log-odds are from the prior's, small counts being pulled towards it."""
+    share = (positives + PSEUDO * prior) / (examples + PSEUDO)
+    level = torch.tensor(prior, dtype=torch.float64)
+    return torch.logit(share, eps=1e-6) - torch.logit(level, eps=1e-6)
+
+
+def label_sets(data: FederatedData) -> tuple[Index, Index]:
+    """The items that each client has training examples about, and those of them that it likes.
+
+    Both are index sets among the rows that anybody holds, as the heat's are.
+    """
+    if data.labels != "binary" or data.target is None:
+        what = f"labels are {data.labels}" if data.labels != "binary" else "examples have no target"
+        raise DataError(
+            f"The {what} in {data.name}, so there are no positives of an item to count: start "
+            "from zero."
+        )
+    held = data.index[data.fields[data.target[0]]].held
+    assert held is not None, "data that were built have it"
+    ids, owner, label = data.targets(data.train), data.train.owner, data.train.label
+    place = torch.searchsorted(held, ids).clamp(max=len(held) - 1)
+    real = held[place] == ids  # id 0 of a padded table is nothing
+    pairs = owner[real] * len(held) + place[real]
+    unique, entry = torch.unique(pairs, return_inverse=True)
+    examples = torch.bincount(entry, minlength=len(unique))
+    positives = torch.bincount(entry, label[real].double(), minlength=len(unique))
+    return (
+        _index(unique, held, data.clients),
+        _index(unique[2 * positives >= examples], held, data.clients),
+    )
+
+
+def client_log_odds(data: FederatedData, prior: float) -> Tensor:
+    """How far each client's log-odds are from the prior's, worked out where they lie: (N,)."""
+    label = data.train.label.double()
+    positives = torch.bincount(data.train.owner, label, minlength=data.clients)
+    return log_odds(positives.cpu(), data.sizes.double(), prior)
+
+
+def _index(pairs: Tensor, held: Tensor, clients: int) -> Index:
+    """The index sets behind owner · H + place, sorted."""
+    owner, place = pairs // len(held), pairs % len(held)
+    splits = torch.searchsorted(owner.contiguous().cpu(), torch.arange(clients + 1))
+    return Index(held[place], splits, place, held)

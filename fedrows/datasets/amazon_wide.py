@@ -1,0 +1,60 @@
+"""Amazon Electronics with a model that has biases, which stay on the client where they are its own.
+
+The examples are those of the task `amazon`, read as `fedrows.data.amazon_log` says. The table of
+users is local, and a tenth of the training examples, each client's latest, is kept for validation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fedrows.data.amazon_log import SOURCE, AmazonOptions
+from fedrows.data.amazon_log import load as load_log
+from fedrows.data.federation import FederatedData
+from fedrows.options import option
+from fedrows.task import Task
+
+
+@dataclass(frozen=True)
+class AmazonWideOptions(AmazonOptions):
+    """Those of the log, with validation examples by default."""
+
+    validation: float = option(
+        0.1,
+        "Share of the training examples held out for validation: the latest.",
+        least=0,
+        most=0.9,
+    )
+
+
+def load(options: AmazonWideOptions) -> FederatedData:
+    """The examples of the clients, from the file in the data folder."""
+    data = load_log(options)
+    return replace(data, name="amazon-wide", local=frozenset({"user"}))  # one user, one client
+
+
+TASK = Task(
+    name="amazon-wide",
+    summary="Amazon Electronics: whether a user gives an item five stars, by DIN with biases.",
+    options=AmazonWideOptions,
+    load=load,
+    model="din_wide",
+    plan={
+        "rounds": 200,
+        "clients_per_round": 100,
+        "local_steps": 10,
+        "batch_size": 4,
+        "lr": 0.05,
+        "lr_schedule": "cosine",
+        "clip": 5.0,
+        "weighting": "examples",
+        "evaluate_every": 20,
+        "start": "counted",
+    },
+    algorithms={
+        "fedprox": {"mu": 0.01},
+        "fedsubavg": {"cap": "cohort"},
+        "fedadam": {"lr": 0.1, "server_lr": 0.001, "beta1": 0.9, "beta2": 0.999},
+    },
+    source=SOURCE,
+)

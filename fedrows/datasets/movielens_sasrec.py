@@ -1,0 +1,63 @@
+"""The task movielens-rank for a model of sequences: which movie follows those that a user rated?
+
+The same positives, split and negatives. An example has the user's earlier movies in place of the
+user: no row belongs to one client alone, and a model trained on some users serves any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrows.data.federation import FederatedData
+from fedrows.data.leave_one_out import leave_one_out
+from fedrows.files.fetch import require
+from fedrows.files.movielens_file import SOURCE, read_ratings
+from fedrows.options import check, option
+from fedrows.task import Task
+
+
+@dataclass(frozen=True)
+class MovieLensSequenceOptions:
+    """What an example has beside the movie."""
+
+    history: int = option(
+        50, "How many of the user's earlier movies an example has, the last.", least=1, most=1_000
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def load(options: MovieLensSequenceOptions) -> FederatedData:
+    """The examples of all users, from the file in the data folder."""
+    return read(require(SOURCE), options)
+
+
+def read(file: Path, options: MovieLensSequenceOptions) -> FederatedData:
+    """The examples of all users, from an ml-1m.zip anywhere."""
+    ratings = read_ratings(file)
+    columns = (ratings.user, ratings.movie, ratings.time)
+    return leave_one_out(*columns, history=options.history, name="movielens-sasrec")
+
+
+TASK = Task(
+    name="movielens-sasrec",
+    summary="MovieLens-1M: which movie follows those that a user rated, by self-attention.",
+    options=MovieLensSequenceOptions,
+    load=load,
+    model="sasrec",
+    plan={
+        "rounds": 600,
+        "clients_per_round": 200,
+        "local_steps": 10,
+        "batch_size": 16,
+        "optimizer": "adam",
+        "lr": 0.003,
+        "weighting": "uniform",
+        "negatives": 4,
+        "negatives_pool": 100,
+        "evaluate_every": 50,
+    },
+    source=SOURCE,
+)

@@ -1,0 +1,49 @@
+"""The heat of a private deployment on disk, and which clients were in which count of it.
+
+Counts that were made are never made again: the difference of two exact counts shows whoever was in
+one of them only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+
+from fedrows.errors import RunFolderError
+from fedrows.files.whole import write_private
+from fedrows.privacy.heat_counts import Member
+from fedrows.rows.heat import Heat
+
+
+def save_heat(path: Path, heat: Mapping[str, Heat], counts: Sequence[frozenset[Member]]) -> None:
+    """Writes the heat of every table, and the clients of every count."""
+    tensors = {}
+    for table, its in heat.items():
+        tensors[f"{table}/ids"], tensors[f"{table}/counts"] = its.ids, its.counts
+    totals = {table: its.total for table, its in heat.items()}
+    facts = {"totals": totals, "counted": [sorted(count, key=str) for count in counts]}
+    write_private(path, safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
+
+
+def load_heat(path: Path) -> tuple[dict[str, Heat], list[frozenset[Member]]]:
+    """What `save_heat` has written."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {})["fedrows"])
+            heat = {
+                table: Heat(
+                    file.get_tensor(f"{table}/ids"), file.get_tensor(f"{table}/counts"), total
+                )
+                for table, total in facts["totals"].items()
+            }
+        counts = [frozenset((node, name) for node, name in each) for each in facts["counted"]]
+    except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"The heat in {path} cannot be read ({error}): restore the file, since counting again "
+            "would show more."
+        ) from error
+    return heat, counts

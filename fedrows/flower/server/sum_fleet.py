@@ -1,0 +1,110 @@
+"""A fleet that carries secure sums: who takes part, what they are told, and who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from fedrows.errors import PlanError
+from fedrows.flower.server.fleet import FlowerFleet
+from fedrows.flower.server.round_union import Hosts
+from fedrows.flower.server.sum_exchange import Lane, SumCarrier, SumExchange, SumNames
+from fedrows.flower.wire.contract import digest
+from fedrows.flower.wire.message import Message
+from fedrows.flower.wire.signing import read_peers
+
+R = TypeVar("R")
+
+
+class SumFleet(FlowerFleet):
+    """The clients of all nodes, which take part in secure sums."""
+
+    def __init__(self, *args: Any, peers: Path) -> None:
+        super().__init__(*args)
+        self._peers, self._names = read_peers(peers), SumNames()
+        self._enrolment.keys = self._peers
+        self._carrier = SumCarrier(self._send_by_name)
+
+    def _hosts(self, cohort: Tensor) -> dict[str, list[int]]:
+        """Which positions of the cohort each node that is here hosts."""
+        here, hosts = set(self.transport.nodes()), dict[str, list[int]]()
+        for position, number in enumerate(cohort.tolist()):
+            name = self.registry.clients[number].node
+            if self.registry.nodes[name].address in here and name in self._peers:
+                hosts.setdefault(name, []).append(position)
+        return hosts
+
+    def _whom(self, cohort: Tensor, node: str, positions: list[int]) -> Message:
+        """Which of its clients a node is asked for."""
+        order = {client: i for i, client in enumerate(self.registry.nodes[node].clients)}
+        clients = [self.registry.clients[int(cohort[position])] for position in positions]
+        facts = {
+            "places": [order[one.name] for one in clients],
+            "numbers": [int(cohort[position]) for position in positions],
+            "accepted": [one.accepted for one in clients],
+            "version": self.registry.nodes[node].version,
+        }
+        return Message("sum", facts, {})
+
+    def _whom_all(self, cohort: Tensor, hosts: Hosts) -> dict[str, Message]:
+        return {node: self._whom(cohort, node, list(its)) for node, its in hosts.items()}
+
+    def _exchange(self, use: str, nodes: list[str], **more: Any) -> SumExchange:
+        """A new sum with some nodes."""
+        colluding = self.contract.privacy.colluding
+        if len(nodes) < colluding + 2:
+            raise PlanError(
+                f"A secure sum that bears {colluding} colluding nodes needs at least "
+                f"{colluding + 2} nodes that are here and whose keys are known, but there are "
+                f"{len(nodes)}: start more nodes, or lower `colluding`."
+            )
+        parties = dict(enumerate(nodes, start=1))
+        facts = {
+            "sum": self._names.make(),
+            "use": use,
+            "run": self.run,
+            "contract": digest(self._fingerprint),
+            "parties": {str(number): node for number, node in parties.items()},
+            **more,
+        }
+        return SumExchange(parties, facts)
+
+    def _carry(self, lane: Lane[R], *beside: Lane[Any]) -> R:
+        """Runs a protocol with the nodes to its end, and others as far as they come meanwhile."""
+        try:
+            return self._carrier.carry(lane, *beside)
+        finally:
+            for one in (lane, *beside):
+                self._take_note_(one.sum)
+
+    def _take_note_(self, sum_: SumExchange) -> None:
+        for name in sum_.newest:
+            self._names.learn_(name)
+        for node in sum_.lost & self.registry.nodes.keys():
+            self.registry.nodes[node].address = 0  # it is asked to enrol again
+        if sum_.facts["use"] != "heat" or not self._has_heat:  # heat there is can stay
+            for node in sorted(sum_.declined):
+                self._decline_(node)
+
+    @property
+    def _has_heat(self) -> bool:
+        """Whether heat was counted before."""
+        return False
+
+    def _keys(self, sum_: SumExchange) -> dict[int, bytes]:
+        return {number: self._peers[node] for number, node in sum_.parties.items()}
+
+    def _send_by_name(
+        self, messages: Mapping[str, bytes], awaited: Collection[str]
+    ) -> dict[str, bytes | str]:
+        """Sends messages to nodes by name, and waits for the answers of some."""
+        nodes = self.registry.nodes
+        names = {nodes[node].address: node for node in messages if node in nodes}
+        sent = {address: messages[node] for address, node in names.items() if address}
+        wanted = [address for address, node in names.items() if node in awaited]
+        received = self._send_and_wait(sent, self.last.round if self.last else 0, wanted)
+        answers: dict[str, bytes | str] = {node: "it did not answer in time" for node in awaited}
+        return answers | {names[address]: answer for address, answer in received.items()}

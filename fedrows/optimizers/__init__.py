@@ -1,0 +1,1 @@
+"""The optimisers that a client steps with, whose state starts at zero in every round."""

@@ -1,0 +1,56 @@
+"""The scores of a bundle from its ONNX file, which needs onnxruntime but no module."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedrows.errors import BundleError
+from fedrows.serving.bundle import Bundle
+
+_TYPES = {"tensor(float)": torch.float32, "tensor(double)": torch.float64}
+
+
+class OnnxScorer:
+    """Scores by ONNX Runtime, on the CPU."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        if bundle.onnx is None:
+            raise BundleError(
+                f"{bundle.path} has no ONNX file: export the run again with fedrows[onnx] "
+                "installed, or load it with its module."
+            )
+        try:
+            runtime = importlib.import_module("onnxruntime")
+        except ImportError:
+            raise BundleError(
+                "Scoring by ONNX needs the package onnxruntime: install it, or give the module."
+            ) from None
+        self._session: Any = runtime.InferenceSession(
+            bundle.onnx, providers=["CPUExecutionProvider"]
+        )
+        self._inputs = {x.name: x for x in self._session.get_inputs()}
+        floats = [_TYPES[x.type] for x in self._inputs.values() if x.type in _TYPES]
+        self.dtype = floats[0] if floats else torch.float32
+        self._lists = {n for n, x in bundle.encoder.features.items() if x.length is not None}
+
+    def scores(self, fields: dict[str, Tensor]) -> Tensor:
+        """The score of every example: (n,), or (n, C) for classes."""
+        given: dict[str, np.ndarray] = {}
+        for name, its in self._inputs.items():
+            column = fields[name]
+            if name in self._lists:
+                size = its.shape[1] if isinstance(its.shape[1], int) else max(2, column.shape[1])
+                if column.shape[1] > size:
+                    raise BundleError(
+                        f"The ONNX file takes lists of {size} in field {name!r}, but one has "
+                        f"{column.shape[1]}: cut it, or load the bundle with its module."
+                    )
+                column = F.pad(column, (0, size - column.shape[1]))  # (n, L) → (n, size)
+            given[name] = column.to(_TYPES.get(its.type, column.dtype)).numpy()
+        return torch.from_numpy(self._session.run(["score"], given)[0])

@@ -1,0 +1,181 @@
+"""The model of a bundle, made again: from a name of the catalogue, or from what the user gives.
+
+A bundle may name the code of a module, but loading it never imports that code: a file from
+elsewhere would then choose what runs. The user names it, or gives the module.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedrows import catalogue
+from fedrows.data.encoder import Encoder
+from fedrows.data.examples import Examples
+from fedrows.data.federation import FederatedData
+from fedrows.data.personal import PERSONAL, with_personal
+from fedrows.errors import BundleError, FedrowsError
+from fedrows.lifting.adapt import adapt, with_rows
+from fedrows.lifting.lifted import Lifted
+from fedrows.model import Loss, Model
+from fedrows.rows.params import Params
+from fedrows.rows.ragged import lists_of
+from fedrows.serving.bundle import Bundle
+
+Given = nn.Module | Callable[[FederatedData, int], Any] | str
+
+
+@dataclass(frozen=True, eq=False)
+class TorchScorer:
+    """Scores by the model itself."""
+
+    model: Model
+    params: Params
+    dtype: torch.dtype
+
+    @property
+    def personal(self) -> bool:
+        """Whether the model has personal parts; of them it has the start values, in row 0."""
+        return isinstance(self.model, Lifted) and self.model.personal is not None
+
+    def scores(self, fields: dict[str, Tensor]) -> Tensor:
+        """The score of every example: (n,), or (n, C) for classes."""
+        if self.personal:
+            count = len(next(iter(fields.values())))
+            fields = {**fields, PERSONAL: torch.zeros(count, dtype=torch.int64)}
+        with torch.no_grad():
+            return self.model.scores(self.params, fields)
+
+    def adapted(
+        self, examples: Examples, encoder: Encoder, steps: int, lr: float
+    ) -> TorchScorer:  # fmt: skip
+        """The same with the own rows and personal parts of the client that has these examples."""
+        fields, own = encoder.fields, set(encoder.local)
+        if self.personal:
+            first = torch.zeros(len(examples), dtype=torch.int64)
+            examples = replace(examples, ids={**examples.ids, PERSONAL: first})
+            fields, own = {**fields, PERSONAL: PERSONAL}, {*own, PERSONAL}
+        rows = adapt(
+            self.model, self.params, examples, fields, own, padded=encoder.padded, steps=steps,
+            lr=lr,
+        )  # fmt: skip
+        return replace(self, params=with_rows(self.params, rows))
+
+
+def rebuild(bundle: Bundle, given: Given | None, loss: Loss | None) -> TorchScorer:
+    """The trained model of a bundle."""
+    data = blank_data(bundle)
+    made = _made(bundle, given, data)
+    dtype = next(x.dtype for x in bundle.weights.values() if x.is_floating_point())
+    if isinstance(made, Model) and not isinstance(made, Lifted):
+        return TorchScorer(made, _params(bundle, made), dtype)
+    module = copy.deepcopy(made.module if isinstance(made, Lifted) else made).to(dtype)
+    _check_fit(bundle, {name: tuple(x.shape) for name, x in module.state_dict().items()})
+    module.load_state_dict(dict(bundle.weights))
+    facts = bundle.model
+    named = made.embeddings if isinstance(made, Lifted) else facts.get("embeddings")
+    dense, one_by_one = facts.get("dense", ()), bool(facts.get("one_by_one"))
+    loss = loss or (made.loss if isinstance(made, Lifted) else None)
+    # Anew, for the first one has measured the numbers that it started from.
+    personal = facts.get("personal", ())
+    data = with_personal(data) if personal else data
+    model = Lifted(
+        module, data, named, loss, dense=dense, personal=personal, one_by_one=one_by_one
+    )  # fmt: skip
+    return TorchScorer(model, model.start(), dtype)
+
+
+def blank_data(bundle: Bundle) -> FederatedData:
+    """Two made-up examples, with the tables and fields that the model was trained on."""
+    encoder = bundle.encoder
+    ids: dict[str, Any] = {}
+    for name, column in encoder.features.items():
+        row = int(column.table in encoder.padded)
+        if column.length is not None:
+            width = column.length
+            ids[name] = lists_of(np.full(2 * width, row), np.full(2, width))
+        else:
+            ids[name] = np.full(2 if column.width is None else (2, column.width), row)
+    numbers = {
+        name: np.zeros(2 if width is None else (2, width))
+        for name, width in encoder.numbers.items()
+    }
+    return FederatedData.build(
+        client=np.zeros(2, dtype=np.int64),
+        ids=ids,
+        label=np.ones(2),
+        test=np.zeros(2, dtype=bool),
+        tables={name: table.rows for name, table in encoder.tables.items()},
+        fields=encoder.fields,
+        numbers=numbers,
+        labels=encoder.labels,
+        padded=encoder.padded,
+        local=encoder.local,
+        name=str(bundle.facts["about"]["data"]),
+        target=encoder.target,
+        vocabulary=dict(bundle.vocabulary),
+        encoder=encoder,
+    )
+
+
+def _made(bundle: Bundle, given: Given | None, data: FederatedData) -> Model | nn.Module:
+    """The model or the module, with numbers of no meaning."""
+    name, reference = bundle.model["name"], bundle.model["reference"]
+    if isinstance(given, nn.Module):
+        return given
+    if given is None:
+        if name is None or ":" in name or name.endswith(".py"):
+            such = f" {reference!r} was named at export." if reference else ""
+            raise BundleError(
+                f"The model in {bundle.path} is a module, {bundle.model['class']}, and a bundle "
+                f"runs no code that it names: give the module, or the reference of its "
+                f"build(data, seed), to load.{such}"
+            )
+        given = str(name)
+    build = catalogue.builder(given) if isinstance(given, str) else given
+    try:
+        made = build(data, 0)
+    except FedrowsError:
+        raise
+    except Exception as error:  # whatever the user's code does
+        raise BundleError(
+            f"The module for {bundle.path} cannot be built by {given!r} "
+            f"({type(error).__name__}: {' '.join(str(error).split())}): give a function "
+            "build(data, seed), or the module itself."
+        ) from error
+    if not isinstance(made, Model | nn.Module):
+        raise BundleError(
+            f"{given!r} gave a {type(made).__name__}, but the model in {bundle.path} needs a torch "
+            "module or a fedrows.model.Model."
+        )
+    return made
+
+
+def _params(bundle: Bundle, model: Model) -> Params:
+    """The numbers of a model that is no module."""
+    start = model.start()
+    _check_fit(
+        bundle, {name: tuple(x.shape) for name, x in {**start.tables, **start.dense}.items()}
+    )
+    return Params(
+        {name: bundle.weights[name] for name in start.tables},
+        {name: bundle.weights[name] for name in start.dense},
+    )
+
+
+def _check_fit(bundle: Bundle, wanted: dict[str, tuple[int, ...]]) -> None:
+    """Raises a BundleError unless the weights are those of the module."""
+    found = {name: tuple(x.shape) for name, x in bundle.weights.items()}
+    for name in [*wanted, *found]:
+        if wanted.get(name) != found.get(name):
+            shape, its = found.get(name, "missing"), wanted.get(name, "missing")
+            raise BundleError(
+                f"The weights in {bundle.path} are not those of the module: {name!r} is {shape} in "
+                f"the bundle and {its} in the module. Give the module that was trained."
+            )

@@ -1,0 +1,200 @@
+"""The best items for a client: every item, or the candidates given, scored in one example each.
+
+An item is a value of the target, the feature that an example is about. All other columns that the
+model reads are the same for every item: the history, the client, and what `context` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedrows.data.encode_rows import EncodedRows, KnownValues, rows_of
+from fedrows.data.encoder import GIVEN, HASHES
+from fedrows.data.frames import as_objects
+from fedrows.data.values import text_of, texts
+from fedrows.errors import DataError, ModelError
+from fedrows.serving.bundle import Bundle
+from fedrows.serving.predictions import AdaptedTo, Recommendations, predictions
+
+
+class ItemModel(Protocol):
+    """A model that scores rows."""
+
+    @property
+    def bundle(self) -> Bundle:
+        """What it was loaded from."""
+
+    @property
+    def known(self) -> KnownValues:
+        """The values that have rows."""
+
+    @property
+    def adapted(self) -> AdaptedTo | None:
+        """The client that it was adapted to."""
+
+    def encode(self, frame: Any) -> EncodedRows:
+        """Rows as the model takes them."""
+
+    def scores(self, encoded: EncodedRows) -> Tensor:
+        """The score of every encoded row."""
+
+    def notes(self, encoded: EncodedRows) -> tuple[str, ...]:
+        """What is worth knowing about the scores."""
+
+
+def recommend(
+    served: ItemModel,
+    history: Sequence[Any] | None,
+    k: int,
+    client: Any,
+    context: Mapping[str, Any] | None,
+    candidates: Any,
+    exclude: Sequence[Any] | None,
+) -> Recommendations:
+    """The k items with the highest scores; items of equal score are in the order of their rows.
+
+    history: items of the client, for the column of lists that reads the items' table; they are not
+    recommended again. client: for the columns that name the client. context: any other column, by
+    name. candidates: the items to choose from, or a frame with a row for each; by default all.
+    exclude: items to leave out instead of the history.
+    """
+    target, encoder = _target(served), served.bundle.encoder
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        raise DataError(f"k is {k!r}, but must be a whole number above 0.")
+    columns = _context(served, target, history, client, context or {})
+    kind = encoder.features[target].kind
+    if hasattr(candidates, "columns") or isinstance(candidates, Mapping):
+        items = _listed(candidates, target)
+        filled = {name: [value] * len(items) for name, value in columns.items()}
+        names = candidates.columns if hasattr(candidates, "columns") else candidates
+        filled |= {str(name): list(candidates[name]) for name in names}
+        _require(served, filled)
+        encoded = served.encode(filled)
+    else:
+        _require(served, {**columns, target: None})
+        items = _all_items(served, target) if candidates is None else list(candidates)
+        if candidates is None:
+            left = history if exclude is None else exclude
+            out = set(texts(target, as_objects(left), kind)[0]) if left is not None else set()
+            items = [item for item in items if text_of(item, kind) not in out]
+        if not items:
+            raise DataError("There is no candidate to recommend: give at least one.")
+        encoded = _one_row_each(served, target, items, columns)
+    scores = encoded.in_order(served.scores(encoded))
+    best = torch.sort(scores, descending=True, stable=True)[1][:k]
+    chosen = predictions(scores[best], encoder.labels, served.notes(encoded))
+    best_items = [items[i] for i in best.tolist()]
+    return Recommendations(best_items, chosen.scores, chosen.probabilities, chosen.notes)
+
+
+def _target(served: ItemModel) -> str:
+    """The column of the items; a ModelError if examples are not about one."""
+    encoder = served.bundle.encoder
+    if encoder.target is None or encoder.target[1] is not None:
+        raise ModelError(
+            "The model's examples are not about one item in a column of its own, so it cannot "
+            "recommend: say which column with target= when the data are made, or use predict."
+        )
+    if encoder.labels == "classes":
+        raise ModelError("The model scores classes, not items: use predict.")
+    return encoder.target[0]
+
+
+def _context(
+    served: ItemModel,
+    target: str,
+    history: Sequence[Any] | None,
+    client: Any,
+    context: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The value of every column but the target's."""
+    encoder, columns = served.bundle.encoder, dict(context)
+    for name in columns:
+        if name == target or (name not in encoder.features and name not in encoder.numbers):
+            raise DataError(f"context names {name!r}, which is no column beside the items'.")
+    if history is not None:
+        table = encoder.features[target].table
+        lists = [c for c, x in encoder.features.items() if x.table == table and x.length]
+        if len(lists) != 1:
+            raise DataError(
+                f"{len(lists)} columns of the model are lists of items, so a history cannot be "
+                "placed: give the columns in context=."
+            )
+        if not len(history):
+            raise DataError(
+                f"The history is empty: give at least one item, or context={{{lists[0]!r}: []}} "
+                "for a client without any."
+            )
+        columns[lists[0]] = list(history)
+    if client is None and served.adapted is not None:
+        for column, own in served.adapted.values.items():
+            columns.setdefault(column, next(iter(own)))
+    if client is not None:
+        own_columns = [
+            c
+            for c, x in encoder.features.items()
+            if c == encoder.client or x.table in encoder.local
+        ]
+        if not own_columns:
+            raise DataError(
+                "The model reads no column for the client: its items are ranked alike for all. "
+                "Leave client= out."
+            )
+        columns |= dict.fromkeys(own_columns, client)
+    return columns
+
+
+def _require(served: ItemModel, columns: Mapping[str, Any]) -> None:
+    encoder = served.bundle.encoder
+    for name in (*encoder.features, *encoder.numbers):
+        if name not in columns:
+            raise DataError(
+                f"The model reads column {name!r}: give it in context=, or for each item in a "
+                "frame of candidates."
+            )
+
+
+def _all_items(served: ItemModel, target: str) -> list[Any]:
+    """Every item that has a row of its own."""
+    encoder = served.bundle.encoder
+    name = encoder.features[target].table
+    table = encoder.tables[name]
+    if table.how == HASHES:
+        raise DataError(
+            f"The items of table {name!r} are hashed, so the model does not know which there are: "
+            "give candidates."
+        )
+    if table.how == GIVEN:
+        return list(range(int(name in encoder.padded), table.rows))
+    return served.bundle.vocabulary[name].tolist()
+
+
+def _listed(frame: Any, target: str) -> list[Any]:
+    names = frame.columns if hasattr(frame, "columns") else frame
+    if target not in list(names):
+        raise DataError(f"The candidates have no column {target!r}, the items: add it.")
+    return list(frame[target])
+
+
+def _one_row_each(
+    served: ItemModel, target: str, items: list[Any], columns: Mapping[str, Any]
+) -> EncodedRows:
+    """An example for every item; the columns they share are encoded once."""
+    encoder = served.bundle.encoder
+    one = served.encode({**{name: [value] for name, value in columns.items()}, target: items[:1]})
+    rows, strange = rows_of(target, as_objects(items), encoder, served.known)
+    everywhere = torch.zeros(len(items), dtype=torch.int64)
+    examples = one.examples.pick(everywhere)
+    ids = {**examples.ids, target: torch.from_numpy(rows)}
+    unknown = {name: count for name, count in one.unknown.items() if name != target}
+    return replace(
+        one,
+        examples=replace(examples, ids=ids),
+        row=torch.arange(len(items)),
+        unknown={**unknown, target: strange} if strange else unknown,
+    )

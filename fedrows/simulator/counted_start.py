@@ -1,0 +1,62 @@
+"""A counted start: biases that begin at log-odds, which were counted before the first round.
+
+    the model's one bias          logit(p)
+    the bias of an item           its log-odds minus the prior's
+    the bias of a client's row    likewise, worked out on the client, where it stays
+
+The untrained model then scores as well as counting does. The rounds learn what counting cannot.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from fedrows.data.federation import FederatedData
+from fedrows.data.label_counts import LabelCounts, client_log_odds, label_sets
+from fedrows.errors import PlanError
+from fedrows.model import Biases, Model
+from fedrows.plan import Plan
+from fedrows.rows.heat import heat_of
+from fedrows.rows.params import Params
+
+
+def check_counted(model: Model, plan: Plan) -> Biases:
+    """The biases that a counted start fills; a PlanError if there can be none."""
+    if model.biases is None:
+        raise PlanError(
+            f"start is {plan.start!r}, but the model names no biases that could start "
+            "there: choose start zero, or a model such as mf or logistic."
+        )
+    if plan.tables != "memory":
+        raise PlanError(
+            f"start is {plan.start!r}, but tables is {plan.tables!r}, and rows in files start by "
+            "their ids alone: choose tables memory, or start zero."
+        )
+    return model.biases
+
+
+def count_labels(data: FederatedData) -> LabelCounts:
+    """The two counters of every item, in the clear."""
+    assert data.target is not None
+    examples, positives = label_sets(data)
+    one = torch.ones(data.clients, dtype=torch.float64)
+    have, like = heat_of(examples, one), heat_of(positives, one)
+    return LabelCounts(data.fields[data.target[0]], have.ids, have.counts, like.counts)
+
+
+def start_counted_(
+    params: Params, biases: Biases, data: FederatedData, counts: LabelCounts
+) -> None:  # fmt: skip
+    """Sets the biases of a model that has not been trained yet."""
+    params.dense[biases.general].fill_(math.log(counts.prior / (1 - counts.prior)))
+    if counts.table in biases.columns:
+        rows = params.tables[counts.table]
+        ids, column = counts.ids.to(rows.device), biases.columns[counts.table]
+        rows[ids, column] = counts.log_odds().to(rows)
+    own = client_log_odds(data, counts.prior)
+    for table in data.local & biases.columns.keys():
+        index, rows = data.index[table], params.tables[table]
+        if bool((index.lengths == 1).all()):  # a client's one row
+            rows[index.ids.to(rows.device), biases.columns[table]] = own.to(rows)

@@ -1,0 +1,188 @@
+"""A counted start: what is counted, where it goes, and who may count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log
+
+import numpy as np
+import pytest
+import torch
+
+from fedrows import catalogue
+from fedrows.data.federation import FederatedData
+from fedrows.data.label_counts import LabelCounts, client_log_odds, label_sets
+from fedrows.errors import DataError, PlanError
+from fedrows.measure.trivial_baselines import scores
+from fedrows.models import logistic, mf
+from fedrows.plan import Plan
+from fedrows.privacy.options import Privacy
+from fedrows.simulation import Simulation
+from fedrows.simulator.counted_start import count_labels
+
+
+def logit(share: float) -> float:
+    return log(share / (1 - share))
+
+
+@pytest.fixture
+def data() -> FederatedData:
+    """Clients a, b, c and items 10, 20, 30 (rows 0, 1, 2); b has item 0 three times."""
+    return FederatedData.build(
+        client=np.array(list("aabbbbcca")),
+        ids={
+            "user": np.array([0, 0, 1, 1, 1, 1, 2, 2, 0]),
+            "item": np.array([0, 1, 0, 0, 0, 1, 1, 2, 2]),
+        },
+        label=np.array([1, 0, 1, 0, 1, 0, 1, 1, 0]),
+        test=np.array([0] * 8 + [1]),
+        tables={"user": 3, "item": 4},
+        local=["user"],
+        target=("item", None),
+    )
+
+
+def plan(**options: object) -> Plan:
+    chosen = {"clients_per_round": 2, "rounds": 2, "start": "counted", "device": "cpu"}
+    return Plan(**{**chosen, **options})  # type: ignore[arg-type]
+
+
+def test_a_client_counts_once_for_an_item_and_likes_it_if_half_of_its_examples_do(data):
+    have, like = label_sets(data)
+    assert have.ids.tolist() == [0, 1, 0, 1, 1, 2]
+    assert have.splits.tolist() == [0, 2, 4, 6]
+    assert like.ids.tolist() == [0, 0, 1, 2]  # of b, two of three; 1 by c alone
+    assert like.splits.tolist() == [0, 1, 2, 4]
+    counts = count_labels(data)
+    assert counts.examples.tolist() == [2, 3, 1]
+    assert counts.positives.tolist() == [2, 1, 1]
+    assert counts.prior == pytest.approx(4 / 6)
+
+
+def test_log_odds_are_pulled_towards_the_prior_by_five_examples(data):
+    p = 4 / 6
+    wanted = [logit((k + 5 * p) / (n + 5)) - logit(p) for k, n in ((2, 2), (1, 3), (1, 1))]
+    assert count_labels(data).log_odds().tolist() == pytest.approx(wanted)
+    own = [logit((k + 5 * p) / (n + 5)) - logit(p) for k, n in ((1, 2), (2, 4), (2, 2))]
+    assert client_log_odds(data, p).tolist() == pytest.approx(own)
+
+
+def test_estimates_that_cannot_be_counts_give_finite_log_odds():
+    counts = LabelCounts("item", torch.arange(3), torch.tensor([-4.0, 2.0, 9.0]).double(),
+                         torch.tensor([3.0, 5.0, -2.0]).double())  # fmt: skip
+    assert torch.isfinite(counts.log_odds()).all()
+    assert 0 < counts.prior < 1
+
+
+@pytest.mark.parametrize("build", [mf.build, logistic.build])
+def test_an_untrained_model_scores_as_counting_does(build):
+    random = np.random.default_rng(0)
+    client, item = (x.reshape(-1) for x in np.meshgrid(range(30), range(20), indexing="ij"))
+    data = FederatedData.build(
+        client=client,
+        ids={"user": client, "item": item},
+        label=random.random(600) < 0.2 + 0.02 * item + 0.01 * client,
+        test=random.random(600) < 0.3,
+        tables={"user": 30, "item": 20},
+        local=["user"],
+        target=("item", None),
+    )
+    run = Simulation(data, build(data), catalogue.algorithm("fedsubavg")(), plan(dtype="float64"))
+    params = run.progress.params
+    for table, rows in params.tables.items():
+        params.tables[table] = torch.cat([rows[:, :1], 0 * rows[:, 1:]], 1)  # without the factors
+    counted = run.model.scores(params, data.test.fields(torch.arange(len(data.test))))
+    assert counted.tolist() == pytest.approx(scores(data)["both"][1].tolist())
+
+
+def test_features_that_are_no_target_start_at_zero():
+    """As in MovieLens: one table, of which only the movie's column is what an example is about."""
+    data = FederatedData.build(
+        client=np.array([0, 0, 1, 1]),
+        ids={"features": np.array([[0, 2], [0, 3], [1, 2], [1, 3]])},
+        label=np.array([1, 0, 1, 1]),
+        test=np.zeros(4),
+        tables={"weight": 5},
+        fields={"features": "weight"},
+        target=("features", 1),
+    )
+    run = Simulation(data, logistic.build(data), catalogue.algorithm("fedavg")(), plan())
+    weight = run.progress.params.tables["weight"][:, 0].tolist()
+    liked = logit((2 + 5 * 0.75) / 7) - logit(0.75)
+    other = logit((1 + 5 * 0.75) / 7) - logit(0.75)
+    assert weight == pytest.approx([0, 0, liked, other, 0], abs=1e-6)
+    assert float(run.progress.params.dense["bias"]) == pytest.approx(logit(0.75))
+
+
+def test_centralised_training_starts_from_the_same_numbers(data):
+    runs = [
+        Simulation(data, mf.build(data), catalogue.algorithm(name)(), plan())
+        for name in ("fedavg", "centralsgd")
+    ]
+    first, second = (run.tensors() for run in runs)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert [len(list(run)) for run in runs] == [2, 2]
+
+
+def test_a_run_that_goes_back_does_not_start_again(data):
+    algorithm = catalogue.algorithm("fedsubavg")()
+    run = Simulation(data, mf.build(data), algorithm, plan())
+    states = [{n: x.clone() for n, x in run.tensors().items()} for _ in run]
+    again = Simulation(data, mf.build(data), algorithm, plan())
+    again.restore_(states[0], 1, 0.0)
+    assert [step.round for step in again] == [2]
+    assert all(torch.equal(x, states[1][name]) for name, x in again.tensors().items())
+
+
+@pytest.mark.parametrize("mode", ["heat", "index"])
+def test_private_modes_count_in_the_secure_sum_and_write_it_down(data, mode):
+    privacy = Privacy.of(mode, secure_sum="arithmetic") if mode == "index" else Privacy.of(mode)
+    algorithm, settings = (
+        catalogue.algorithm("fedsubavg")(),
+        plan(weighting="uniform", clients_per_round=3),
+    )
+    clear = Simulation(data, mf.build(data), algorithm, settings)
+    run = Simulation(data, mf.build(data), algorithm, settings, privacy)
+    assert float(run.progress.params.dense["bias"]) == 0
+    run.prepare()
+    wanted = clear.tensors()
+    assert all(torch.equal(x, wanted[name]) for name, x in run.tensors().items() if name in wanted)
+    assert run.private is not None
+    names = [entry.mechanism for entry in run.private.accounts.ledger.entries]
+    assert names[-2:] == ["heat of item, clients", "heat of item, positives"]
+
+
+def test_noisy_ways_give_estimates_and_spend_for_both_counters(data):
+    privacy = Privacy.of("heat", heat="randomized-response", heat_epsilon=1.0)
+    run = Simulation(data, mf.build(data), catalogue.algorithm("fedsubavg")(), plan(), privacy)
+    run.prepare()
+    assert torch.isfinite(run.progress.params.tables["item"]).all()
+    assert run.private is not None
+    spent = [x.epsilon for x in run.private.accounts.ledger.entries if x.kind == "server/value"]
+    assert spent == pytest.approx([1, 1, 1])  # heat, and two more counts of the same kind
+
+
+def test_what_cannot_be_counted_is_refused(data):
+    algorithm = catalogue.algorithm("fedsubavg")()
+    without = mf.build(data)
+    without.biases = None
+    with pytest.raises(PlanError, match=r"start is 'counted', but the model names no biases"):
+        Simulation(data, without, algorithm, plan())
+    with pytest.raises(PlanError, match=r"tables is 'mapped', and rows in files start by"):
+        Simulation(data, mf.build(data), algorithm, plan(tables="mapped"))
+    with pytest.raises(PlanError, match=r"under privacy 'full' every number of the model has"):
+        Simulation(data, mf.build(data), algorithm, plan(clients_per_round=3), Privacy.of("full"))
+    with pytest.raises(DataError, match=r"examples have no target in data, so there are no pos"):
+        label_sets(replace(data, target=None))
+    with pytest.raises(DataError, match=r"labels are numbers in data, so there are no positives"):
+        label_sets(replace(data, labels="numbers"))
+
+
+def test_deployments_do_not_count_labels(data):
+    from fedrows.flower.wire.contract import DeployedTask, make_contract
+
+    task = DeployedTask(
+        "t", lambda config: data, lambda own, seed: mf.build(own), lambda config: data
+    )
+    with pytest.raises(PlanError, match=r"start is 'counted', but only simulations count labels"):
+        make_contract(task, {"start": "counted"})

@@ -1,0 +1,200 @@
+"""Nobody waits longer than needed: bells, held requests, and apps that were killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import Metadata
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import PushAppMessagesRequest, PushAppMessagesResponse
+from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
+
+from fedrows.flower.launch import flwr_patches
+from fedrows.flower.launch.bell import Bell
+from fedrows.flower.launch.long_poll import ANSWER, PART, PULL, PUSH, LongPoll
+
+
+def test_a_bell_is_heard_by_all_who_wait_and_by_who_comes_late(tmp_path: Path) -> None:
+    ringer, one, other = (Bell(tmp_path / "bell") for _ in range(3))
+    assert not one.wait(0)
+    threading.Timer(0.05, ringer.ring).start()
+    assert one.wait(30)
+    assert other.wait(0)  # it was rung before
+    assert not other.wait(0)
+    assert other.wait(30, sooner=lambda: True)
+    assert (tmp_path / "bell").stat().st_mode & 0o077 == 0
+
+
+def test_without_a_bell_only_time_passes() -> None:
+    Bell(None).ring()
+    assert not Bell(None).wait(0.01)
+
+
+class SuperLink:
+    """Answers as a SuperLink does: one message for a node at a time, or none."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, int] = {}
+        self.asked = 0
+        self.parts: list[str] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body, answer = (await receive())["body"], b""
+        if scope["path"] == PULL:
+            self.asked += 1
+            node = PullMessagesRequest.FromString(body).node.node_id
+            if self.waiting.get(node, 0):
+                self.waiting[node] -= 1
+                answer = PullMessagesResponse(messages_list=[MessageProto()]).SerializeToString()
+        elif scope["path"] == PUSH:
+            answer = PushAppMessagesResponse(objects_to_push=self.parts).SerializeToString()
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": answer})
+
+
+async def ask(app: LongPoll, path: str, body: bytes, gone: bool = False) -> bytes:
+    parts = [{"type": "http.request", "body": body, "more_body": False}]
+    answers: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if parts:
+            return parts.pop()
+        if gone:
+            return {"type": "http.disconnect"}
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    async def send(message: dict[str, Any]) -> None:
+        answers.append(message)
+
+    await app({"type": "http", "path": path}, receive, send)
+    return b"".join(answer.get("body", b"") for answer in answers)
+
+
+def pull(node: int) -> bytes:
+    return PullMessagesRequest(node=Node(node_id=node)).SerializeToString()
+
+
+def push(*nodes: int) -> bytes:
+    messages = [MessageProto(metadata=Metadata(dst_node_id=node)) for node in nodes]
+    return PushAppMessagesRequest(messages_list=messages).SerializeToString()
+
+
+def test_a_node_is_answered_when_there_is_a_message_for_it(tmp_path: Path) -> None:
+    async def go() -> None:
+        link, bell = SuperLink(), Bell(tmp_path / "bell")
+        app = LongPoll(link, bell, seconds=30)
+        assert await ask(app, PULL, pull(1)) == b""  # nothing is known of it yet: asked at once
+        held = asyncio.ensure_future(ask(app, PULL, pull(1)))
+        await asyncio.sleep(0)
+        await ask(app, PUSH, push(2))
+        await asyncio.sleep(0.01)
+        assert not held.done()  # that was another's
+        link.waiting[1], link.parts = 2, ["a", "b"]
+        await ask(app, PUSH, push(1, 1))
+        await ask(app, PART, b"")
+        await asyncio.sleep(0.01)
+        assert not held.done()  # its message is not complete yet
+        await ask(app, PART, b"")
+        assert await asyncio.wait_for(held, 10)
+        assert await asyncio.wait_for(ask(app, PULL, pull(1)), 10)  # a second one waits: not held
+        assert link.asked == 3
+        assert not bell.wait(0)
+        await ask(app, ANSWER, b"")
+        assert bell.wait(0)
+
+    asyncio.run(go())
+
+
+def test_a_request_is_not_held_for_ever_and_none_is_passed_on_for_who_has_gone() -> None:
+    async def go() -> None:
+        link = SuperLink()
+        app = LongPoll(link, Bell(None), seconds=0.01)
+        for _ in range(2):
+            assert await asyncio.wait_for(ask(app, PULL, pull(1)), 10) == b""
+        assert link.asked == 2
+        app.seconds = 30
+        await ask(app, PULL, pull(1), gone=True)  # its message would be lost
+        assert link.asked == 2
+
+    asyncio.run(go())
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> InMemoryNodeState:
+    monkeypatch.setattr(InMemoryNodeState, "finish_task", InMemoryNodeState.finish_task)
+    flwr_patches.answer_for_killed()
+    for name, number in {"_run_id": 5, "_node_id": 1, "_task_id": 3}.items():
+        monkeypatch.setattr(TaskIdentity, name, number, raising=False)
+    node = InMemoryNodeState(ObjectStoreFactory().store())
+    node.set_node_id(7)
+    return node
+
+
+@pytest.mark.parametrize("when", ["before it has its message", "at work", "while it answers"])
+def test_a_node_answers_for_an_app_that_was_killed(state: InMemoryNodeState, when: str) -> None:
+    message = Message(
+        RecordDict({"a": ConfigRecord({"b": 1})}), dst_node_id=7, message_type="train"
+    )
+    message.metadata.__dict__["_message_id"] = message.object_id
+    task = state.create_task(task_type=TaskType.CLIENT_APP, run_id=5, fab_hash="x")
+    assert task is not None
+    state.store_message(message)
+    assert state.claim_task(task)
+    state.activate_task(task)
+    if when != "before it has its message":
+        assert state.get_messages_legacy(run_ids=[5], is_reply=False, limit=1)
+        state.record_message_processing_start(message.metadata.message_id)
+    if when == "while it answers":
+        answer = Message(RecordDict({"a": ConfigRecord({"b": b"long"})}), reply_to=message)
+        answer.metadata.__dict__["_message_id"] = answer.object_id
+        session = state.start_session(5)
+        state.store_message_and_object_tree(answer, get_object_tree(answer), session)
+        assert len(get_all_nested_objects(answer)) > 1  # of which none was sent
+    assert state.finish_task(task, "failed", "The app was killed by signal 9.")
+    (reply,) = state.get_messages_legacy(is_reply=True)
+    assert reply.has_error()
+    assert reply.metadata.reply_to_message_id == message.metadata.message_id
+
+
+def test_an_executor_notices_at_once_that_an_app_was_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from flwr.supercore.superexec import run_superexec as module
+
+    monkeypatch.setattr(module, "get_executor", module.get_executor)
+    monkeypatch.setattr(module, "time", time)
+    ended: list[tuple[Any, str]] = []
+    flwr_patches.fork_tasks(
+        lambda *_: time.sleep(60), lambda task, how: ended.append((task, how)), Bell(None)
+    )
+    executor = module.get_executor()  # type: ignore[call-arg]
+    task = SimpleNamespace(
+        task_type=TaskType.CLIENT_APP, runtime_api_address="x", token="y", insecure=True,
+        root_certificates_path=None, parent_pid=1,
+    )  # fmt: skip
+    executor.launch(task)  # type: ignore[arg-type]
+    assert not executor.has_ended()  # type: ignore[union-attr]
+    (pid,) = executor.running  # type: ignore[union-attr]
+    os.kill(pid, signal.SIGKILL)
+    module.time.sleep(60)  # wakes up
+    executor.reconcile()
+    assert ended == [(task, "was killed by signal 9")]
