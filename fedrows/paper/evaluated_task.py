@@ -23,9 +23,9 @@ ALGORITHMS = (
     "fedadam",
     "fedsubavg",
 )
-ABLATIONS = ("holdersmean", "steppedmean")
-ALL = (*ALGORITHMS, *ABLATIONS)
-FEW = ("centralsgd", "fedavg", "fedadam", "fedsubavg")
+BEYOND = ("holdersmean", "steppedmean", "boundedsubavg")  # not in the paper
+ALL = (*ALGORITHMS, *BEYOND)
+FEW = ("centralsgd", "fedavg", "fedadam", "fedsubavg", "boundedsubavg")
 
 
 @dataclass(frozen=True)

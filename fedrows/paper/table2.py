@@ -3,7 +3,7 @@
 Rounds to the target are by the paper's rule: the best train loss of CentralSGD, seed by seed, or an
 AUC of 0.6; only evaluated rounds count. Beside the rates of the paper stand searched ones, where
 the rule is applied to the searched CentralSGD. Two ablations, the holders' mean and the stepped-on
-mean, and the trivial baselines are in every table and beside every curve.
+mean, the bounded correction, and the trivial baselines are in every table and beside every curve.
 """
 
 from __future__ import annotations
