@@ -36,7 +36,7 @@ from fedrows.flower.wire.sums import (
     update_terms,
     weighted_mean,
 )
-from fedrows.privacy import messages, secure_sum
+from fedrows.privacy import messages, secure_sum, session
 from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.protocol import MessageError, ProtocolError
 from fedrows.privacy.terms import SumTerms
@@ -111,19 +111,32 @@ def test_one_colluder_cannot_play_all_the_others(tmp_path: Path) -> None:
     assert not answer.parts
 
 
+def no_check(facts: Any, name: str, key: bytes, peers: Any) -> dict[int, bytes]:
+    """The parties as the server lists them."""
+    return {int(number): peers[node] for number, node in facts["parties"].items()}
+
+
 def test_the_protocol_itself_refuses_two_parties_with_one_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node whose own check was left out would not be read either."""
-
-    def no_check(facts: Any, name: str, key: bytes, peers: Any) -> dict[int, bytes]:
-        return {int(number): peers[node] for number, node in facts["parties"].items()}
 
     monkeypatch.setattr(private_node, "party_keys", no_check)
     colluder = OneColluder(tmp_path)
     values, _ = colluder.heat()
     assert rows_read(values, colluder) == 0
     assert "same node key" in caplog.text
+
+
+def test_without_both_checks_one_colluder_reads_every_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broken on purpose, so that the tests above can fail."""
+    monkeypatch.setattr(private_node, "party_keys", no_check)
+    monkeypatch.setattr(session, "check_different", lambda *_: None)
+    colluder = OneColluder(tmp_path)
+    values, _ = colluder.heat()
+    assert rows_read(values, colluder) == 8
 
 
 KEYS = {name: NodeKey().public for name in ("a", "b", "c")}

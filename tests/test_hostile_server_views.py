@@ -25,11 +25,12 @@ from fedrows.privacy.terms import SumTerms
 CLIENTS = 10
 COHORT = tuple(range(CLIENTS))
 PLAN = union.Direct(300)
+SIZES = pytest.mark.parametrize("clients", [CLIENTS, pytest.param(50, marks=pytest.mark.slow)])
 
 
-def index_sets() -> dict[int, Any]:
+def index_sets(cohort: tuple[int, ...]) -> dict[int, Any]:
     draw = np.random.default_rng(0)
-    return {one: np.unique(draw.integers(0, PLAN.vocabulary, 20)) for one in COHORT}
+    return {one: np.unique(draw.integers(0, PLAN.vocabulary, 20)) for one in cohort}
 
 
 def opened_shares(
@@ -39,7 +40,7 @@ def opened_shares(
 
     Each honest client is shown the first list that it is on. A colluding one signs every list.
     """
-    keys, sets = registry(terms.cohort), index_sets()
+    keys, sets = registry(terms.cohort), index_sets(terms.cohort)
     sessions = {one: Session(terms, one, node(one), keys) for one in terms.cohort}
     adverts = {one: session.advertise() for one, session in sessions.items()}
     bodies = {one: advert[:-64] for one, advert in adverts.items()}
@@ -122,16 +123,17 @@ def unmasked(
     return right
 
 
-def two_lists(size: int) -> list[tuple[int, ...]]:
-    return [COHORT[:size], COHORT[-size:]]
+def two_lists(cohort: tuple[int, ...], size: int) -> list[tuple[int, ...]]:
+    return [cohort[:size], cohort[-size:]]
 
 
-def test_two_lists_of_survivors_open_nothing_at_the_default_threshold() -> None:
+@SIZES
+def test_two_lists_of_survivors_open_nothing_at_the_default_threshold(clients: int) -> None:
     """Lists of a half are refused; of the threshold's size, too few sign the second."""
-    threshold = Privacy.of("index").least(CLIENTS)
-    terms = union.terms(PLAN, "views", COHORT, threshold)
-    assert unmasked(terms, two_lists(CLIENTS // 2)) == 0
-    assert unmasked(terms, two_lists(threshold)) == 0
+    cohort, threshold = tuple(range(clients)), Privacy.of("index").least(clients)
+    terms = union.terms(PLAN, "views", cohort, threshold)
+    assert unmasked(terms, two_lists(cohort, clients // 2)) == 0
+    assert unmasked(terms, two_lists(cohort, threshold)) == 0
 
 
 @pytest.mark.parametrize("colluding", [0, 1, 3])
@@ -148,15 +150,17 @@ def test_nor_do_they_at_the_lowest_threshold_with_the_colluders_that_it_bears(
     assert unmasked(terms, lists, frozenset(own)) == 0
 
 
+@SIZES
 def test_the_attack_reads_every_set_where_two_lists_are_possible(
-    monkeypatch: pytest.MonkeyPatch,
+    clients: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Broken on purpose: at a threshold of a half everybody is unmasked."""
+    cohort = tuple(range(clients))
     with pytest.raises(PlanError, match="shows different survivors to different clients"):
-        union.terms(PLAN, "views", COHORT, CLIENTS // 2)
+        union.terms(PLAN, "views", cohort, clients // 2)
     monkeypatch.setattr(SumTerms, "_check_guarantee", lambda terms, n: None)
-    terms = union.terms(PLAN, "views", COHORT, CLIENTS // 2)
-    assert unmasked(terms, two_lists(CLIENTS // 2)) == CLIENTS
+    terms = union.terms(PLAN, "views", cohort, clients // 2)
+    assert unmasked(terms, two_lists(cohort, clients // 2)) == clients
 
 
 def test_one_key_under_two_names_is_refused() -> None:
