@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from commands import SMALL, fedrows, metrics
 from commands import own_folder as own_folder
 from deployed import examples
 from safetensors.torch import load_file
+from torch import nn
 
 from fedrows import Plan, Simulation, simulate
 from fedrows.algorithms.fedavg import FedAvg
@@ -18,9 +20,12 @@ from fedrows.cli import main
 from fedrows.errors import PlanError
 from fedrows.measure.summary import summarise
 from fedrows.models.logistic import Logistic
+from fedrows.nn import BatchNorm
 from fedrows.privacy.options import Privacy
+from fedrows.runs.checkpoint import standing
 from fedrows.runs.driver import InFolder, InMemory, drive
 from fedrows.runs.early_stop import EarlyStop
+from fedrows.runs.export import Trained
 from fedrows.runs.folder import BEST, CHECKPOINT, RunFolder
 from fedrows.runs.resume import begin, drop_later_lines, go_back_
 
@@ -28,13 +33,13 @@ DATA = examples()
 LOSSES = {2: 0.9, 4: 0.5, 6: 0.7, 8: 0.4, 10: 0.41, 12: float("nan"), 14: 0.4, 16: 0.1}
 
 
-def simulation(**more: Any) -> Simulation:
+def simulation(losses: dict[int, float] = LOSSES, **more: Any) -> Simulation:
     """A run of 16 rounds whose validation losses are known."""
     settings = {"rounds": 16, "evaluate_every": 2, "clients_per_round": 3, "local_steps": 2}
     plan = Plan(**{**settings, "patience": 3, "device": "cpu", **more})
     run = Simulation(DATA, Logistic(DATA), FedAvg(), plan)
     measure = run.evaluate
-    run.evaluate = lambda: measure() | {"validation_loss": LOSSES.get(run.progress.round)}
+    run.evaluate = lambda: measure() | {"validation_loss": losses.get(run.progress.round)}
     return run
 
 
@@ -130,3 +135,68 @@ def test_on_the_command_line_the_best_model_is_exported(capsys: pytest.CaptureFi
         load_file("model.safetensors")["weight"].flatten(),
         load_file("run/best.safetensors")["model/table/weight"].flatten(),
     )
+
+
+def test_a_longer_run_keeps_the_line_of_the_best_model(tmp_path: Path):
+    """Round 7 is evaluated only because it is the last; the longer run must not forget it."""
+    losses = {**LOSSES, 7: 0.2}
+    folder, first = RunFolder.create(tmp_path / "run", "run", {}), simulation(losses, rounds=7)
+    begin(folder, first, {})
+    assert drive(first, InFolder(folder, first, 1e9))
+    longer = simulation(losses, rounds=16)
+    go_back_(longer, folder)
+    drop_later_lines(longer, folder)
+    assert drive(longer, InFolder(folder, longer, 1e9))
+    lines = folder.lines()
+    assert [line["round"] for line in lines] == [2, 4, 6, 7, 8, 10, 12]
+    assert lines[-1]["best_round"] == standing(folder.path / BEST).round == 7
+
+
+def test_a_run_killed_between_checkpoint_and_best_model_keeps_that_model(tmp_path: Path):
+    folder, first = RunFolder.create(tmp_path / "run", "run", {}), simulation()
+    begin(folder, first, {})
+    keeper = InFolder(folder, first, 1e9)
+
+    def killed(run: Any) -> None:
+        if run.progress.round == 8:
+            assert standing(folder.path / CHECKPOINT).round == 8  # it can be gone back to
+            raise KeyboardInterrupt
+        InFolder.keep_best(keeper, run)
+
+    keeper.keep_best = killed
+    with pytest.raises(KeyboardInterrupt):
+        drive(first, keeper)
+    again = simulation()
+    go_back_(again, folder)
+    drop_later_lines(again, folder)
+    assert drive(again, InFolder(folder, again, 1e9))
+    assert folder.lines()[-1]["best_round"] == standing(folder.path / BEST).round == 8
+
+
+def test_the_best_model_its_metrics_and_its_moments_are_of_one_round():
+    data = replace(DATA, validation=DATA.train)
+    plan = {"clients_per_round": 3, "local_steps": 2, "seed": 4, "device": "cpu", "lr": 4.0}
+    stopped = simulate(data, net(), "fedavg", rounds=40, evaluate_every=1, patience=2, **plan)
+    chosen = stopped.history[-3]
+    assert stopped.metrics is chosen
+    assert chosen["round"] == stopped.history[-1]["best_round"]
+    straight = simulate(data, net(), "fedavg", rounds=chosen["round"], **plan)
+    trained = Trained.of(stopped, data)
+    assert trained.metrics is chosen
+    for name, x in straight.state_dict().items():  # running_mean and running_var are among them
+        assert torch.equal(trained.state_dict()[name], x), name
+
+
+def net() -> nn.Module:
+    """A module whose moments change from round to round."""
+    torch.manual_seed(0)
+    return Normed(DATA.tables["item"])
+
+
+class Normed(nn.Module):
+    def __init__(self, items: int) -> None:
+        super().__init__()
+        self.item, self.norm = nn.Embedding(items, 3), BatchNorm(3)
+
+    def forward(self, item: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.item(item)).sum(-1)

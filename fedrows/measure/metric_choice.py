@@ -13,6 +13,7 @@ from typing import Any
 Line = dict[str, Any]
 About = tuple[str, bool, int]  # title, True where higher is better, digits shown
 VALIDATION, TEST = "validation", "test"
+BEST_ROUND = "best_round"  # in a line of a run with patience: the best round up to it
 
 # What is measured on held-out examples
 HELD_OUT: dict[str, About] = {
@@ -85,6 +86,12 @@ def best_line(curve: Sequence[Line], metric: str) -> Line | None:
     known = [(v, line) for line in curve if (v := number(line.get(by))) is not None]
     sign = 1 if about(by)[1] else -1
     return max(known, key=lambda pair: sign * pair[0], default=(None, None))[1]
+
+
+def chosen_line(curve: Sequence[Line]) -> Line:
+    """The line of the model that counts: the last, or the best of a run that kept that."""
+    best = curve[-1].get(BEST_ROUND)
+    return next((line for line in curve if line["round"] == best), curve[-1])
 
 
 def number(value: Any) -> float | None:

@@ -17,7 +17,7 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.catalogue import BASELINE, REFERENCE
 from fedrows.measure.metric_choice import METRICS as METRICS  # readers look for them here
-from fedrows.measure.metric_choice import Line, about, best_value, chooses, measured
+from fedrows.measure.metric_choice import Line, about, best_value, chooses, chosen_line, measured
 from fedrows.measure.metric_choice import number as number
 
 USUAL = ("train_loss", "test_loss", "test_accuracy", "test_auc", "test_gauc")  # in every summary
@@ -81,7 +81,9 @@ def summarise(
                 "metrics": {
                     metric: {
                         "best": spread([best_value(curve, metric) for curve in seeds.values()]),
-                        "final": spread([number(_final(x).get(metric)) for x in seeds.values()]),
+                        "final": spread(
+                            [number(chosen_line(x).get(metric)) for x in seeds.values()]
+                        ),
                     }
                     for metric in metrics
                 },
@@ -108,12 +110,6 @@ def summarise(
         "chosen_on_validation": [m for m in metrics if m != chooses(m) and chooses(m) in metrics],
         "algorithms": algorithms,
     }
-
-
-def _final(curve: Sequence[Line]) -> Line:
-    """The line of the model that counts: the last, or the best of a run that kept that."""
-    best = curve[-1].get("best_round")
-    return next((line for line in curve if line["round"] == best), curve[-1])
 
 
 def table(summary: Summary) -> tuple[list[str], list[list[str]]]:

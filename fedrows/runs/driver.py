@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedrows.measure.metric_choice import BEST_ROUND
 from fedrows.rows.params import Params
 from fedrows.runs import checkpoint
-from fedrows.runs.early_stop import BEST_ROUND, EarlyStop
+from fedrows.runs.early_stop import EarlyStop
 from fedrows.runs.finite import check_loss, check_model
 from fedrows.runs.folder import BEST, CHECKPOINT, RunFolder
 from fedrows.runs.memory import fits_in_memory, lower_in_a_round
@@ -42,7 +43,7 @@ class Keeper(Protocol):
         """Saves where the run stands; returns the file if observers are to hear of it."""
 
     def keep_best(self, run: TrainingRun) -> None:
-        """Keeps the model as it is, until a better one comes; before its line is kept."""
+        """Keeps the model as it is, until a better one comes; after its line and a checkpoint."""
 
     def note(self, report: RoundReport) -> None:
         """Keeps what happened in a round."""
@@ -84,20 +85,28 @@ def _drive(
 ) -> bool:
     clock, rounds, before = _Clock(), run.plan.rounds, run.seconds
     early = checked_early_stop(run)
+    best_round: int | None = None
 
     def tell(what: Callable[[Watcher], None]) -> None:
         for watcher in watchers:
             what(watcher)
+
+    def find_best(*more: Json) -> None:
+        nonlocal best_round
+        best = None if early is None else early.best([*keeper.lines(), *more])
+        best_round = None if best is None else best["round"]
+
+    def keep_if_best() -> None:
+        if best_round == run.progress.round:
+            keeper.keep_best(run)
 
     def measure() -> None:
         with clock("evaluate"):
             line = run.evaluate()
             check_loss(run, line)
         if early is not None:
-            best = early.best([*keeper.lines(), line])
-            if best is line:
-                keeper.keep_best(run)
-            line[BEST_ROUND] = None if best is None else best["round"]
+            find_best(line)
+            line[BEST_ROUND] = best_round
         keeper.append(line)
         tell(lambda watcher: watcher.measured(line))
 
@@ -105,6 +114,7 @@ def _drive(
         with clock("save"):
             check_model(run)
             path = keeper.save()
+            keep_if_best()  # second: a best model past the checkpoint could not be gone back to
         if path is not None:
             tell(lambda watcher: watcher.event("saved", {"path": str(path)}))
 
@@ -119,6 +129,8 @@ def _drive(
     end_early()  # a run that had ended when it was last saved
     if run.progress.round == rounds:
         end_measured()  # a run that was stopped here, and is now to end here
+    find_best()
+    keep_if_best()  # a run that was killed between its checkpoint and its best model
     for _ in run:
         clock.add("round", run.seconds - before)
         before = run.seconds
@@ -126,7 +138,7 @@ def _drive(
             measure()
             end_early()
         stop = stopping()
-        if run.progress.round == rounds or stop or keeper.due:
+        if run.progress.round in (rounds, best_round) or stop or keeper.due:
             save()
         report = run.round_report(clock.taken())
         keeper.note(report)

@@ -13,8 +13,6 @@ from fedrows.errors import PlanError
 from fedrows.measure.metric_choice import about, number
 from fedrows.plan import Plan
 
-BEST_ROUND = "best_round"  # in a line of metrics: the best round up to it
-
 Line = Mapping[str, Any]
 
 

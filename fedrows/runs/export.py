@@ -57,14 +57,15 @@ class Trained:
     params: Params
     data: FederatedData
     about: Mapping[str, str] = field(default_factory=dict)  # what a file says of itself
-    metrics: Mapping[str, Any] | None = None  # of the last evaluated round
+    metrics: Mapping[str, Any] | None = (
+        None  # of its round, or of the last one before that was evaluated
+    )
     built_by: str | None = None  # the name or the reference of the model's builder
 
     @classmethod
     def of(cls, result: Result, data: FederatedData) -> Trained:
         """The model of a finished simulation."""
-        metrics = result.history[-1] if result.history else None
-        return cls(result.model, result.params, data, metrics=metrics)
+        return cls(result.model, result.params, data, metrics=result.metrics)
 
     def shared(self) -> Params:
         """The numbers that may leave: rows that stay with their clients are as they started."""

@@ -9,7 +9,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError, MemoryShortageError, RunFolderError
 from fedrows.files.whole import reason
 from fedrows.runs import checkpoint
-from fedrows.runs.folder import CHECKPOINT, CONFIG, DATA, LEDGER, RunFolder
+from fedrows.runs.folder import BEST, CHECKPOINT, CONFIG, DATA, LEDGER, RunFolder
 from fedrows.runs.run import TrainingRun
 from fedrows.runs.settings import Settings
 from fedrows.simulation import Simulation
@@ -95,11 +95,19 @@ def kept(error: FedrowsError, path: Path, round_: int, again: str) -> FedrowsErr
 def drop_later_lines(run: TrainingRun, folder: RunFolder) -> None:
     """Drops the metrics that lie past where the run stands; an error if one before it is missing.
 
-    The last round is always evaluated; once the run is made longer, it is like any other.
+    The last round is always evaluated. Once the run is made longer, it is like any other, unless it
+    is the round of the best model, whose line stays.
     """
     plan, every, at = run.plan, run.plan.evaluate_every, run.progress.round
     lines = folder.lines()
-    left = [x for x in lines if x["round"] <= at and (x["round"] % every == 0 or at == plan.rounds)]
+    best = folder.path / BEST
+    kept_round = checkpoint.standing(best).round if best.exists() else None
+    left = [
+        x
+        for x in lines
+        if x["round"] <= at
+        and (x["round"] % every == 0 or at == plan.rounds or x["round"] == kept_round)
+    ]
     there = [x["round"] for x in left if x["round"] % every == 0]
     wanted = list(range(every, at + 1, every))
     if there != wanted:

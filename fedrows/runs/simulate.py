@@ -14,6 +14,7 @@ from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.data.personal import with_personal
 from fedrows.lifting.lifted import Lifted
+from fedrows.measure.metric_choice import chosen_line
 from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.model import Loss, Model
 from fedrows.plan import Plan
@@ -34,6 +35,11 @@ class Result:
     model: Model
     notes: tuple[str, ...] = ()  # what is odd about the data or the model
     stopped: str = ""  # why it ended before its last round: no ε was left, or no patience
+
+    @property
+    def metrics(self) -> dict[str, Any] | None:
+        """The line of the round that the model is of; None if no round was evaluated."""
+        return chosen_line(self.history) if self.history else None
 
     def state_dict(self) -> dict[str, Tensor]:
         """The trained numbers, ready for `module.load_state_dict`."""
@@ -97,6 +103,8 @@ def simulate(
     notes = data.notes if model.note is None else (*data.notes, model.note)
     notes = (*notes, *simulation.notes)
     trained = keeper.best or simulation.progress.whole()
+    if keeper.best is not None:
+        simulation.evaluator.calibrate(keeper.best)  # moments are those of the last round still
     return Result(trained, keeper.lines(), model, notes, simulation.stopped)
 
 
