@@ -224,41 +224,6 @@ def test_the_default_policy_takes_part_in_the_default_private_run(tmp_path: Path
     assert "index/item" not in answer.parts
 
 
-BAD: dict[str, Any] = {
-    "missing": None,
-    "malformed": "privacy = index",
-    "stricter than the run": NodePolicy(),
-    "of another task": replace(NodePolicy.open(), task="another"),
-    "of another federation": replace(NodePolicy.open(), peers="0" * 64),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_a_run_goes_on_without_a_node_whose_policy_forbids_it(tmp_path: Path, case: str) -> None:
-    """One sentence on the node, one on the server, which learns nothing else and asks once."""
-    data = examples()
-    shards = shards_of(data, 4)
-    config = CONFIG | {"rounds": 2, "clients-per-round": 4}
-    fleet, loopback = federation(task_of(data), config, shards, tmp_path)
-    policy = tmp_path / "own.toml"
-    if BAD[case] is not None:
-        policy.write_text(BAD[case] if isinstance(BAD[case], str) else BAD[case].text())
-    loopback.here[4] = with_policy(
-        task_of(data), config, shards["n3"], tmp_path / "n3", "n3", policy
-    )
-    said, noticed = list[str](), list[str]()
-    fleet._log, fleet.notice = said.append, noticed.append
-    assert run(fleet, data).round == 2
-    assert sorted(fleet.registry.nodes) == ["n0", "n1", "n2"]
-    assert len([node for node, _ in loopback.sent if node == 4]) == 1
-    declined = [text for text in said if "declines" in text]
-    assert declined == ["Node 4 declines to take part: its own log says why."]
-    assert noticed == ["The run goes on without node 4: the node's own log says why."]
-    why = (tmp_path / "n3" / DECLINED).read_text().rstrip("\n")
-    assert "\n" not in why
-    assert why.endswith(".")
-
-
 def test_a_run_that_waits_names_the_nodes_that_decline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
