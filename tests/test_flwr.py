@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import math
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedrows import cli
-from fedrows.flower.launch import flwr_patches, gate, starting
+from fedrows.flower.launch import flwr_answers, flwr_patches, gate, starting, warm_executor
 from fedrows.flower.launch.bell import Bell
 from fedrows.flower.launch.processes import LaunchError
 
@@ -47,7 +48,8 @@ def test_this_flwr_can_be_made_to_wait_less() -> None:
         (lambda: flwr_patches.retry_more_often(), "tried again sooner"),
         (lambda: flwr_patches.wait_for_bell(Bell(None), 1.0), "poll more often"),
         (lambda: flwr_patches.ring_for_messages(Bell(None)), "called"),
-        (lambda: flwr_patches.answer_for_killed(), "were killed"),
+        (lambda: flwr_answers.answer_for_killed(), "were killed"),
+        (lambda: flwr_answers.send_every_answer(), "answers in time"),
         (lambda: flwr_patches.clean_up_less_often(), "clean up"),
         (lambda: flwr_patches.queue_for_database(), "in line"),
         (lambda: flwr_patches.count_no_traffic(), "count no bytes"),
@@ -81,6 +83,19 @@ def test_a_fork_runs_the_task_and_gives_its_exit_code() -> None:
         "    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == wanted\n"
     )
     in_a_process(code)
+
+
+@pytest.mark.parametrize(("bell", "seconds"), [([], 10.0), (["--bell", "x"], math.inf)])
+def test_a_clientapp_waits_for_its_message_as_long_as_its_node_does(
+    monkeypatch: pytest.MonkeyPatch, bell: list[str], seconds: float
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(warm_executor, "pull_objects_sooner", waits.append)
+    monkeypatch.setattr(warm_executor, "fork_tasks", lambda *_: lambda **_: None)
+    for name in ("retry_more_often", "load_command", "_preload"):
+        monkeypatch.setattr(warm_executor, name, lambda *_, **__: None)
+    assert warm_executor.main(["--runtime-api-address", "x", *bell]) == 0
+    assert waits == [seconds]
 
 
 # The gate

@@ -23,11 +23,12 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PushAppMessagesRequest, PushAppMessagesResponse
 from flwr.supercore.constant import TaskType
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
-from fedrows.flower.launch import flwr_patches
+from fedrows.flower.launch import flwr_answers, flwr_patches
 from fedrows.flower.launch.bell import Bell
 from fedrows.flower.launch.long_poll import ANSWER, PART, PULL, PUSH, LongPoll
 
@@ -141,7 +142,7 @@ def test_a_request_is_not_held_for_ever_and_none_is_passed_on_for_who_has_gone()
 @pytest.fixture
 def state(monkeypatch: pytest.MonkeyPatch) -> InMemoryNodeState:
     monkeypatch.setattr(InMemoryNodeState, "finish_task", InMemoryNodeState.finish_task)
-    flwr_patches.answer_for_killed()
+    flwr_answers.answer_for_killed()
     for name, number in {"_run_id": 5, "_node_id": 1, "_task_id": 3}.items():
         monkeypatch.setattr(TaskIdentity, name, number, raising=False)
     node = InMemoryNodeState(ObjectStoreFactory().store())
@@ -149,12 +150,23 @@ def state(monkeypatch: pytest.MonkeyPatch) -> InMemoryNodeState:
     return node
 
 
+def message_of(number: int) -> Message:
+    content = RecordDict({"a": ConfigRecord({"b": number})})
+    return named(Message(content, dst_node_id=7, message_type="train"))
+
+
+def answer_to(message: Message) -> Message:
+    return named(Message(RecordDict({"a": ConfigRecord({"b": b"long"})}), reply_to=message))
+
+
+def named(message: Message) -> Message:
+    message.metadata.__dict__["_message_id"] = message.object_id
+    return message
+
+
 @pytest.mark.parametrize("when", ["before it has its message", "at work", "while it answers"])
 def test_a_node_answers_for_an_app_that_was_killed(state: InMemoryNodeState, when: str) -> None:
-    message = Message(
-        RecordDict({"a": ConfigRecord({"b": 1})}), dst_node_id=7, message_type="train"
-    )
-    message.metadata.__dict__["_message_id"] = message.object_id
+    message = message_of(1)
     task = state.create_task(task_type=TaskType.CLIENT_APP, run_id=5, fab_hash="x")
     assert task is not None
     state.store_message(message)
@@ -164,8 +176,7 @@ def test_a_node_answers_for_an_app_that_was_killed(state: InMemoryNodeState, whe
         assert state.get_messages_legacy(run_ids=[5], is_reply=False, limit=1)
         state.record_message_processing_start(message.metadata.message_id)
     if when == "while it answers":
-        answer = Message(RecordDict({"a": ConfigRecord({"b": b"long"})}), reply_to=message)
-        answer.metadata.__dict__["_message_id"] = answer.object_id
+        answer = answer_to(message)
         session = state.start_session(5)
         state.store_message_and_object_tree(answer, get_object_tree(answer), session)
         assert len(get_all_nested_objects(answer)) > 1  # of which none was sent
@@ -173,6 +184,65 @@ def test_a_node_answers_for_an_app_that_was_killed(state: InMemoryNodeState, whe
     (reply,) = state.get_messages_legacy(is_reply=True)
     assert reply.has_error()
     assert reply.metadata.reply_to_message_id == message.metadata.message_id
+
+
+@pytest.mark.parametrize("app", ["gave up", "had answered"])
+def test_a_node_answers_in_time_after_a_message_that_came_in_part(
+    state: InMemoryNodeState, monkeypatch: pytest.MonkeyPatch, app: str
+) -> None:
+    from flwr.supernode import start_client_internal as module
+
+    monkeypatch.setattr(module, "_pull_and_store_message", module._pull_and_store_message)
+    flwr_answers.send_every_answer()
+    state.store_run(SimpleNamespace(run_id=5, fab_hash="x", primary_task_type="x"))  # type: ignore[arg-type]
+    half, whole = message_of(1), message_of(2)
+    sent: list[tuple[str, bool]] = []
+
+    def pull(message: Message, pull_object: Any) -> int | None:
+        return module._pull_and_store_message(
+            state=state,
+            object_store=state.object_store,
+            node_config={},
+            receive=lambda: (message, get_object_tree(message)),
+            get_run=pytest.fail,  # type: ignore[arg-type]
+            get_fab=pytest.fail,  # type: ignore[arg-type]
+            pull_object=pull_object,
+            confirm_message_received=lambda *_: None,
+            trusted_entities=None,
+        )
+
+    def send(answer: Message, *_: Any) -> tuple[set[str], str]:
+        sent.append((answer.metadata.reply_to_message_id, answer.has_error()))
+        return set(), ""
+
+    def turn(message: Message, pull_object: Any) -> None:  # of the SuperNode's loop
+        if pull(message, pull_object) is not None:
+            module._push_messages(state, state.object_store, send, pytest.fail)  # type: ignore[arg-type]
+
+    def sender_died(*_: Any) -> bytes:
+        if state.get_messages_legacy(is_reply=False):  # the ClientApp has it, and waits for parts
+            if app == "had answered":
+                module._insert_message(answer_to(half), state, state.object_store)
+            elif app == "gave up":
+                (task,) = state.get_tasks(statuses=["pending"])
+                assert state.claim_task(task.task_id)
+                state.activate_task(task.task_id)
+                assert state.finish_task(task.task_id, "failed", "")
+        raise ObjectPullError("x", "its sender died")
+
+    def work(_: float) -> None:  # what the ClientApp does while the SuperNode waits for its answer
+        module._insert_message(answer_to(whole), state, state.object_store)
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=work))
+    parts = {name: part.deflate() for name, part in get_all_nested_objects(whole).items()}
+    turn(half, sender_died)
+    turn(whole, lambda _, name: parts[name])
+    assert sent == [
+        (half.metadata.message_id, app == "gave up"),
+        (whole.metadata.message_id, False),
+    ]
+    app = "was killed before"
+    assert pull(message_of(3), sender_died) is None  # nothing to send
 
 
 def test_an_executor_notices_at_once_that_an_app_was_killed(

@@ -1,5 +1,7 @@
 """Every change that we make to flwr while it runs. All are written for flwr 1.41.
 
+The two about answers of a SuperNode are in `flwr_answers`, all others here.
+
     who patches     patch                  without it
     SuperLink       guard_control_api      anybody who reaches the port may submit apps, admit nodes
     SuperLink       listen_with            half-open connections keep everybody else out
@@ -9,6 +11,7 @@
     SuperNode       wait_for_bell          a node looks for messages every 3 seconds only
     SuperNode       ring_for_messages      an executor has to ask for work all the time
     SuperNode       answer_for_killed      a node whose ClientApp was killed is deaf for a minute
+    SuperNode       send_every_answer      after a message that came in part, answers come too late
     SuperLink       excuse_database        nodes end and runs fail when a disk is full for a moment
     all             retry_more_often       a node notices after up to 20 s that its server is back,
                                            and ends if a connection breaks in its TLS handshake
@@ -24,17 +27,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from fedrows.flower.launch.bell import Bell
+from fedrows.flower.launch.flwr_lookup import attribute_of, module_with, unexpected
 from fedrows.flower.launch.processes import LaunchError
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 0.5  # seconds between two looks for a message's parts
@@ -48,8 +51,8 @@ def guard_control_api(middleware: type, **options: Any) -> None:
     flwr 1.41 serves nodes and operators on one port, and only nodes prove who they are there.
     """
     what = "its control API cannot be closed to strangers"
-    module = _module("flwr.superlink.main", ["_get_middleware"], what)
-    wrap = _module("starlette.middleware", ["Middleware"], what).Middleware
+    module = module_with("flwr.superlink.main", ["_get_middleware"], what)
+    wrap = module_with("starlette.middleware", ["Middleware"], what).Middleware
     before = module._get_middleware
     module._get_middleware = lambda: [wrap(middleware, **options), *before()]
 
@@ -57,15 +60,15 @@ def guard_control_api(middleware: type, **options: Any) -> None:
 def listen_with(serve: Callable[..., None]) -> None:
     """Has the SuperLink listen by `serve`, which takes what `uvicorn.run` does."""
     what = "its connections cannot be limited"
-    module = _module("flwr.superlink.cli.flower_superlink", ["uvicorn"], what)
+    module = module_with("flwr.superlink.cli.flower_superlink", ["uvicorn"], what)
     module.uvicorn = SimpleNamespace(run=serve)
 
 
 def clean_up_less_often(seconds: float = 1.0) -> None:
     """Has the SuperLink look for tasks whose time is over once in `seconds`, not in every call."""
     what = "it cannot be made to clean up less often"
-    module = _module("flwr.supercore.corestate.sql_corestate", ["SqlCoreState"], what)
-    before = _attribute(module.SqlCoreState, "_cleanup_expired_task_tokens", what)
+    module = module_with("flwr.supercore.corestate.sql_corestate", ["SqlCoreState"], what)
+    before = attribute_of(module.SqlCoreState, "_cleanup_expired_task_tokens", what)
     last = [-seconds]
 
     def clean_up(state: Any) -> None:
@@ -82,8 +85,8 @@ def queue_for_database() -> None:
     SQLite has one writer at a time anyway, and whoever finds it busy sleeps for up to 0.1 s.
     """
     what = "its requests cannot wait in line"
-    module = _module("flwr.supercore.sql_mixin", ["SqlMixin"], what)
-    session, lock = _attribute(module.SqlMixin, "session", what), threading.RLock()
+    module = module_with("flwr.supercore.sql_mixin", ["SqlMixin"], what)
+    session, lock = attribute_of(module.SqlMixin, "session", what), threading.RLock()
 
     @contextlib.contextmanager
     def one_at_a_time(state: Any) -> Iterator[Any]:
@@ -97,8 +100,8 @@ def count_no_traffic() -> None:
     """Has the SuperLink keep no statistics of bytes, which cost it a write for every object."""
     what = "it cannot be made to count no bytes"
     name = "flwr.server.superlink.linkstate.sql_linkstate"
-    module = _module(name, ["SqlLinkState"], what)
-    _attribute(module.SqlLinkState, "store_traffic", what)
+    module = module_with(name, ["SqlLinkState"], what)
+    attribute_of(module.SqlLinkState, "store_traffic", what)
     module.SqlLinkState.store_traffic = lambda *_, **__: None
 
 
@@ -110,9 +113,9 @@ def wait_for_bell(bell: Bell, seconds: float) -> None:
     """
     what = "its nodes cannot poll more often"
     names = ["time", "_pull_and_store_message"]
-    module = _module("flwr.supernode.start_client_internal", names, what)
+    module = module_with("flwr.supernode.start_client_internal", names, what)
     if module.time is not time:
-        raise _unexpected("flwr.supernode.start_client_internal.time", what)
+        raise unexpected("flwr.supernode.start_client_internal.time", what)
     pull, asked = module._pull_and_store_message, [0.0]
 
     def pull_and_note(*words: Any, **more: Any) -> Any:
@@ -132,7 +135,9 @@ def wait_for_bell(bell: Bell, seconds: float) -> None:
 def ring_for_messages(bell: Bell) -> None:
     """Rings when the SuperNode gets a message for its app, or an answer from it."""
     what = "its executor cannot be called"
-    module = _module("flwr.supernode.nodestate.in_memory_nodestate", ["InMemoryNodeState"], what)
+    module = module_with(
+        "flwr.supernode.nodestate.in_memory_nodestate", ["InMemoryNodeState"], what
+    )
     state = module.InMemoryNodeState
 
     def ringing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,51 +149,7 @@ def ring_for_messages(bell: Bell) -> None:
         return call
 
     for name in ("store_message", "store_object"):
-        setattr(state, name, ringing(_attribute(state, name, what)))
-
-
-def answer_for_killed() -> None:
-    """Has the SuperNode answer with an error for a ClientApp that failed without an answer.
-
-    flwr does so only when the app has given no sign of life for a minute, and never for an app that
-    was killed before it had its message or while it sent its answer.
-    """
-    what = "it cannot answer for apps that were killed"
-    names = ["InMemoryNodeState", "CLIENT_APP_CRASHED_ERROR", "SubStatus", "TaskType"]
-    module = _module("flwr.supernode.nodestate.in_memory_nodestate", names, what)
-    state = module.InMemoryNodeState
-    finish = _attribute(state, "finish_task", what)
-    _attribute(state, "_store_error_replies", what)
-    objects = "flwr.supercore.inflatable.inflatable_object"
-    walk = _module(objects, ["iterate_object_tree"], what).iterate_object_tree
-
-    def finish_task(self: Any, task_id: int, sub_status: str, details: str) -> bool:
-        finished: bool = finish(self, task_id, sub_status, details)
-        if finished and sub_status == module.SubStatus.FAILED:
-            for task in self.get_tasks(task_ids=[task_id]):
-                if task.type == module.TaskType.CLIENT_APP:
-                    _drop_half_answers(self, task.run_id, walk)
-                    self._store_error_replies({task.run_id}, module.CLIENT_APP_CRASHED_ERROR)
-        return finished
-
-    state.finish_task = finish_task
-
-
-def _drop_half_answers(state: Any, run: int, walk: Callable[[Any], Iterable[Any]]) -> None:
-    """Readies a run's messages for an error: each counts as read, and half answers go."""
-    store = state.object_store
-    with state.lock_msg_store:
-        for name, entry in list(state.msg_store.items()):
-            if entry.message.metadata.run_id != run:
-                continue
-            if not entry.message.metadata.reply_to_message_id:
-                entry.is_retrieved = True  # or nobody would answer it
-                continue
-            parts = walk(store.get_object_tree(name)) if name in store else ()
-            if name not in store or any(not store.get(part.object_id) for part in parts):
-                store.delete(name)  # the SuperNode no longer waits for its parts
-                if not entry.is_retrieved:
-                    del state.msg_store[name]
+        setattr(state, name, ringing(attribute_of(state, name, what)))
 
 
 def retry_more_often(
@@ -205,7 +166,7 @@ def retry_more_often(
     """
     what = "lost connections cannot be tried again sooner"
     names = ["MAX_RETRY_DELAY", "RetryInvoker", "httpx"]
-    module = _module("flwr.supercore.retry.http_retry", names, what)
+    module = module_with("flwr.supercore.retry.http_retry", names, what)
     module.MAX_RETRY_DELAY = min(seconds, module.MAX_RETRY_DELAY)
     plain, transport = module.RetryInvoker, module.httpx.TransportError
 
@@ -230,9 +191,9 @@ def excuse_database(failed: Callable[[str], str]) -> None:
     returns the sentence of the answer.
     """
     what = "a full disk cannot be waited for"
-    module = _module("flwr.superlink.main", ["http_error_translator"], what)
-    trouble = _module("sqlalchemy.exc", ["OperationalError"], what).OperationalError
-    answer = _module("starlette.responses", ["PlainTextResponse"], what).PlainTextResponse
+    module = module_with("flwr.superlink.main", ["http_error_translator"], what)
+    trouble = module_with("sqlalchemy.exc", ["OperationalError"], what).OperationalError
+    answer = module_with("starlette.responses", ["PlainTextResponse"], what).PlainTextResponse
     translate = module.http_error_translator
 
     async def excused(request: Any, call_next: Callable[[Any], Any]) -> Any:
@@ -256,7 +217,7 @@ def pull_objects_sooner(seconds: float = PULL_SECONDS) -> None:
     """
     what = "messages cannot be fetched sooner"
     names = ["pull_objects", "pull_and_inflate_object_from_tree"]
-    module = _module("flwr.supercore.inflatable.inflatable_utils", names, what)
+    module = module_with("flwr.supercore.inflatable.inflatable_utils", names, what)
     wanted = {
         "max_time": seconds,
         "max_tries_per_object": None,  # time alone counts
@@ -267,7 +228,7 @@ def pull_objects_sooner(seconds: float = PULL_SECONDS) -> None:
         function = getattr(module, name)
         defaults = function.__kwdefaults__ or {}
         if not wanted.keys() <= defaults.keys():
-            raise _unexpected(name, what)
+            raise unexpected(name, what)
         function.__kwdefaults__ = {**defaults, **wanted}
 
 
@@ -280,10 +241,10 @@ def fork_tasks(
     bell: rung when there may be a task; flwr asks for one every second or so in any case.
     """
     what = "its tasks cannot be forked"
-    module = _module("flwr.supercore.superexec.run_superexec", ["get_executor", "time"], what)
+    module = module_with("flwr.supercore.superexec.run_superexec", ["get_executor", "time"], what)
     names = ["SubprocessExecutor", "LaunchResult"]
-    executors = _module("flwr.supercore.superexec.executor", names, what)
-    constants = _module("flwr.supercore.constant", ["TASK_TYPE_TO_COMMAND", "TaskType"], what)
+    executors = module_with("flwr.supercore.superexec.executor", names, what)
+    constants = module_with("flwr.supercore.constant", ["TASK_TYPE_TO_COMMAND", "TaskType"], what)
     executor = _forking_executor(executors, constants, run, killed)()
     module.get_executor = lambda *_, **__: executor
     sleep = {"sleep": lambda wanted: bell.wait(wanted, executor.has_ended)}
@@ -301,7 +262,7 @@ def pin_apps(allowed: Sequence[str]) -> None:
     if not allowed:
         return
     what = "apps cannot be pinned"
-    module = _module("flwr.supernode.runtime.run_clientapp", ["install_from_fab"], what)
+    module = module_with("flwr.supernode.runtime.run_clientapp", ["install_from_fab"], what)
     install = module.install_from_fab
 
     def install_known(content: Any, *words: Any, **more: Any) -> Any:
@@ -372,29 +333,3 @@ def _task_words(task: Any) -> list[str]:
     elif task.root_certificates_path is not None:
         words += ["--root-certificates", task.root_certificates_path]
     return [*words, "--parent-pid", str(task.parent_pid)]
-
-
-def _module(name: str, attributes: Sequence[str], what: str) -> Any:
-    """A module that has these attributes, or a LaunchError that says what cannot be done."""
-    try:
-        module = importlib.import_module(name)
-    except ImportError:
-        raise _unexpected(name, what) from None
-    for attribute in attributes:
-        if not hasattr(module, attribute):
-            raise _unexpected(f"{name}.{attribute}", what)
-    return module
-
-
-def _attribute(owner: type, name: str, what: str) -> Any:
-    """An attribute of a class of flwr, or a LaunchError that says what cannot be done."""
-    if not hasattr(owner, name):
-        raise _unexpected(f"{owner.__name__}.{name}", what)
-    return getattr(owner, name)
-
-
-def _unexpected(name: str, what: str) -> LaunchError:
-    return LaunchError(
-        f"This flwr is not built as expected ({name} is missing or different), so {what}: "
-        "use flwr 1.41."
-    )

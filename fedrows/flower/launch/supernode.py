@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 from fedrows.flower.launch.bell import BELL, Bell
+from fedrows.flower.launch.flwr_answers import answer_for_killed, send_every_answer
 from fedrows.flower.launch.flwr_calls import run_command, sign_off
 from fedrows.flower.launch.flwr_patches import (
-    answer_for_killed,
     pull_objects_sooner,
     retry_more_often,
     ring_for_messages,
@@ -47,6 +47,7 @@ def main() -> int:
         wait_for_bell(bell, float(os.environ.get(POLL, "1")))
         ring_for_messages(bell)
         answer_for_killed()
+        send_every_answer()
     except LaunchError as error:
         print(f"fedrows: {error}", file=sys.stderr)
         return PORT_IN_USE if str(error).startswith("Port") else 2

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import ctypes
 import importlib
+import math
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from fedrows import catalogue
 from fedrows.flower.launch.bell import Bell
 from fedrows.flower.launch.flwr_calls import load_command, report_killed, run_command
 from fedrows.flower.launch.flwr_patches import (
+    PULL_SECONDS,
     app_hashes,
     fork_tasks,
     pin_apps,
@@ -44,7 +46,9 @@ def main(words: Sequence[str] | None = None) -> int:
     typed = _parser().parse_args(words)
     try:
         run = fork_tasks(_run_task, report_killed, Bell(typed.bell))
-        pull_objects_sooner()
+        # A ClientApp begins while its SuperNode fetches the message, which may be long, and which
+        # the SuperNode gives up for both.
+        pull_objects_sooner(math.inf if typed.bell else PULL_SECONDS)
         own = os.getpid()  # a task ends when it is refused: its run was stopped
         retry_more_often(failed=FailedRequests(), refusals_end=lambda: os.getpid() != own)
         pin_apps(app_hashes(os.environ.get(APPS, "")))
