@@ -1,15 +1,17 @@
-"""The table of what one client can do is the one that was measured, and says what it should."""
+"""The tables of what liars can do are those that were measured, and say what they should."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "influence.json").read_text())
+QUALITY = json.loads((ROOT / "benchmarks" / "results" / "robust_quality.json").read_text())
 
 
 def test_the_page_has_the_table_that_was_measured() -> None:
@@ -38,3 +40,47 @@ def test_measured_again_a_liar_still_does_no_more(data_folder: Path) -> None:
         if line["rule"] == "default of deployments":
             honest = line.pop("honest_largest")
             assert all(x <= honest for name, x in line.items() if name != "rule")
+
+
+def _by_setting() -> dict[tuple[str, str], dict[str, Any]]:
+    return {(line["task"], line["setting"]): line for line in QUALITY["summary"]}
+
+
+def test_the_default_bounds_cost_no_quality_and_save_it_from_liars() -> None:
+    """Spreads behind the unbounded run without liars, by the difference of its own seeds."""
+    behind = {of: line["spreads_behind"] for of, line in _by_setting().items()}
+    for task in ("movielens", "amazon"):
+        assert behind[task, "bounded"] <= 1
+        assert behind[task, "bounded, 5 % liars"] <= 2
+        assert behind[task, "unbounded, 5 % liars"] > 10
+
+
+def test_quality_was_measured_under_the_bounds_of_deployments() -> None:
+    pytest.importorskip("flwr")
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import robust_quality
+
+    from fedrows.flower.wire.contract import BOUNDS
+
+    assert robust_quality.BOUNDS == BOUNDS
+    assert robust_quality.summary(QUALITY["runs"]) == QUALITY["summary"]
+
+
+@pytest.mark.parametrize(
+    ("title", "setting"),
+    [
+        ("unbounded, nobody lies", "unbounded"),
+        ("default bounds, nobody lies", "bounded"),
+        ("unbounded, 5 % of the clients lie", "unbounded, 5 % liars"),
+        ("default bounds, 5 % of the clients lie", "bounded, 5 % liars"),
+    ],
+)
+def test_the_page_has_the_quality_that_was_measured(title: str, setting: str) -> None:
+    page, cells = (ROOT / "docs" / "over-the-network.md").read_text(), [title]
+    for task in ("movielens", "amazon"):
+        line = _by_setting()[task, setting]
+        cells.append(f"{line['test_auc']:.3f}".lstrip("0"))
+        behind = f"{abs(line['spreads_behind']):.1f}".removeprefix("0")
+        sign = "\N{MINUS SIGN}" if line["spreads_behind"] < 0 else ""
+        cells.append("" if setting == "unbounded" else sign + behind)
+    assert f"| {' | '.join(cells)} |".replace("|  |", "| |") in page
