@@ -25,10 +25,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("action", metavar="list|path|fetch", nargs="?", help="What to do (list).")
     parser.add_argument("name", metavar="NAME", nargs="?", help="A task.")
     parser.add_argument("--force", action="store_true", help="Fetch even if the file is there.")
-    if any(word in ("-h", "--help") for word in words):
-        parser.print_help()
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
-    typed = parser.parse(words)
     action, name, force = typed["action"] or "list", typed["name"], typed["force"]
     if action not in ACTIONS:
         raise UnknownNameError("action", action, ACTIONS)

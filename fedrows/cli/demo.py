@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, add_options, value
+from fedrows.cli.flags import Parser, UsageError, add_options, values_for
 from fedrows.cli.parse import algorithms_of, parse, parser_of
 from fedrows.cli.settings import choose
 from fedrows.cli.show import say
 from fedrows.flower.demo import demo
 from fedrows.flower.wire.contract import BOUNDS, DeploymentOptions
-from fedrows.options import options
 from fedrows.runs.folder import check_free
 from fedrows.runs.settings import Settings
 from fedrows.watch import Watching
@@ -31,12 +30,9 @@ def main(words: Sequence[str]) -> int:
     named = algorithms_of(typed) or [catalogue.DEFAULT]
     task = typed.pop("task") or "synthetic"
     typed.pop("algorithm")
-    terms = {
-        item.name: value(owner, item, typed.pop(item.name), item.name.replace("_", "-"))
-        for owner in (DeploymentOptions, Watching)
-        for item in options(owner)
-        if item.name in typed
-    }
+    terms, typed = values_for(DeploymentOptions, typed)
+    watching, typed = values_for(Watching, typed)
+    terms |= watching
     if not count.isdecimal() or int(count) < 1:
         raise UsageError(f"--nodes is {count}, but must be a whole number from 1 on.")
     nodes = int(count)

@@ -15,7 +15,6 @@ from fedrows.cli.deploy_typed import (
     comma_list,
     needed,
     number,
-    parsed,
     positive,
     trust,
     writable,
@@ -85,7 +84,7 @@ def _keys(words: Sequence[str]) -> int:
         "--host", metavar="NAMES", help="The SuperLink's host names, comma-separated."
     )
     parser.add_argument("--nodes", metavar="NAMES", help="Nodes to make keys for, comma-separated.")
-    if (typed := parsed(parser, words)) is None:
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
 
     from fedrows.flower.launch import certificates
@@ -129,7 +128,7 @@ def _superlink(words: Sequence[str]) -> int:
     parser.add_argument(
         "--max-body", metavar="MB", default="256", help="The largest message of a node (256)."
     )
-    if (typed := parsed(parser, words)) is None:
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
     from fedrows.flower.launch import control_token, starting, supervising
     from fedrows.flower.launch.certificates import open_certificates
@@ -184,7 +183,7 @@ def _node(words: Sequence[str]) -> int:
     parser.add_argument("--peers", metavar="FILE", help="The nodes' signing keys (private runs).")
     parser.add_argument("--policy", metavar="FILE", help="Made by `fedrows deploy policy`.")
     parser.add_argument("--insecure", action="store_true", help="Use no TLS and no key.")
-    if (typed := parsed(parser, words)) is None:
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
     from fedrows.cli.deploy_policy import NodeFolderWatch, node_files
     from fedrows.flower.launch import starting, supervising
@@ -256,7 +255,7 @@ def _peer(words: Sequence[str]) -> int:
     parser = Parser("deploy peer", "Shows a node's public signing key; makes one if need be.")
     parser.add_argument("--state", metavar="DIR", help="The node's state folder.")
     parser.add_argument("--name", metavar="NAME", help="The node's name (that of its folder).")
-    if (typed := parsed(parser, words)) is None:
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
     from fedrows.flower.wire.signing import own_key
 

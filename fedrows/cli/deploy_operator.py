@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedrows.cli.deploy_typed import authority, needed, number, parsed, trust
+from fedrows.cli.deploy_typed import authority, needed, number, trust
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
@@ -21,7 +21,7 @@ def admit(words: Sequence[str]) -> int:
     parser.add_argument("key", metavar="KEY.pub", nargs="?", help="The node's public key.")
     _add_connection(parser)
     parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
-    if (typed := parsed(parser, words)) is None:
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
     from fedrows.flower.launch.certificates import check_file
 
@@ -52,7 +52,7 @@ def run(words: Sequence[str]) -> int:
         default="10",
         help="How often to submit again when a server died (10).",
     )
-    if (typed := parsed(parser, words)) is None:
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
     from fedrows.flower.launch.resubmit import submit_until_done
 
@@ -73,7 +73,7 @@ def expel(words: Sequence[str]) -> int:
     parser = Parser("deploy expel", "Takes a node off the list of those who may join a SuperLink.")
     parser.add_argument("node", metavar="NODE", nargs="?", help="Its id, as `deploy status` shows.")
     _add_connection(parser)
-    if (typed := parsed(parser, words)) is None:
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
     node = number(needed(typed, "node", "Name the node's id"), "NODE", 1, 2**64)
     _control(typed).expel(node)
@@ -86,7 +86,7 @@ def status(words: Sequence[str]) -> int:
     parser = Parser("deploy status", "Shows the runs of a SuperLink, its nodes and its troubles.")
     parser.add_argument("run", metavar="RUN", nargs="?", help="One run (the last 20).")
     _add_connection(parser)
-    if (typed := parsed(parser, words)) is None:
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
     one = number(typed["run"], "RUN", 1, 2**64) if typed["run"] else None
     control = _control(typed)
@@ -119,7 +119,7 @@ def stop(words: Sequence[str]) -> int:
     parser = Parser("deploy stop", "Ends a run, whoever submitted it.")
     parser.add_argument("run", metavar="RUN", nargs="?", help="Its id (the only one that goes on).")
     _add_connection(parser)
-    if (typed := parsed(parser, words)) is None:
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
     control = _control(typed)
     if typed["run"]:

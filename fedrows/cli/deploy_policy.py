@@ -8,15 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedrows.cli.deploy_typed import parsed
-from fedrows.cli.flags import Parser, add_options, value
+from fedrows.cli.flags import Parser, add_options, values_for
 from fedrows.cli.show import say
 from fedrows.files.whole import reason, write_private
 from fedrows.flower.node.node_sums import forget_sums
 from fedrows.flower.node.policy import NodePolicy, PolicyError, digest_of, read_policy
 from fedrows.flower.node.state import DECLINED
 from fedrows.flower.wire.signing import read_peers
-from fedrows.options import options
 
 CLEAR = (
     "This node has no --peers and no --policy: it takes part in runs in the clear, which show its "
@@ -32,14 +30,10 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="FILE", help="The file to write; it is shown otherwise.")
     parser.add_argument("--peers", metavar="FILE", help="The nodes' keys: only for that list.")
     add_options(parser, "policy", [NodePolicy], {}, without=["peers"])
-    if (typed := parsed(parser, words)) is None:
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
     out, peers = typed.pop("out"), typed.pop("peers")
-    known = {item.name: item for item in options(NodePolicy)}
-    dials = {
-        name: value(NodePolicy, known[name], text, name.replace("_", "-"))
-        for name, text in typed.items()
-    }
+    dials, _ = values_for(NodePolicy, typed)
     if peers:
         read_peers(Path(peers))
         dials["peers"] = digest_of(Path(peers))

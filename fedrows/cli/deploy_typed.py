@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.flags import UsageError
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import make_private
-
-
-def parsed(parser: Parser, words: Sequence[str]) -> dict[str, Any] | None:
-    """What was typed; None if it was a call for help, which is then answered."""
-    if any(word in ("-h", "--help") for word in words):
-        parser.print_help()
-        return None
-    return parser.parse(words)
 
 
 def needed(typed: dict[str, Any], name: str, otherwise: str) -> str:

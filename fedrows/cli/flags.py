@@ -52,6 +52,13 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"{rest[0]!r} is one word too many: see {self.prog} --help.")
         return vars(typed)
 
+    def parse_or_help(self, words: Sequence[str]) -> dict[str, Any] | None:
+        """What was typed; None if it was a call for help, which is then answered."""
+        if any(word in ("-h", "--help") for word in words):
+            self.print_help()
+            return None
+        return self.parse(words)
+
     @property
     def flags(self) -> list[str]:
         """Every flag that there is."""
@@ -115,7 +122,20 @@ def flag_of(name: str, prefixed: Collection[str] = (), prefix: str = DATA) -> st
     return (prefix if name in prefixed else "") + name.replace("_", "-")
 
 
-def value(owner: type, item: Field[Any], typed: Any, flag: str) -> Any:
+def values_for(
+    owner: type, typed: Mapping[str, Any], prefixed: Collection[str] = (), prefix: str = DATA
+) -> tuple[Values, dict[str, Any]]:
+    """What was typed for one dataclass, by its own names, and the rest."""
+    values, left = {}, dict(typed)
+    for item in options(owner):
+        flag = flag_of(item.name, prefixed, prefix)
+        key = flag.replace("-", "_")
+        if key in left:
+            values[item.name] = _value(owner, item, left.pop(key), flag)
+    return values, left
+
+
+def _value(owner: type, item: Field[Any], typed: Any, flag: str) -> Any:
     """What was typed as the option's own type; `none` for an option that may be left open."""
     plain, optional = kind(owner, item)
     if not isinstance(typed, str) or plain is str:

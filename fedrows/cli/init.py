@@ -21,11 +21,9 @@ def main(words: Sequence[str]) -> int:
     """Writes the project."""
     parser = Parser("init", "Writes a small working project that you change into your own.")
     parser.add_argument("folder", metavar="DIR", nargs="?", help="The folder to make.")
-    if any(word in ("-h", "--help") for word in words):
-        parser.print_help()
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
-    folder = parser.parse(words)["folder"]
-    if folder is None:
+    if (folder := typed["folder"]) is None:
         raise UsageError("Name the folder to make, as in: fedrows init my-project.")
     write(Path(folder))
     say(f"Wrote {folder}: begin with its README.md, or at once with: cd {folder} && python run.py")

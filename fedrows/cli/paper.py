@@ -35,10 +35,8 @@ OUT = "paper"
 def main(words: Sequence[str]) -> int:
     """Makes the page; gives the exit code."""
     parser = _parser()
-    if any(word in ("-h", "--help") for word in words):
-        parser.print_help()
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
-    typed = parser.parse(words)
     experiments = catalogue.chosen(typed["names"])
     if typed["list"]:
         for experiment in experiments:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, add_options, value
+from fedrows.cli.flags import Parser, UsageError, add_options, values_for
 from fedrows.cli.settings import add_mechanisms, add_settings, seconds
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
-from fedrows.options import options
 from fedrows.privacy.mechanism import Mechanism
 from fedrows.watch import Observers, Watching, opened
 from fedrows.watch.logs import without_secrets
@@ -46,23 +45,16 @@ def parser_of(command: str, description: str, out: str, resume: str) -> Parser:
         default=argparse.SUPPRESS,
         help="A metric of your own, as module:name or path/to/file.py:name; may be given again.",
     )
-    add_watching(parser)
-    return parser
-
-
-def add_watching(parser: Parser) -> None:
-    """The flags of those who watch a run."""
     add_options(parser, "watching", [Watching], {})
+    return parser
 
 
 @contextmanager
 def watched(typed: dict[str, Any]) -> Iterator[Observers]:
     """Everyone who is to watch, by flags that are taken out of what was typed."""
-    flags = {item.name: item for item in options(Watching) if item.name in typed}
-    values = {
-        name: value(Watching, item, typed.pop(name), name.replace("_", "-"))
-        for name, item in flags.items()
-    }
+    values, _ = values_for(Watching, typed)
+    for name in values:
+        del typed[name]
     with opened(Watching(**values)) as observers:
         for address in observers.addresses:
             say(f"Metrics: {address}")

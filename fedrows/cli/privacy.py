@@ -10,14 +10,13 @@ import numpy as np
 
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
-from fedrows.cli.flags import Parser, UsageError, add_options, value
+from fedrows.cli.flags import Parser, UsageError, add_options, values_for
 from fedrows.cli.parse import algorithms_of, named, with_settings
 from fedrows.cli.settings import add_mechanisms, add_privacy, add_settings, choose
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, UnknownNameError
 from fedrows.measure.summary import show_bytes, show_number
-from fedrows.options import options
 from fedrows.privacy.counting import Counting, table, values_of
 from fedrows.privacy.explain import ExplainedRun, text
 from fedrows.privacy.ledger_file import LedgerFile, combined
@@ -78,12 +77,7 @@ def _heat(words: Sequence[str]) -> int:
     typed = _parsed(_heat_parser, words)
     if typed is None:
         return 0
-    known = {item.name: item for item in options(Counting)}
-    dials = {
-        key: value(Counting, known[key], typed.pop(key), key.replace("_", "-"))
-        for key in list(typed)
-        if key in known
-    }
+    dials, typed = values_for(Counting, typed)
     task = _task(typed)
     settings = choose(task, [DEFAULT], typed)[DEFAULT]
     data = task.load(settings.options)
@@ -112,10 +106,8 @@ def _ledger(words: Sequence[str]) -> int:
     parser = Parser("privacy ledger", "Says what the runs that share a ledger have spent.")
     parser.add_argument("file", metavar="FILE", nargs="?", help="The file of --ledger.")
     parser.add_argument("--delta", metavar="X", help="δ at which ε is reported (default: 1e-6).")
-    if any(word in ("-h", "--help") for word in words):
-        parser.print_help()
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
-    typed = parser.parse(words)
     if typed["file"] is None:
         raise UsageError("Name the file of a ledger, as in: fedrows privacy ledger FILE.")
     path = Path(typed["file"])

@@ -20,10 +20,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument(
         "--private", action="store_true", help="Also what no ε covers, under privacy full."
     )
-    if any(word in ("-h", "--help") for word in words):
-        parser.print_help()
+    if (typed := parser.parse_or_help(words)) is None:
         return 0
-    typed = parser.parse(words)
     folder = typed["folder"]
     if folder is None:
         raise UsageError("Name the folder of a run or comparison, as in: fedrows report runs/NAME.")

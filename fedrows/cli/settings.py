@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import DATA, Parser, UsageError, Values, add_options, flag_of, value
+from fedrows.cli.flags import Parser, UsageError, Values, add_options, flag_of, values_for
 from fedrows.errors import PluginError
 from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.options import options
@@ -89,9 +89,9 @@ def _check_free(
 def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> dict[str, Settings]:
     """The settings of a run of each algorithm; an option of none of them is an error."""
     prefixed = names_of_prefixed(task, algorithms)
-    of_task, left = _values_of(task.options, typed, prefixed)
-    plan, left = _values_of(Plan, left)
-    dials, left = _values_of(Privacy, left)
+    of_task, left = values_for(task.options, typed, prefixed)
+    plan, left = values_for(Plan, left)
+    dials, left = values_for(Privacy, left)
     if dials.get("ledger"):  # the run may go on from another folder
         dials["ledger"] = str(Path(dials["ledger"]).absolute())
     if (mechanism := left.pop("mechanism", None)) is not None:
@@ -105,7 +105,7 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
     unused = dict(left)
     for name in algorithms:
         of = catalogue.algorithm(name)
-        own, rest = _values_of(of, left)
+        own, rest = values_for(of, left)
         unused = {key: unused[key] for key in unused.keys() & rest.keys()}
         plan_presets, own_presets = presets(task, name)
         made[name] = Settings(
@@ -147,28 +147,12 @@ def add_mechanisms(parser: Parser, named: Sequence[str]) -> None:
 
 def shared_plan(task: Task, typed: Mapping[str, Any]) -> Plan:
     """The plan of a task before any algorithm has its say."""
-    return Plan(**{**task.plan, **_values_of(Plan, typed)[0]})
-
-
-def _values_of(
-    owner: type,
-    typed: Mapping[str, Any],
-    prefixed: set[str] | frozenset[str] = frozenset(),
-    prefix: str = DATA,
-) -> tuple[Values, dict[str, Any]]:
-    """What was typed for one dataclass, by its own names, and the rest."""
-    values, left = {}, dict(typed)
-    for item in options(owner):
-        flag = flag_of(item.name, prefixed, prefix)
-        key = flag.replace("-", "_")
-        if key in left:
-            values[item.name] = value(owner, item, left.pop(key), flag)
-    return values, left
+    return Plan(**{**task.plan, **values_for(Plan, typed)[0]})
 
 
 def _noise_values(of: type[Mechanism], typed: Mapping[str, Any]) -> tuple[Values, dict[str, Any]]:
     """What was typed for a privacy mechanism, by its own names, and the rest."""
-    return _values_of(of, typed, {item.name for item in options(of)}, PREFIX)
+    return values_for(of, typed, {item.name for item in options(of)}, PREFIX)
 
 
 def extended(
@@ -176,7 +160,7 @@ def extended(
 ) -> dict[str, Settings]:
     """Stored settings with the rounds, or the ε, that the user now wants; no other change goes."""
     task = next(iter(stored.values())).task
-    dials, typed = _values_of(Privacy, typed)
+    dials, typed = values_for(Privacy, typed)
     privacy = _extended(next(iter(stored.values())).privacy, dials, path)
     typed = _without_mechanism(privacy.mechanism, typed, path)
     wanted = choose(task, list(stored), typed)
