@@ -225,3 +225,14 @@ def test_rows_that_cannot_be_encoded_are_named(
     assert "\n" not in said
     assert said.endswith(".")
     assert all(name in said for name in names), said
+
+
+def test_a_list_longer_than_any_of_the_data_keeps_its_last_entries() -> None:
+    data = log(pd.DataFrame(LOG), max_length=None)  # the longest has three
+    one, other = (
+        data.encode({"item": [5], "seen": [seen], "price": [1.0]}).examples.ids["seen"]
+        for seen in (["b", "b", "c", "a", "b"], ["c", "a", "b"])
+    )
+    assert isinstance(one, Ragged)
+    assert one.values.tolist() == other.values.tolist()
+    assert one.length == 3

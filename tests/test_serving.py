@@ -317,6 +317,12 @@ def test_ranking_models_recommend(history: bool, tmp_path: Path) -> None:
     np.testing.assert_allclose(served.predict(rows).scores, found.scores, atol=1e-6)
     with pytest.raises(ModelError, match="labels are ranking"):
         served.evaluate(rows | {"label": [1] * 5})
+    if history:  # of a history longer than any in training, the last three items count
+        long = {"item": found.items, "history": [[110, 112, 103, 101, 105, 107]] * 5}
+        cut = {"item": found.items, "history": [[101, 105, 107]] * 5}
+        np.testing.assert_array_equal(served.predict(long).scores, served.predict(cut).scores)
+        best = served.recommend([110, 112, 103, 101, 105, 107], 5, exclude=[])
+        assert best.items == served.recommend([101, 105, 107], 5, exclude=[]).items
 
 
 @pytest.mark.parametrize("labels", ["classes", "numbers"])

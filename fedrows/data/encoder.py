@@ -32,7 +32,7 @@ class EncodedColumn:
     kind: str  # number, text or time
     width: int | None = None  # of columns with several values an example
     length: int | None = None  # of lists: the places that a batch has for them
-    most: int | None = None  # of lists: how many entries are kept, the last
+    most: int | None = None  # of lists: how many entries are kept, the last; as many as in training
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def encoder_of(
             kinds[table],
             None if len(shapes.get(column, ())) < 2 else int(shapes[column][1]),
             lengths.get(column),
-            layout.longest(column) if column in lengths else None,
+            (layout.longest(column) or lengths[column]) if column in lengths else None,
         )
         for column, table in layout.fields.items()
     }
@@ -148,7 +148,7 @@ def encoder_of_rows(
         kind = kinds.get(table, NUMBER)
         column = ids[name]
         if isinstance(column, Ragged):
-            features[name] = EncodedColumn(table, kind, length=column.length)
+            features[name] = EncodedColumn(table, kind, length=column.length, most=column.length)
         else:
             width = None if column.ndim < 2 else int(column.shape[1])
             features[name] = EncodedColumn(table, kind, width)
