@@ -15,13 +15,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ranked import positives
 from threads import Module, Threads, as_ranks, federation, plan_of
 from torch import Tensor, nn
 
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.algorithms.fedavg import FedAvg
+from fedrows.algorithms.rowadam import RowAdam
 from fedrows.algorithms.scaffold import Scaffold
+from fedrows.algorithms.steppedmean import SteppedMean
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
 from fedrows.lifting.lifted import Lifted
@@ -111,6 +114,28 @@ def test_a_module_with_wide_rows_and_dense_layers() -> None:
 
 def test_rows_that_stay_with_their_client() -> None:
     run = training(Scaffold(), plan_of(), federation(local=["user"]))
+    alone, _ = run(None)()
+    for there, _ in as_ranks(2, run):
+        assert worst(alone, there) < 1e-11
+
+
+class Ranker(nn.Module):
+    """A score for each candidate."""
+
+    def __init__(self, users: int, items: int) -> None:
+        super().__init__()
+        self.user, self.item = nn.Embedding(users, 3), nn.Embedding(items, 3)
+
+    def forward(self, user: Tensor, item: Tensor) -> Tensor:
+        return torch.einsum("bf,bcf->bc", self.user(user), self.item(item))
+
+
+@pytest.mark.parametrize("algorithm", [SteppedMean(), RowAdam(mean="stepped")], ids=repr)
+def test_rows_that_were_drawn_as_negatives_have_occurred(algorithm: Algorithm) -> None:
+    data = positives()
+    torch.manual_seed(0)
+    module = Ranker(data.tables["user"], data.tables["item"]).double()
+    run = training(algorithm, plan_of(negatives=4, negatives_pool=10), data, module)
     alone, _ = run(None)()
     for there, _ in as_ranks(2, run):
         assert worst(alone, there) < 1e-11

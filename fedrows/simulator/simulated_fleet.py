@@ -111,12 +111,17 @@ class SimulatedFleet:
         """
         kept = self._recall(cohort, start.index)
         train = self.trainer.train if cut is None else self.trainer.train_plainly
-        local = local_data(self.data, cohort) if cut is None else cut
-        if self.negatives is not None:
-            local = replace(local, pools=self.negatives.pools(cohort))
+        local = self.local(cohort) if cut is None else cut
         upload = train(Assignment(local, start, sent, kept, round_))
         self.notes += [note for note in lstm_layer.notes() if note not in self.notes]
         return upload
+
+    def local(self, cohort: Tensor) -> LocalData:
+        """The examples of a cohort, and where its negatives are drawn from."""
+        local = local_data(self.data, cohort)
+        if self.negatives is None:
+            return local
+        return replace(local, pools=self.negatives.pools(cohort))
 
     def _nothing_kept(self) -> Submodels | None:
         """What all N clients keep before they ever trained; None if the algorithm keeps nothing."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import Upload
-from fedrows.data.batches import local_data, steps_of
+from fedrows.data.batches import steps_of
 from fedrows.data.federation import FederatedData
 from fedrows.data.occurrences import occurred
 from fedrows.errors import PlanError
@@ -106,7 +106,7 @@ class TorchrunFleet:
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round
     ) -> Upload:
         """What the cohort uploads, of which this rank trains a part."""
-        local = local_data(self.inner.data, cohort)
+        local = self.inner.local(cohort)
         steps = steps_of(local, self.inner.plan)
         places = cuts(steps.numpy(), self.group.size, self.inner.plan.chunk)
         low, high = places[self.group.rank : self.group.rank + 2]
