@@ -56,12 +56,31 @@ def placing(path: Path) -> Iterator[Path]:
     with part_beside(path) as part:
         yield part / path.name
         os.replace(part / path.name, path)
-        with suppress(OSError):  # not every system lets a folder be synced
-            handle = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Waits until the names of new files in a folder are on the disk."""
+    with suppress(OSError):  # not every system lets a folder be synced
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def wait_for_lock(handle: int) -> bool:
+    """Waits until no other process has locked an open file, and locks it; closing it lets go.
+
+    False: the system or the file system has no locks.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from fedrows.errors import RunFolderError
-from fedrows.files.whole import as_json, reason
+from fedrows.files.whole import as_json, reason, sync_folder, wait_for_lock
 from fedrows.privacy.ledger import Entry, Ledger
 
 
@@ -107,9 +107,9 @@ class LedgerFile:
             flags = os.O_RDONLY if mode == "rb" else os.O_RDWR | os.O_CREAT
             new = not self.path.exists()
             with os.fdopen(os.open(self.path, flags, 0o600), mode, buffering=0) as file:
-                _lock(file)
+                wait_for_lock(file.fileno())
                 if new:
-                    _sync(self.path.parent)
+                    sync_folder(self.path.parent)
                 yield file
         except RunFolderError:
             raise
@@ -141,27 +141,3 @@ def _spending(line: dict[str, object]) -> Spending:
     if not (isinstance(run, str) and isinstance(round_, int) and isinstance(entries, list)):
         raise ValueError
     return Spending(run, round_, tuple(Entry.from_json(each) for each in entries))
-
-
-def _lock(file: IO[bytes]) -> None:
-    """Waits for the file; closing it lets go."""
-    try:
-        import fcntl
-
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-    except (ImportError, OSError):  # a system without such locks
-        pass
-
-
-def _sync(folder: Path) -> None:
-    """Puts the name of a new file on the disk."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # not every system lets a folder be synced
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)

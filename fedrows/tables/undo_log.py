@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedrows.errors import RunFolderError
-from fedrows.files.whole import reason
+from fedrows.files.whole import reason, sync_folder
 from fedrows.tables.row_file import HEADER, MAGIC, RowFile
 
 
@@ -47,7 +47,7 @@ class UndoLog:
                 self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
                 _write(self._file, self._head())
                 self.nbytes = HEADER
-                _sync_folder(self.path.parent)
+                sync_folder(self.path.parent)
             for part in (memoryview(head), *body):
                 _write(self._file, part)
             os.fdatasync(self._file) if hasattr(os, "fdatasync") else os.fsync(self._file)
@@ -108,14 +108,3 @@ def _write(file: int, data: bytes | memoryview) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]
-
-
-def _sync_folder(path: Path) -> None:
-    """Waits until a folder knows of a new file."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # not every system lets a folder be synced
-    finally:
-        os.close(handle)

@@ -32,7 +32,7 @@ import safetensors.torch
 from torch import Tensor
 
 from fedrows.errors import FedrowsError
-from fedrows.files.whole import as_json, make_private, reason, write_private
+from fedrows.files.whole import as_json, make_private, reason, wait_for_lock, write_private
 from fedrows.flower.wire.clients import ClientName
 
 NODE, REFUSED, DECLINED = "node.json", "refused.txt", "declined.txt"
@@ -167,19 +167,9 @@ def locked(path: Path) -> Iterator[bool]:
     """Waits until no other process of this machine is in the block; False if it cannot know."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        yield _lock(handle)
+        yield wait_for_lock(handle)
     finally:
         os.close(handle)
-
-
-def _lock(handle: int) -> bool:
-    try:
-        import fcntl
-
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except (ImportError, OSError):  # not every system or file system has locks
-        return False
-    return True
 
 
 def _key(name: ClientName) -> str:
