@@ -18,7 +18,7 @@ from fedrows.errors import PlanError
 from fedrows.privacy import in_memory
 from fedrows.privacy.amplification import sampled_divergences
 from fedrows.privacy.central import heat_coding, private_heat
-from fedrows.privacy.discrete_gaussian import closeness, discrete_gaussians, divergence
+from fedrows.privacy.discrete_gaussian import discrete_gaussians
 from fedrows.privacy.distributed_mean import DistributedMean
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Event, Ledger
 from fedrows.privacy.mechanisms.distributed import Distributed
@@ -81,6 +81,18 @@ def renyi(p: np.ndarray, q: np.ndarray, order: float) -> float:
     both = (p > 0) & (q > 0)
     log = order * np.log(p[both]) - (order - 1) * np.log(q[both])
     return float(np.logaddexp.reduce(log)) / (order - 1)
+
+
+def closeness(deviation: float, count: int) -> float:
+    """τ of Theorem 1 that `discrete_gaussian` states, of the sum of so many."""
+    k = np.arange(1, count)
+    return float(10 * np.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)).sum())
+
+
+def divergence(sensitivity: float, deviation: float, count: int, numbers: int) -> float:
+    """ε of that theorem, for noise from so many clients on so many numbers."""
+    tau, ratio = closeness(deviation, count), sensitivity / (math.sqrt(count) * deviation)
+    return min(math.sqrt(ratio**2 + tau * numbers / 2), ratio + tau * math.sqrt(numbers))
 
 
 @pytest.mark.parametrize(("deviation", "clients"), [(0.6, 2), (1.0, 3), (2.0, 5)])

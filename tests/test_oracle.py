@@ -9,6 +9,7 @@ import pytest
 from attack import bytes_of, proven_epsilon
 
 from fedrows.errors import PlanError
+from fedrows.privacy.noise import words
 from fedrows.privacy.oracle import Oracle, Sketches, simulated
 
 REPETITIONS = 200
@@ -22,7 +23,7 @@ def collected(epsilon: float, salt: int, source) -> Sketches:
     oracle = Oracle(epsilon, salt, buckets=64, hashes=8)
     sketches = Sketches(oracle)
     for ids in HELD:
-        hash_ = oracle.draw_hash(source)
+        hash_ = int(words(1, source, np.uint64)[0]) % oracle.hashes
         sketches.add_(oracle.report(ids, hash_, source), hash_)
     return sketches
 

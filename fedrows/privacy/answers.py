@@ -65,11 +65,6 @@ class TwoStage:
         return self._one(self.permanent.lie)
 
     @property
-    def epsilon_once(self) -> float:
-        """ε of one round's answer, for one raw value."""
-        return self.epsilon_after(1)
-
-    @property
     def epsilon_for_ever(self) -> float:
         """ε of all answers there will ever be, for one raw value."""
         return self.permanent.epsilon

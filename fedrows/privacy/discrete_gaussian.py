@@ -31,18 +31,6 @@ _BITS = 320  # of the numbers that the table is made with
 _BLOCK = 1 << 20  # numbers drawn at once
 
 
-def closeness(deviation: float, count: int) -> float:
-    """τ of the sum of so many; see above."""
-    k = np.arange(1, count)
-    return float(10 * np.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)).sum())
-
-
-def divergence(sensitivity: float, deviation: float, count: int, numbers: int) -> float:
-    """ε of the theorem above, for noise from so many clients on so many numbers."""
-    tau, ratio = closeness(deviation, count), sensitivity / (math.sqrt(count) * deviation)
-    return min(math.sqrt(ratio**2 + tau * numbers / 2), ratio + tau * math.sqrt(numbers))
-
-
 def concentrated_epsilon(rho: float, delta: float) -> float:
     """ε at δ of ρ-concentrated differential privacy (Bun and Steinke 2016, Proposition 1.3).
 

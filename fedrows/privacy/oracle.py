@@ -61,10 +61,6 @@ class Oracle:
         """Of one bucket of one client."""
         return 2 * self._chance / (1 - self._chance) ** 2
 
-    def draw_hash(self, source: Source = os.urandom) -> int:
-        """The hash function that a client uses, drawn without looking at its data."""
-        return int(words(1, source, np.uint64)[0]) % self.hashes
-
     def place(self, ids: np.ndarray, hash_: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The bucket and the sign of each id under hash functions that broadcast against them."""
         random = mix(np.asarray(ids, dtype=np.int64) * _GOLDEN + self._keys[hash_])

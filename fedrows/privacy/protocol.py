@@ -11,7 +11,7 @@ no state of its own. Whoever carries the messages (`run` here, a network elsewhe
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -105,19 +105,3 @@ def run(
         phase.answered = len(replies)
         sizes = [len(reply) for reply in replies.values()]
         phase.bytes_up, phase.most_up = sum(sizes), max(sizes, default=0)
-
-
-def collect(replies: Iterable[tuple[int, bytes]]) -> tuple[dict[int, bytes], dict[int, str]]:
-    """One reply per client from replies as they arrive, and why some clients are left out.
-
-    A client that answers twice is left out: which of the two it meant cannot be known.
-    """
-    once: dict[int, bytes] = {}
-    twice: dict[int, str] = {}
-    for name, reply in replies:
-        if name in once or name in twice:
-            once.pop(name, None)
-            twice[name] = f"Client {name} answered twice in one phase: it is left out."
-        else:
-            once[name] = reply
-    return once, twice
