@@ -32,10 +32,10 @@ from fedrows.errors import PlanError
 from fedrows.options import check, option
 from fedrows.privacy.ledger import Entry
 from fedrows.privacy.noise import Source
+from fedrows.privacy.noisy_counts import RESOLVED, Estimate, Holders, by_row, by_sketch, by_value
 from fedrows.privacy.oracle import Oracle
 from fedrows.privacy.response import floored
 from fedrows.privacy.values import Values, derived
-from fedrows.privacy.ways import RESOLVED, Estimate, Holders, by_row, by_sketch, by_value
 from fedrows.rows.heat import Heat, heat_of
 from fedrows.rows.index import Index
 
