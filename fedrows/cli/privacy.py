@@ -156,20 +156,20 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
             f"clients-per-round is {plan.clients_per_round}, but {data.name} has {data.clients} "
             "clients with training data."
         )
-    more: dict[str, Any] = {}
-    if privacy.mechanism is not None:
-        more |= {"mechanism": privacy.mechanism, "heat_noise": privacy.dp_heat_noise}
+    union_bytes = 0.0
     if privacy.secret_sums:
         from fedrows.privacy.row_space import RowSpace
         from fedrows.privacy.server_side import plan_bytes, union_plan
 
         space = RowSpace({name: its.rows for name, its in shared.items()})
         how = union_plan(privacy, space, plan.clients_per_round, int(sizes.max()), "explained")
-        more["union_bytes"] = float(plan_bytes(how))
+        union_bytes = float(plan_bytes(how))
     return ExplainedRun(
-        privacy=privacy.privacy,
+        privacy=privacy,
         clients=data.clients,
         cohort=plan.clients_per_round,
+        rounds=plan.rounds,
+        weighting=plan.weighting,
         rows={name: its.rows for name, its in shared.items()},
         widths={name: its.width for name, its in shared.items()},
         dense=schema.dense_size,
@@ -178,14 +178,7 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
         set_values=round(set_values / data.clients),
         value_rows=round(value_rows / data.clients),
         values=values,
-        weighting=plan.weighting,
-        colluding=privacy.colluding,
-        rounds=plan.rounds,
-        minimum=privacy.min_contributors,
-        counting=privacy.counting,
-        stages=privacy.stages,
-        delta=privacy.delta,
-        **more,
+        union_bytes=union_bytes,
     )
 
 

@@ -19,26 +19,17 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from fedrows.errors import PlanError
-from fedrows.privacy.answers import TwoStage
-from fedrows.privacy.counting import Counting
 from fedrows.privacy.heat_counts import least_parties
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Event, Ledger
 from fedrows.privacy.mechanism import Mechanism
-from fedrows.privacy.named_mechanism import default_mechanism
+from fedrows.privacy.options import Privacy
 from fedrows.privacy.oracle import Oracle
 from fedrows.privacy.response import Response
 
-MODES: dict[str, frozenset[str]] = {
-    "clear": frozenset(),
-    "heat": frozenset({"heat"}),
-    "index": frozenset({"heat", "index", "updates"}),
-    "full": frozenset({"heat", "index", "updates", "model"}),
-}
 WORD = 4  # bytes of a number in a secure sum of counts
 WIDE = 8  # and of a value with its precision
 KEYS = 300  # bytes of keys, sealed shares and signatures that go with each neighbour
@@ -56,67 +47,26 @@ LIAR = (
 class ExplainedRun:
     """A run, as far as privacy is concerned."""
 
-    privacy: str
+    privacy: Privacy
     clients: int  # N
     cohort: int  # K
+    rounds: int
+    weighting: str
     rows: Mapping[str, int]  # rows of each shared table
     widths: Mapping[str, int]
-    dense: int = 0  # numbers in dense tensors
-    set_size: int = 100  # rows that a client holds, all tables together
-    rows_per_value: int = 1  # the most rows of a client that one raw value stands behind
-    set_values: int | None = None  # raw values that a client holds; a row each unless given
-    value_rows: int | None = None  # rows behind these values, in whatever variant anybody holds
-    values: int | None = None  # raw values of all tables; a row each unless given
-    weighting: str = "uniform"
-    rounds: int = 1
-    minimum: int = 2  # contributors before a row is opened
-    counting: Counting = field(default_factory=Counting)
-    stages: TwoStage | None = field(default_factory=lambda: TwoStage.of(1.0, 4.0))
-    mechanism: Mechanism = field(default_factory=default_mechanism)
-    heat_noise: float | None = None  # on heat, over its sensitivity, if the model is private
-    delta: float = 1e-6
-    union_bytes: float | None = None  # up, per client; a word per row unless a Bloom filter is used
-    neighbours: int | None = None  # whom a client masks against; all others unless given
-    colluding: int = 1  # parties that may collude with the server
-
-    def __post_init__(self) -> None:
-        if self.privacy not in MODES:
-            raise PlanError(f"privacy is {self.privacy!r}, but must be one of {', '.join(MODES)}.")
-        if not 0 < self.cohort <= self.clients:
-            raise PlanError(
-                f"A cohort of {self.cohort} cannot be drawn from {self.clients} clients."
-            )
-        if self.minimum > self.cohort:
-            raise PlanError(
-                f"A row needs {self.minimum} contributors, but a cohort has {self.cohort} clients: "
-                "no row would ever be opened."
-            )
-        if "heat" in self.parts and self.counting.heat == "exact":
-            raise PlanError(
-                f"privacy is {self.privacy!r}, but heat is 'exact', which shows every index set: "
-                "choose secure, randomized-response or hashed."
-            )
-
-    @property
-    def parts(self) -> frozenset[str]:
-        """What is private."""
-        return MODES[self.privacy]
+    dense: int  # numbers in dense tensors
+    set_size: int  # rows that a client holds, all tables together
+    rows_per_value: int  # the most rows of a client that one raw value stands behind
+    set_values: int  # raw values that a client holds
+    value_rows: int  # rows behind these values, in whatever variant anybody holds
+    values: int  # raw values of all tables
+    union_bytes: float  # that a client sends for a union, if there is one
 
     @property
     def union(self) -> int:
         """The most rows that clients answer for: a union of index sets, or all there are."""
         rows = sum(self.rows.values())
-        return rows if self.noise_in_sum else min(rows, self.cohort * self.set_size)
-
-    @property
-    def noise_in_sum(self) -> bool:
-        """Whether clients add the model's noise, before the server sees any sum."""
-        return "model" in self.parts and self.mechanism.client_noise is not None
-
-    @property
-    def batch(self) -> int:
-        """Of how many parties any combination of two counts of heat is at least."""
-        return least_parties(self.minimum, self.colluding)
+        return rows if self.privacy.noise_in_sum else min(rows, self.cohort * self.set_size)
 
     @property
     def width(self) -> float:
@@ -171,67 +121,64 @@ def explain(setting: ExplainedRun, speed: Speed | None = None) -> list[Disclosur
 
 def text(setting: ExplainedRun, speed: Speed | None = None) -> str:
     """The lines for a person to read."""
-    shown = [f"privacy {setting.privacy}: {setting.clients:,} clients, {setting.cohort:,} a round"]
+    mode, clients = setting.privacy.privacy, f"{setting.clients:,} clients"
+    shown = [f"privacy {mode}: {clients}, {setting.cohort:,} a round"]
     for line in explain(setting, speed):
         shown.append(f"\n{line.part}: {line.who} learns {line.learns}.")
         shown.append(f"  ε       {line.epsilon}")
         if line.bytes_up or line.bytes_down:
             cost = f"  costs   {line.bytes_up:,.0f} bytes up, {line.bytes_down:,.0f} down"
             shown.append(f"{cost}, about {line.seconds:.3g} s of a client's time")
-    if "updates" in setting.parts:
+    if setting.privacy.secret_sums:
         shown.append(f"\n{LIAR}")
-    if "model" in setting.parts:
-        shown.append(f"\n{setting.mechanism.explanation}")
+    if setting.privacy.mechanism is not None:
+        shown.append(f"\n{setting.privacy.mechanism.explanation}")
     return "\n".join(shown)
 
 
 def _heat(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
-    how, rows = setting.counting, sum(setting.rows.values())
+    how, rows = setting.privacy, sum(setting.rows.values())
     by_value = how.coins == "value" and how.heat != "hashed"
     value = how.heat_epsilon * (1 if by_value else setting.rows_per_value)
-    whole = how.heat_epsilon * ((setting.set_values if by_value else None) or setting.set_size)
+    whole = how.heat_epsilon * (setting.set_values if by_value else setting.set_size)
     epsilon = f"{value:,.4g} for one value, {whole:,.4g} for a set of {setting.set_size:,} rows"
-    if "heat" not in setting.parts:
+    if not how.private:
         return [
             Disclosure("heat", "the server", "the index set of every client", "none",
                  WORD * setting.set_size)
         ]  # fmt: skip
-    if setting.noise_in_sum:
-        masks = (setting.neighbours or setting.clients - 1) + 1
-        learns = "a noisy count of every row, whose noise clients add before the sum"
-        up = float(WORD * rows + KEYS * (masks - 1))
-        seconds = masks * WORD * rows / speed.mask_bytes
-        return [Disclosure("heat", "the server", learns, IN_SUM, up, 0, seconds)]
-    if how.heat == "secure":
-        masks = (setting.neighbours or setting.clients - 1) + 1
+    if how.heat == "secure":  # a mask against every other client, and one of its own
+        up = float(WORD * rows + KEYS * (setting.clients - 1))
+        seconds = setting.clients * WORD * rows / speed.mask_bytes
+        if how.noise_in_sum:
+            learns = "a noisy count of every row, whose noise clients add before the sum"
+            return [Disclosure("heat", "the server", learns, IN_SUM, up, 0, seconds)]
+        batch = least_parties(how.min_contributors, how.colluding)
         learns = (
             "how many clients hold each row, whatever their weights; a count of 1 shows that "
             "somebody holds a row, but not who. In a deployment heat is counted again only if "
-            f"every combination of the counts is over {setting.batch} nodes or more"
+            f"every combination of the counts is over {batch} nodes or more"
         )
-        up = float(WORD * rows + KEYS * (masks - 1))
         none = "none: a sum has no noise, and who knows all others' sets knows yours"
-        seconds = masks * WORD * rows / speed.mask_bytes
         return [Disclosure("heat", "the server", learns, none, up, 0, seconds)]
     if how.heat == "hashed":
         up = float(Oracle(how.heat_epsilon, buckets=how.heat_buckets).bytes_up)
         learns, coins = "a noisy sketch of every client's rows", 4.0 * how.heat_buckets
     else:
-        coins = float((setting.values if by_value else None) or rows)
+        coins = float(setting.values if by_value else rows)
         up, learns = coins / 8, f"a noisy bit of every client for each {how.coins}"
     return [Disclosure("heat", "the server", learns, epsilon, up, 0, coins / speed.coins)]
 
 
 def _index(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
-    ids, stages = WORD * setting.set_size, setting.stages
+    ids, stages = WORD * setting.set_size, setting.privacy.stages
     exactly = 4 * (setting.set_size * setting.width + setting.dense)
     shown = Disclosure(
         "index", "the server", "the index set of every client of a round", "none", ids, exactly
     )
-    if "index" not in setting.parts:
+    if not setting.privacy.secret_sums:
         return [shown]
-    rows, masks = sum(setting.rows.values()), setting.neighbours or setting.cohort - 1
-    up = setting.union_bytes if setting.union_bytes is not None else WORD * rows
+    up, masks = setting.union_bytes, setting.cohort - 1
     learns = "which rows somebody in the cohort holds, but neither who nor how many"
     named = "which rows of the union a client asks for"
     seconds = (masks + 1) * up / speed.mask_bytes
@@ -240,16 +187,16 @@ def _index(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
         Disclosure("union", "the server", learns, none, up + KEYS * masks, 0, seconds),
         Disclosure("union", "every client of the round", learns, none, 0, WORD * setting.union),
     ]
-    if setting.noise_in_sum:  # clients answer for every row instead
+    if setting.privacy.noise_in_sum:  # clients answer for every row instead
         union, named = [], "which rows of all tables a client asks for"
     if stages is None:  # clients ask for exactly their rows, by choice
         return [*union, shown]
     by_value, keep, decoy = (
-        setting.counting.coins == "value",
+        setting.privacy.coins == "value",
         stages.keep_probability,
         stages.decoy_probability,
     )
-    own = min(setting.union, (setting.value_rows if by_value else None) or setting.set_size)
+    own = min(setting.union, setting.value_rows if by_value else setting.set_size)
     asked = setting.union * decoy + own * (keep - decoy)
     times = 1 if by_value else setting.rows_per_value
     after = [stages.epsilon_after(rounds) for rounds in (1, setting.rounds)]
@@ -272,22 +219,22 @@ def _index(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
 
 
 def _updates(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
-    if "updates" not in setting.parts:
+    if not setting.privacy.secret_sums:
         up = 4 * (setting.set_size * setting.width + setting.dense)
         learns = "the update of every client of a round, row by row"
         return [Disclosure("updates", "the server", learns, "none", up)]
-    masks = setting.neighbours or setting.cohort - 1
-    if setting.noise_in_sum:
+    masks, minimum = setting.cohort - 1, setting.privacy.min_contributors
+    if setting.privacy.noise_in_sum:
         up = WORD * (sum(setting.rows.values()) * setting.width + setting.dense)
         seconds = (masks + 1) * up / speed.mask_bytes
         learns = "the sum over the cohort, of all rows, with noise that clients add before the sum"
         return [Disclosure("updates", "the server", learns, IN_SUM, up + KEYS * masks, 0, seconds)]
     up = WIDE * (setting.union * (setting.width + 2) + setting.dense)  # with weight and holder
     learns = (
-        f"the sum over the cohort, of rows to which {setting.minimum} or more have added "
+        f"the sum over the cohort, of rows to which {minimum} or more have added "
         "something, and the sum of the weights; differences of rows of one value have as many "
         "contributors"
-        if setting.minimum > 1
+        if minimum > 1
         else "the sum over the cohort, of every row that anybody holds, and the sum of the weights"
     )
     if setting.weighting == "examples":
@@ -298,35 +245,35 @@ def _updates(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
 
 
 def _model(setting: ExplainedRun) -> list[Disclosure]:
-    who = "whoever sees the model"
-    if "model" not in setting.parts:
+    who, privacy = "whoever sees the model", setting.privacy
+    if (how := privacy.mechanism) is None:
         return [
             Disclosure("model", who, "what training has put into it", "none: no bound is claimed")
         ]
-    how, ledger = setting.mechanism, Ledger(setting.delta)
-    left = math.sqrt(how.counted_share)
-    heat = [Event((x * left,)) for x in [setting.heat_noise] * len(setting.rows) if x is not None]
+    ledger = Ledger(privacy.delta)
+    noise = privacy.dp_heat_noise * math.sqrt(how.counted_share)
+    heat = [Event((noise,))] * len(setting.rows)
     ledger.add_(*(Entry(how.kind, "heat", 0, event=event) for event in heat))
     for number in range(1, setting.rounds + 1):
         ledger.add_(how.accounted(number, setting.cohort, setting.clients, bool(setting.rows)))
     spent = ledger.spent(how.kind)
     unit = "added or removed" if how.kind == "model/user" else "replaced"
     epsilon = (
-        f"{spent:.3g} at δ {setting.delta:g} for one user {unit}, after {setting.rounds:,} rounds "
-        f"whose cohorts stay secret, {'with' if setting.heat_noise else 'without'} heat's own part"
+        f"{spent:.3g} at δ {privacy.delta:g} for one user {unit}, after {setting.rounds:,} rounds "
+        "whose cohorts stay secret, with heat's own part"
     )
     if not math.isfinite(spent):
         epsilon = "none: the noise is too small to be accounted for"
     learns = f"noisy sums of clipped updates, by the mechanism {how.name}"
     lines = [Disclosure("model", who, learns, epsilon)]
-    if setting.noise_in_sum:
-        lines.append(_sums(setting, heat))
+    if privacy.noise_in_sum:
+        lines.append(_sums(setting, how, heat))
     return lines
 
 
-def _sums(setting: ExplainedRun, heat: list[Event]) -> Disclosure:
+def _sums(setting: ExplainedRun, how: Mechanism, heat: list[Event]) -> Disclosure:
     """What the server has, which knows the cohorts: a user spends in the rounds that it is in."""
-    how, ledger = setting.mechanism, Ledger(setting.delta)
+    ledger = Ledger(setting.privacy.delta)
     rounds = math.ceil(setting.rounds * setting.cohort / setting.clients)
     event = how.accounted(1, setting.cohort, setting.clients, bool(setting.rows)).event
     assert event is not None, "noise in a sum is accounted for by an event"
@@ -334,7 +281,7 @@ def _sums(setting: ExplainedRun, heat: list[Event]) -> Disclosure:
         ledger.add_(Entry(AGAINST_SERVER, "sums", 0, event=each))
     spent = ledger.spent(AGAINST_SERVER)
     epsilon = (
-        f"{spent:.3g} at δ {setting.delta:g} for one user replaced, who is in {rounds:,} of the "
+        f"{spent:.3g} at δ {ledger.delta:g} for one user replaced, who is in {rounds:,} of the "
         f"{setting.rounds:,} rounds, with heat's own part"
     )
     return Disclosure("sums", "the server", "all of these sums, and who is in a cohort", epsilon)
