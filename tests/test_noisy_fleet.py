@@ -23,6 +23,7 @@ from fedrows.flower.server.noisy_fleet import NoisyFlowerFleet
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import pack, unpack
 from fedrows.privacy import union
+from fedrows.privacy.accounts import BudgetSpentError
 from fedrows.privacy.discrete_gaussian import concentrated_epsilon
 from fedrows.privacy.ledger import AGAINST_SERVER
 from fedrows.privacy.ledger_file import LedgerFile
@@ -190,6 +191,29 @@ def test_a_deployed_run_has_a_part_that_may_leave_and_goes_on_from_its_ledger(
     with Journal.opened(out, again):
         found = again.fleet.accounts.ledger  # type: ignore[attr-defined]
         assert found.spent(AGAINST_SERVER) == ledger.spent(AGAINST_SERVER) > 0
+
+
+def test_deployed_runs_share_a_budget(tmp_path: Path) -> None:
+    """A run for which nothing is left, or too little for its heat, ends before it is counted."""
+    data, ledger = examples(), tmp_path / "ledger.jsonl"
+    common = FULL | {"dp-noise": 4.0, "ledger": str(ledger), "peers": str(tmp_path / "peers.json")}
+
+    def sent_by(name: str, most: float, heat_noise: float) -> int:
+        config = common | {"max-epsilon": most, "dp-heat-noise": heat_noise}
+        _, post = federation(task_of(data), config, shards_of(data, 4), tmp_path)
+        deployment = Deployment(make_contract(task_of(data), config), post, config, lambda _: None)
+        with Journal.opened(tmp_path / name, deployment) as journal:
+            carry_out(deployment, journal, Observers())
+        return len(post.sent)
+
+    assert sent_by("first", 3.0, 4.0) > 0
+    spent = ledger.read_bytes()
+    assert sent_by("second", 2.3, 4.0) == 0
+    with pytest.raises(
+        BudgetSpentError, match=r"max-epsilon of server/user-replaced is 4, and 2\.19"
+    ):
+        sent_by("third", 4.0, 1.0)  # a round would fit, but not the heat
+    assert ledger.read_bytes() == spent
 
 
 def test_a_policy_asks_for_noise() -> None:

@@ -17,13 +17,17 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedrows.errors import PlanError
+from fedrows.errors import FedrowsError
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Ledger
 from fedrows.privacy.ledger_file import LedgerFile, Spending, combined, of_run
 from fedrows.privacy.named_mechanism import stored
 from fedrows.privacy.options import OF_THE_MODEL, Privacy
 from fedrows.privacy.values import Values, rows_per_value
 from fedrows.rows.index import Index
+
+
+class BudgetSpentError(FedrowsError):
+    """A release that a budget over several runs has no ε left for: trying again does not help."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,14 +146,14 @@ class Accounts:
         return max(self._answered.values(), default=0) + self._lost
 
     def _check(self, before: Sequence[Spending], entries: Sequence[Entry]) -> None:
-        """Raises a PlanError if a budget over several runs does not have this much left."""
+        """Raises a BudgetSpentError if a budget over several runs does not have this much left."""
         most, kind = self._privacy.max_epsilon, self._privacy.limited
         if self._privacy.ledger is None or most is None:
             return
         ledger, coming = combined(before, self.ledger.delta), of_run(self.run, entries)
         spends = any(entry.kind == kind for entry in entries)
         if spends and ledger.would_exceed(most, kind, *coming):
-            raise PlanError(
+            raise BudgetSpentError(
                 f"max-epsilon of {kind} is {most:g}, and {ledger.spent(kind):.4g} of it is spent "
                 f"in {self._privacy.ledger}: nothing was released; raise the limit, or stop here."
             )
