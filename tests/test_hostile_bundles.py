@@ -7,13 +7,18 @@ import io
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ranked import positives
 
 pytest.importorskip("safetensors")
 
+from fedrows import load
 from fedrows.errors import BundleError
-from fedrows.serving.bundle import FACTS, FORMAT, open_bundle
+from fedrows.models import mf
+from fedrows.runs.export import Trained
+from fedrows.serving.bundle import FACTS, FORMAT, open_bundle, save_bundle
 
 
 def written(path: Path, files: dict[str, bytes], compression: int) -> Path:
@@ -42,3 +47,21 @@ def test_facts_that_do_not_fit_are_refused(tmp_path: Path, encoder: object) -> N
     path = written(tmp_path / "odd", files, zipfile.ZIP_STORED)
     with pytest.raises(BundleError, match="has parts that do not fit together"):
         open_bundle(path)
+
+
+@pytest.mark.parametrize(
+    "lie", [{"ridge": "much"}, {"ridge": -1}, {"first": {"item": 99}}, {"first": {"tea": 0}}]
+)
+def test_a_ridge_that_does_not_fit_is_refused(tmp_path: Path, lie: dict[str, Any]) -> None:
+    data = positives()
+    start = mf.build(data)
+    trained = Trained(start, start.start(), data, built_by="mf")
+    save_bundle(trained, tmp_path / "true", onnx=False)
+    with zipfile.ZipFile(tmp_path / "true") as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    facts = json.loads(files[FACTS])
+    facts["model"] |= lie
+    files[FACTS] = json.dumps(facts).encode()
+    path = written(tmp_path / "odd", files, zipfile.ZIP_STORED)
+    with pytest.raises(BundleError, match="has a ridge that does not fit its tables"):
+        load(path)

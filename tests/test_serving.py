@@ -164,44 +164,6 @@ def test_recommendations_are_the_best_of_all_items(model: Trained, served: Serve
     assert sorted(framed.items) == [105, 106]
 
 
-def test_a_client_adapts_its_own_rows_and_nothing_else(tmp_path: Path) -> None:
-    """Against a slow twin: gradient steps on a plain module, in float64."""
-    one = trained("float64")
-    save_bundle(one, tmp_path / "m.fedrows", onnx=False)
-    served = fedrows.load(tmp_path / "m.fedrows", build)
-    mine = shop(seed=5).iloc[:6].assign(user="new")
-    twin = build(one.data, 0).double()
-    twin.load_state_dict(one.state_dict())
-    encoded = one.data.encode(mine)
-    fields = encoded.examples.to(torch.device("cpu"), torch.float64).fields(torch.arange(6))
-    label = encoded.examples.label.double()
-    for _ in range(7):
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(twin(**fields), label)
-        twin.zero_grad()
-        loss.backward()
-        with torch.no_grad():
-            twin.user.weight -= 0.5 * twin.user.weight.grad
-    adapted = served.adapt(mine, steps=7, lr=0.5)
-    with torch.no_grad():
-        wanted = encoded.in_order(twin(**fields)).numpy()
-    np.testing.assert_allclose(adapted.predict(mine).scores, wanted, atol=1e-12)
-    assert adapted.evaluate(mine)["loss"] < served.evaluate(mine)["loss"]
-    assert not any("start values" in note for note in adapted.predict(mine).notes)
-    ours, theirs = adapted.scorer, served.scorer
-    assert isinstance(ours, TorchScorer)
-    assert isinstance(theirs, TorchScorer)
-    changed = (ours.params.tables["user"] != theirs.params.tables["user"]).any(1)
-    assert changed.nonzero().flatten().tolist() == [one.data.tables["user"] - 1]
-    assert torch.equal(ours.params.tables["item"], theirs.params.tables["item"])
-    best = adapted.recommend([101], 1, context={"price": 0.0})
-    assert best.scores[0] == pytest.approx(
-        adapted.recommend([101], 1, client="new", context={"price": 0.0}).scores[0]
-    )
-    for other in (mine.assign(user="newer"), mine.assign(user="u3")):
-        with pytest.raises(DataError, match="was adapted to client 'new', but a row is of"):
-            adapted.predict(other)
-
-
 GIVEN: dict[str, Any] = {"context": {"user": "u3", "price": 1.0}}
 BAD: dict[str, tuple[Any, list[str]]] = {
     "an empty history": (lambda s: s.recommend([], **GIVEN), ["history is empty", "'past': []"]),
@@ -263,32 +225,6 @@ def test_models_that_cannot_do_what_is_asked(tmp_path: Path) -> None:
             served,
             bundle=replace(served.bundle, encoder=replace(served.bundle.encoder, target=None)),
         ).recommend()
-
-
-def test_personal_parts_start_alike_and_adapt(tmp_path: Path) -> None:
-    class Levels(torch.nn.Module):
-        def __init__(self, items: int) -> None:
-            super().__init__()
-            self.item = torch.nn.Embedding(items, 1)
-            self.level = torch.nn.Parameter(torch.zeros(()))
-
-        def forward(self, item: torch.Tensor) -> torch.Tensor:
-            return self.item(item)[:, 0] + self.level
-
-    columns = COLUMNS | {"features": ["item"], "numbers": [], "local": []}
-    data = FederatedData.from_frame(shop(), **columns)
-    module = Levels(data.tables["item"])
-    result = fedrows.simulate(
-        data, module, personal=["level"], rounds=2, clients_per_round=5, device="cpu"
-    )
-    save_bundle(Trained.of(result, data), tmp_path / "m.fedrows", onnx=False)
-    served = fedrows.load(tmp_path / "m.fedrows", module)
-    mine = shop().iloc[:4].assign(liked=1)
-    before = served.predict(mine)
-    assert "personal parts level stay with their clients" in before.notes[-1]
-    moved = served.adapt(mine, steps=1, lr=0.5).predict(mine).scores - before.scores
-    wanted = 0.5 * (1 - 1 / (1 + np.exp(-before.scores))).mean()  # −lr · the mean slope
-    np.testing.assert_allclose(moved, wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("history", [False, True])

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedrows import catalogue
 from fedrows.data.encoder import WORDS as VOCABULARY
@@ -33,6 +33,7 @@ from fedrows.data.values import NUMBER, TIME, text_of
 from fedrows.errors import BundleError
 from fedrows.files.whole import as_json, reason, write_whole
 from fedrows.lifting.lifted import Lifted
+from fedrows.lifting.relift import lifting_of
 from fedrows.model import LOSSES
 from fedrows.runs.export import ExportError, Trained, check_format, save
 from fedrows.version import __version__
@@ -183,16 +184,7 @@ def _facts(trained: Trained, module: str | None) -> Json:
     elif builder is not None:
         made["name"] = builder
     if isinstance(model, Lifted):
-        tables = {path for paths in model.embeddings.values() for path in paths}
-        kinds = nn.Embedding | nn.EmbeddingBag
-        found = [name for name, x in model.module.named_modules() if isinstance(x, kinds)]
-        made |= {
-            "class": type(model.module).__name__,
-            "embeddings": model.embeddings,
-            "dense": [name for name in found if name not in tables],
-            "personal": [] if model.personal is None else list(model.personal.shapes),
-            "one_by_one": model.one_by_one,
-        }
+        made |= {"class": type(model.module).__name__, **lifting_of(model)}
     return {
         "format": FORMAT,
         "fedrows": __version__,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from fedrows.data.personal import PERSONAL, with_personal
 from fedrows.errors import BundleError, FedrowsError
 from fedrows.lifting.adapt import adapt, with_rows
 from fedrows.lifting.lifted import Lifted
+from fedrows.lifting.relift import lift
 from fedrows.model import Loss, Model
 from fedrows.rows.params import Params
 from fedrows.rows.ragged import lists_of
@@ -78,16 +80,12 @@ def rebuild(bundle: Bundle, given: Given | None, loss: Loss | None) -> TorchScor
     module = copy.deepcopy(made.module if isinstance(made, Lifted) else made).to(dtype)
     _check_fit(bundle, {name: tuple(x.shape) for name, x in module.state_dict().items()})
     module.load_state_dict(dict(bundle.weights))
-    facts = bundle.model
-    named = made.embeddings if isinstance(made, Lifted) else facts.get("embeddings")
-    dense, one_by_one = facts.get("dense", ()), bool(facts.get("one_by_one"))
-    loss = loss or (made.loss if isinstance(made, Lifted) else None)
+    lifting = _lifting(bundle)
+    if isinstance(made, Lifted):
+        lifting["embeddings"] = made.embeddings
+        loss = loss or made.loss
     # Anew, for the first one has measured the numbers that it started from.
-    personal = facts.get("personal", ())
-    data = with_personal(data) if personal else data
-    model = Lifted(
-        module, data, named, loss, dense=dense, personal=personal, one_by_one=one_by_one
-    )  # fmt: skip
+    model = lift(module, with_personal(data) if lifting.get("personal") else data, loss, lifting)
     return TorchScorer(model, model.start(), dtype)
 
 
@@ -155,6 +153,20 @@ def _made(bundle: Bundle, given: Given | None, data: FederatedData) -> Model | n
             "module or a fedrows.model.Model."
         )
     return made
+
+
+def _lifting(bundle: Bundle) -> dict[str, Any]:
+    """How the module was lifted; a BundleError if its ridge cannot be right."""
+    facts = dict(bundle.model)
+    ridge, first = facts.get("ridge", 0.0), facts.get("first", {})
+    right = isinstance(ridge, float | int) and 0 <= ridge < inf and isinstance(first, dict)
+    widths = {name: width for name, (_, width) in bundle.facts["schema"]["tables"].items()}
+    if not right or not all(type(n) is int and 0 <= n < widths.get(t, 0) for t, n in first.items()):
+        raise BundleError(
+            f"{bundle.path} has a ridge that does not fit its tables: write it again with fedrows "
+            "export."
+        )
+    return facts
 
 
 def _params(bundle: Bundle, model: Model) -> Params:
