@@ -57,14 +57,14 @@ def test_a_client_that_signs_one_of_the_two_wrongly_is_named(part: str) -> None:
     assert (found.values == total(parts, inside, FIVE)).all()
 
 
-def masked() -> tuple[dict[int, Session], dict[int, bytes]]:
+def masked(terms: SumTerms = FIVE) -> tuple[dict[int, Session], dict[int, bytes]]:
     """Five clients that have sent their vectors, and what they signed with these."""
-    sessions = {one: Session(FIVE, one, node(one), registry(FIVE.cohort)) for one in FIVE.cohort}
-    server = secure_sum.server(FIVE, registry(FIVE.cohort))
+    sessions = {one: Session(terms, one, node(one), registry(terms.cohort)) for one in terms.cohort}
+    server = secure_sum.server(terms, registry(terms.cohort))
     next(server)
     requests: Any = server.send({one: its.advertise() for one, its in sessions.items()})
     requests = server.send({one: sessions[one].share(its) for one, its in requests.items()})
-    sent = vectors(FIVE)
+    sent = vectors(terms)
     messages = {one: sessions[one].mask(its, sent[one]) for one, its in requests.items()}
     return sessions, {one: message[:96] for one, message in messages.items()}
 
@@ -79,10 +79,9 @@ def shown(signatures: dict[int, bytes], to: int) -> bytes:
 SPLITS = [told for count in range(4) for told in itertools.combinations((0, 1, 3), count)]
 
 
-@pytest.mark.parametrize("told", SPLITS)
-def test_two_lists_never_open_both_secrets_of_a_client(told: tuple[int, ...]) -> None:
-    """Honest clients sign the list of all, and some of them a second list, without client 2."""
-    sessions, signed = masked()
+def opened_secrets(terms: SumTerms, told: tuple[int, ...]) -> list[str]:
+    """Which secrets of client 2 are opened if some honest clients sign a second list without it."""
+    sessions, signed = masked(terms)
     fewer = [0, 1, 3, 4]
     second = {one: sessions[one].agree(pack_ids(fewer)) for one in (*told, 4)}
     kinds: dict[str, dict[int, int]] = {"seed": {}, "key": {}}
@@ -97,8 +96,20 @@ def test_two_lists_never_open_both_secrets_of_a_client(told: tuple[int, ...]) ->
     own = sessions[4]._held[2]  # the colluding client gives both away
     for kind, secret in (("seed", own[0]), ("key", own[1])):
         kinds[kind][4] = int.from_bytes(secret, "little")
-    opened = [kind for kind, held in kinds.items() if len(held) >= FIVE.shares_needed]
-    assert len(opened) <= 1
+    return [kind for kind, held in kinds.items() if len(held) >= terms.shares_needed]
+
+
+@pytest.mark.parametrize("told", SPLITS)
+def test_two_lists_never_open_both_secrets_of_a_client(told: tuple[int, ...]) -> None:
+    """Its seed opens if few are told of the second list, its masking key if all are."""
+    expected = {0: ["seed"], 1: ["seed"], 2: [], 3: ["key"]}
+    assert opened_secrets(FIVE, told) == expected[len(told)]
+
+
+def test_at_a_lower_threshold_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken on purpose: with 2t no more than the clients and the colluding one, both open."""
+    monkeypatch.setattr(SumTerms, "_check_guarantee", lambda terms, n: None)
+    assert opened_secrets(replace(FIVE, threshold=3), (0, 1)) == ["seed", "key"]
 
 
 def test_a_client_opens_for_the_last_list_that_it_signed() -> None:
