@@ -20,6 +20,16 @@ from fedrows.serving.bundle import save_bundle
 from fedrows.serving.rebuild import TorchScorer
 
 
+class Levels(torch.nn.Module):
+    def __init__(self, items: int) -> None:
+        super().__init__()
+        self.item = torch.nn.Embedding(items, 1)
+        self.level = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, item: torch.Tensor) -> torch.Tensor:
+        return self.item(item)[:, 0] + self.level
+
+
 def test_a_client_adapts_its_own_rows_and_nothing_else(tmp_path: Path) -> None:
     """Against a slow twin: gradient steps on a plain module, in float64."""
     one = trained("float64")
@@ -59,15 +69,6 @@ def test_a_client_adapts_its_own_rows_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_personal_parts_start_alike_and_adapt(tmp_path: Path) -> None:
-    class Levels(torch.nn.Module):
-        def __init__(self, items: int) -> None:
-            super().__init__()
-            self.item = torch.nn.Embedding(items, 1)
-            self.level = torch.nn.Parameter(torch.zeros(()))
-
-        def forward(self, item: torch.Tensor) -> torch.Tensor:
-            return self.item(item)[:, 0] + self.level
-
     columns = COLUMNS | {"features": ["item"], "numbers": [], "local": []}
     data = FederatedData.from_frame(shop(), **columns)
     module = Levels(data.tables["item"])
@@ -114,3 +115,26 @@ def test_a_new_client_of_a_bundled_model_has_the_ridge_of_training(
         p, b = (x.detach() - 0.5 * slope for x, slope in zip((p, b), slopes, strict=True))
     wanted = encoded.in_order(q @ p + level + b + state["bias"]).numpy()
     np.testing.assert_allclose(adapted.predict(mine).scores, wanted, atol=1e-5)
+
+
+def test_a_client_is_known_by_its_value(tmp_path: Path) -> None:
+    """Adapted to 5, it is the model of "5" and of 5.0 too, but of nobody else."""
+    columns = COLUMNS | {"client": "who", "features": ["item"], "numbers": [], "local": []}
+    frame = shop().assign(who=lambda x: x["user"].str[1:].astype(int))
+    data = FederatedData.from_frame(frame, **columns)
+    result = fedrows.simulate(
+        data, Levels(data.tables["item"]), personal=["level"], rounds=1, clients_per_round=5,
+        device="cpu",
+    )  # fmt: skip
+    save_bundle(Trained.of(result, data), tmp_path / "m.fedrows", onnx=False)
+    served = fedrows.load(tmp_path / "m.fedrows", Levels(data.tables["item"]))
+    mine = frame[frame["who"] == 5]
+    adapted = served.adapt(mine)
+    wanted = adapted.predict(mine).scores
+    for name in ("5", 5.0, np.int8(5)):
+        np.testing.assert_array_equal(adapted.predict(mine.assign(who=name)).scores, wanted)
+        again = served.adapt(mine.assign(who=name))
+        np.testing.assert_array_equal(again.predict(mine).scores, wanted)
+    for name in (6, "05", "five"):
+        with pytest.raises(DataError, match="was adapted to client 5, but a row is of"):
+            adapted.predict(mine.assign(who=name))

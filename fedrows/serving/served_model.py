@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedrows.data.encode_rows import EncodedRows, KnownValues, encode
-from fedrows.data.values import texts
+from fedrows.data.values import text_of, texts
 from fedrows.errors import BundleError, DataError, ModelError
 from fedrows.measure.metrics import accuracy, auc, class_accuracy, grouped_auc, mean_loss
 from fedrows.model import LOSSES, Loss
@@ -210,8 +210,10 @@ class ServedModel:
 
     def _check_client(self, frame: Any, encoded: EncodedRows, adapted: AdaptedTo) -> None:
         """Raises a DataError if a row is not of the client that the model was adapted to."""
-        names = () if encoded.clients is None else encoded.clients.tolist()
-        others = [x for x in names if adapted.client is not None and x != adapted.client]
+        names = (
+            () if encoded.clients is None or adapted.client is None else encoded.clients.tolist()
+        )
+        others = [x for x in names if not _same_client(x, adapted.client)]
         for column, own in self._local_values(frame).items():
             others += sorted(own - adapted.values[column])
         if others:
@@ -219,6 +221,14 @@ class ServedModel:
                 f"The model was adapted to client {adapted.client!r}, but a row is of "
                 f"{others[0]!r}: adapt the model that was loaded to each client."
             )
+
+
+def _same_client(one: Any, other: Any) -> bool:
+    """Whether two names are one client's: as in hashes, 5 and "5" are."""
+    try:
+        return text_of(one) == text_of(other)
+    except ValueError:  # neither numbers nor text nor times
+        return bool(one == other)
 
 
 def load(
