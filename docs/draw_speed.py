@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from fedrows.report.card import card, text
+from card import card, text
 
 Json = Mapping[str, Any]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from card import card, path, text
 from draw_speed import STYLE, WIDTH, Json, decades, share
-
-from fedrows.report.card import card, path, text
 
 HEIGHT, TOP, FLOOR = 300, 86, 250
 LINES = {"same": "the same ids", "spread": "ids at random", "bare": "a bare gather and add"}

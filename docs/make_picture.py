@@ -16,9 +16,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from card import card, path, text
+
 from fedrows.measure.summary import Target, by_algorithm, display, summarise
 from fedrows.report.axes import nice_ticks, tick_label
-from fedrows.report.card import card, path, text
 from fedrows.runs.folder import read_lines
 
 WIDTH, HEIGHT = 880, 400

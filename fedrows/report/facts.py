@@ -29,19 +29,7 @@ SAID = {
     "no": ("does not", "do not"),
     "open": ("cannot be tested", "cannot be tested"),
 }
-OTHERS = {
-    "title",
-    "summary",
-    "command",
-    "quick",
-    "mode",
-    "seconds",
-}  # they have places of their own
-
-
-def is_quick(facts: Mapping[str, Any]) -> bool:
-    """Whether this is the reduced version."""
-    return bool(facts.get("quick")) or facts.get("mode") == "quick"
+OTHERS = {"title", "summary", "command", "quick", "seconds"}  # they have places of their own
 
 
 def shown_facts(

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable
 from fedrows.report.csv_files import show_ratio
-from fedrows.report.facts import ABOUT, QUICK, TITLE, is_quick, seeds_of, shown_facts
+from fedrows.report.facts import ABOUT, QUICK, TITLE, seeds_of, shown_facts
 from fedrows.report.file_names import Files
 
 Runs = Mapping[str, Mapping[str, Any]]
@@ -29,7 +29,7 @@ def render(
     if command := facts.get("command"):
         line = command if isinstance(command, str) else " ".join(map(str, command))
         parts.append(f"    {line}")
-    if is_quick(facts):
+    if facts.get("quick"):
         parts.append(f"**Quick version.** {QUICK}")
     parts.append("A number in brackets is the paper’s, and × is ours divided by it.")
     for artefact in artefacts:

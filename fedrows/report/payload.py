@@ -58,6 +58,13 @@ def command_of(run: Mapping[str, Any]) -> str:
     return " ".join(map(str, command)) if isinstance(command, list | tuple) else str(command)
 
 
+def name_of(entry: Any) -> str:
+    """The name of a task or an algorithm, which may stand alone or with its options."""
+    if isinstance(entry, Mapping):
+        entry = entry.get("name")
+    return "" if entry is None else str(entry)
+
+
 def settings(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A run's config and facts as names and texts: plan · rounds, 300."""
     found: list[tuple[str, str]] = []

@@ -16,7 +16,6 @@ from fedrows.report.facts import (
     ABOUT,
     QUICK,
     TITLE,
-    is_quick,
     seeds_of,
     shown_facts,
     verdict_of,
@@ -45,8 +44,8 @@ def render(
         payload.runs_json(places, runs),
         headline=str(facts.get("title") or TITLE),
         lede=str(facts.get("summary") or ("" if facts.get("title") else ABOUT)),
-        eyebrow=_version_name(facts),
-        quick=QUICK if is_quick(facts) else "",
+        eyebrow=[f"{'quick' if facts['quick'] else 'full'} version"] if "quick" in facts else [],
+        quick=QUICK if facts.get("quick") else "",
         facts=shown_facts(facts, artefacts, runs),
         command=payload.command_of(facts),
         sections=[_section(a, i, places, runs, files) for i, a in enumerate(artefacts)],
@@ -151,24 +150,12 @@ def _run(name: str, place: int, runs: Runs) -> dict[str, Any]:
     return {
         "id": name,
         "place": place,
-        "task": _name_of(run.get("task")),
-        "algorithm": _name_of(run.get("algorithm")),
+        "task": payload.name_of(run.get("task")),
+        "algorithm": payload.name_of(run.get("algorithm")),
         "seed": "" if run.get("seed") is None else run["seed"],
         "seconds": f"{seconds:,.1f}" if isinstance(seconds, int | float) else "",
         "device": run.get("device") or "",
     }
-
-
-def _version_name(facts: Mapping[str, Any]) -> list[str]:
-    if not facts.keys() & {"quick", "mode"}:
-        return []
-    return ["quick version" if is_quick(facts) else "full version"]
-
-
-def _name_of(value: Any) -> str:
-    if isinstance(value, Mapping):
-        value = value.get("name")
-    return "" if value is None else str(value)
 
 
 def _places(names: Sequence[str], places: Mapping[str, int]) -> str:

@@ -55,7 +55,7 @@ def render(folder: Path, private: bool = False) -> str:
     }
     _draw(figures["curves"], [*panels, *cold])
     _draw(figures["heat"], heat)
-    task, kind = _name_of(config.get("task")), config.get("kind", "run")
+    task, kind = payload.name_of(config.get("task")), config.get("kind", "run")
     return page.build(
         "run_page.html",
         payload.figures_json(figures, {})[0],
@@ -83,7 +83,7 @@ def render(folder: Path, private: bool = False) -> str:
         data_facts=_data_facts(data),
         settings=_settings(config),
         config_text=json.dumps(config, indent=2, ensure_ascii=False),
-        command=_command(config),
+        command=payload.command_of(config),
     )
 
 
@@ -201,7 +201,7 @@ def _single_seeds(summary: Summary) -> dict[str, Any]:
 def _facts(config: dict[str, Any], summary: Summary, data: dict[str, Any]) -> list[tuple[str, str]]:
     plan = config.get("plan") or {}
     facts = [
-        ("Task", _name_of(config.get("task"))),
+        ("Task", payload.name_of(config.get("task"))),
         ("Clients", f"{data['clients']:,}" if data.get("clients") else ""),
         ("Per round", f"{plan['clients_per_round']:,}" if plan.get("clients_per_round") else ""),
         ("Rounds", f"{max(a['rounds'] for a in summary['algorithms']):,}"),
@@ -249,7 +249,7 @@ def _settings(config: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]
             items = [v if isinstance(v, dict) else {"name": v} for v in value]
             options = [
                 (
-                    _name_of(v),
+                    payload.name_of(v),
                     ", ".join(f"{k} = {_plain(o)}" for k, o in v.items() if k != "name")
                     or "defaults",
                 )
@@ -261,18 +261,7 @@ def _settings(config: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]
 
 def _configured(config: dict[str, Any]) -> list[str]:
     chosen = config.get("algorithms") or [config.get("algorithm")]
-    return [name for entry in chosen if (name := _name_of(entry))]
-
-
-def _command(config: dict[str, Any]) -> str:
-    command = config.get("command") or ""
-    return " ".join(str(word) for word in command) if isinstance(command, list) else str(command)
-
-
-def _name_of(entry: Any) -> str:
-    if isinstance(entry, dict):
-        entry = entry.get("name")
-    return "" if entry is None else str(entry)
+    return [name for entry in chosen if (name := payload.name_of(entry))]
 
 
 def _plain(value: Any) -> str:
