@@ -134,7 +134,7 @@ def test_a_stopped_process_can_be_resumed(number: signal.Signals) -> None:
     place = Path("run/checkpoint.safetensors")
     until(lambda: place.exists() and checkpoint.standing(place).round > 40)
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=300)
     if number != signal.SIGKILL:
         assert process.returncode == 130
         assert "fedrows run --resume run" in out

@@ -35,6 +35,8 @@ from fedrows.runs import checkpoint
 from fedrows.runs.folder import CHECKPOINT, read_lines
 from fedrows.runs.settings import Settings
 
+LIMIT = 600.0  # seconds, which only a failure takes
+
 
 def settings_of(task: str, algorithm: str, **typed: Any) -> Settings:
     words = {"device": "cpu", **{name: str(value) for name, value in typed.items()}}
@@ -101,7 +103,7 @@ def test_deployed_is_simulated_on_movielens(tmp_path: Path, data_folder: Path) -
                 out,
                 tmp_path / "data",
             )
-            status = federation.wait(federation.submit(project, {}), 300)
+            status = federation.wait(federation.submit(project, {}), LIMIT)
             assert status == "finished:completed"
             lines = read_rounds(out / ROUNDS)
             assert [line["answered"] for line in lines] == [50] * 5
@@ -133,7 +135,7 @@ def test_the_example_project_runs(tmp_path: Path) -> None:
         sample = str(tmp_path / "data" / "sample.csv")
         config = {"out": str(out), "rounds": 3, "ratings-sample": sample}
         run = federation.submit(example, config)
-        assert federation.wait(run, 180) == "finished:completed"
+        assert federation.wait(run, LIMIT) == "finished:completed"
     assert [line["answered"] for line in read_rounds(out / ROUNDS)] == [20] * 3
 
 
@@ -155,7 +157,7 @@ class Chaos:
 
     def goes_on(self, submitter: threading.Thread) -> None:
         """Waits for two rounds: the first of them may have been almost done."""
-        wanted, until = self.round() + 2, time.monotonic() + 600
+        wanted, until = self.round() + 2, time.monotonic() + LIMIT
         while self.round() < wanted:
             assert submitter.is_alive(), self.deeds
             assert time.monotonic() < until, self.deeds
@@ -197,7 +199,7 @@ def persisting(federation: LocalFederation, project: Path) -> Iterator[threading
     for run in federation.control.runs():
         if not run.over:
             federation.stop(run.run)
-    thread.join(timeout=120)
+    thread.join(timeout=LIMIT)
     assert not thread.is_alive(), said[-5:]
 
 
@@ -242,7 +244,7 @@ def test_a_clientapp_that_is_killed_alone_costs_its_node_one_answer(tmp_path: Pa
     terms = {"min_nodes": 2, "timeout": 45.0, "min_answers": 1}  # flwr notices after a minute
     with federate(tmp_path, data, nodes=2) as federation:
         project = write_project(tmp_path / "project", settings, terms, out, tmp_path / "data")
-        run, until = federation.submit(project, {}), time.monotonic() + 600
+        run, until = federation.submit(project, {}), time.monotonic() + LIMIT
         while killed < 16 and time.monotonic() < until:
             lines = read_rounds(out / ROUNDS) if (out / ROUNDS).exists() else []
             if lines and not lines[-1]["dropped"] and federation.kill_clientapp(1):
@@ -269,10 +271,10 @@ def test_a_private_federation_equals_the_simulation(tmp_path: Path) -> None:
     )  # fmt: skip
     data = settings.task.load(settings.options)
     out = tmp_path / "run"
-    terms = {**PRIVATE, "min_contributors": 1, "min_nodes": 3, "timeout": 60.0}
+    terms = {**PRIVATE, "min_contributors": 1, "min_nodes": 3, "timeout": LIMIT}
     with federate(tmp_path, data, nodes=3) as federation:
         project = write_project(tmp_path / "project", settings, terms, out, tmp_path / "data")
-        assert federation.wait(federation.submit(project, {}), 240) == "finished:completed"
+        assert federation.wait(federation.submit(project, {}), LIMIT) == "finished:completed"
     assert [line["answered"] for line in read_rounds(out / ROUNDS)] == [12, 12]
     assert difference(out, settings, data, bounds={}) <= 1e-5
 
@@ -293,7 +295,7 @@ def killed_in(
     Returns the names of the sums that the node knows then.
     """
     state = Path(str(federation.nodes[node].config["state"]))
-    until = time.monotonic() + 300
+    until = time.monotonic() + LIMIT
     while time.monotonic() < until:
         for name, its, requests in sums_of(state):
             if name not in known and its == use and requests == phase:
@@ -320,7 +322,7 @@ def test_a_node_killed_in_any_phase_of_the_heat_sum(tmp_path: Path) -> None:
             run = federation.submit(project, {})
             known = killed_in(federation, VICTIM, "heat", phase, known)
             federation.start_node(VICTIM)
-            assert federation.wait(run, 300) == "finished:completed", phase
+            assert federation.wait(run, LIMIT) == "finished:completed", phase
             assert [line["round"] for line in read_rounds(out / ROUNDS)] == [1]
 
 
@@ -335,7 +337,7 @@ def test_a_node_killed_in_any_phase_of_a_rounds_sums(tmp_path: Path) -> None:
         run, known = federation.submit(project, {}), set[str]()
         for use, phase in itertools.product(("union", "update"), range(1, 6)):
             known = killed_in(federation, VICTIM, use, phase, known)
-            before, until = len(read_rounds(out / ROUNDS)), time.monotonic() + 300
+            before, until = len(read_rounds(out / ROUNDS)), time.monotonic() + LIMIT
             federation.start_node(VICTIM)
             while len(read_rounds(out / ROUNDS)) <= before:
                 assert time.monotonic() < until, (use, phase)

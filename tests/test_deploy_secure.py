@@ -21,6 +21,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:'click.utils:DeprecationWarning"),
 ]
 
+LIMIT = 300.0  # seconds, which only a failure takes
+
 PROJECT = {
     "pyproject.toml": """
 [project]
@@ -133,7 +135,7 @@ def test_an_exchange_and_nothing_left_running(tmp_path: Path, project: Path) -> 
     nodes = [NodeSpec(name, {"name": f'{name}\'s "own"'}) for name in ("a", "b")]
     with LocalFederation(tmp_path / "federation", nodes) as federation:
         run = federation.submit(project, {"nodes": 2, "out": str(out)})
-        assert federation.wait(run, 120) == "finished:completed"
+        assert federation.wait(run, LIMIT) == "finished:completed"
         assert list(marked(federation.mark))
     assert list(marked(federation.mark)) == []
     assert [line[:3] for line in said(out)] == [["0", "a's", '"own"'], ["0", "b's", '"own"']]
@@ -169,7 +171,7 @@ def test_a_federation_ends_with_whoever_started_it(tmp_path: Path, mark: str, ho
         assert len(list(marked(mark))) == 4
         process.send_signal(how)
         process.wait()
-    until = time.monotonic() + 30
+    until = time.monotonic() + LIMIT
     while list(marked(mark)):
         assert time.monotonic() < until
         time.sleep(0.1)
@@ -185,12 +187,12 @@ def test_only_nodes_with_a_listed_key_and_the_right_authority_are_let_in(
         tmp_path / "federation", [NodeSpec("a", {"name": "a"})], keys
     ) as federation:
         run = federation.submit(project, {"nodes": 1, "out": str(out)})
-        assert federation.wait(run, 120) == "finished:completed"
+        assert federation.wait(run, LIMIT) == "finished:completed"
 
         federation.kill_node(0)
         federation.start_node(0)  # the same key, so the same node
         run = federation.submit(project, {"nodes": 1, "out": str(out)})
-        assert federation.wait(run, 120) == "finished:completed"
+        assert federation.wait(run, LIMIT) == "finished:completed"
         assert len({node for _, _, node in said(out)}) == 1
 
         def join(name: str, **with_: Path | None) -> None:
@@ -227,7 +229,7 @@ def test_a_superlink_and_a_serverapp_that_were_killed_are_back_at_work(
         run = federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
         _until_said(out, 1)
         assert federation.kill_serverapp()
-        assert federation.wait(run, 120) == "finished:failed"
+        assert federation.wait(run, LIMIT) == "finished:failed"
 
         federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
         _until_said(out, len(said(out)) + 1)
@@ -239,7 +241,7 @@ def test_a_superlink_and_a_serverapp_that_were_killed_are_back_at_work(
         time.sleep(2)
         assert len(said(out)) == before  # the node is frozen
         federation.thaw_node(0)
-        assert federation.wait(run, 120) == "finished:completed", federation.control.look(run)
+        assert federation.wait(run, LIMIT) == "finished:completed", federation.control.look(run)
         assert len({node for _, _, node in said(out)}) == 1  # it was one node all the time
 
 
@@ -289,7 +291,7 @@ def test_operators_see_and_stop_a_run_that_nobody_waits_for(
 
 
 def _until_said(out: Path, lines: int) -> None:
-    until = time.monotonic() + 120
+    until = time.monotonic() + LIMIT
     while not out.exists() or len(said(out)) < lines:
         assert time.monotonic() < until
         time.sleep(0.1)

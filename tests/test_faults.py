@@ -27,7 +27,7 @@ from fedrows.flower.launch.resubmit import submit_until_done
 from fedrows.report.exchange import read_rounds
 
 pytestmark = pytest.mark.slow(minutes=1)
-LIMIT = 300.0  # seconds, which only a failure takes
+LIMIT = 600.0  # seconds, which only a failure takes
 HOUR = r"\b36\d\d s "  # that a clock was set by, and what a request waited
 
 

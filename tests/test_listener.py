@@ -21,6 +21,7 @@ from fedrows.flower.launch.control_token import HEADER
 from fedrows.flower.launch.processes import free_port
 
 TOKEN = "a" * 64
+LIMIT = 60.0  # seconds, which only a failure takes
 HEALTH = b"GET /health HTTP/1.1\r\n\r\n"
 UNFINISHED = b"GET /health HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"  # its body never comes
 PROVED = b"GET /v1/control/x HTTP/1.1\r\n%s: %s\r\n\r\n" % (HEADER, TOKEN.encode())
@@ -106,7 +107,7 @@ class Server:
         await send({"type": "http.response.body", "body": b"ok"})
 
     def connect(self, source: str = "127.0.0.1", tls: bool = True) -> socket.socket:
-        plain = socket.create_connection(("127.0.0.1", self.port), 5, (source, 0))
+        plain = socket.create_connection(("127.0.0.1", self.port), LIMIT, (source, 0))
         return self.context.wrap_socket(plain, server_hostname="localhost") if tls else plain
 
     def status(self, request: bytes = HEALTH, source: str = "") -> int:
@@ -121,7 +122,7 @@ def serving(keys: Path, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> Itera
         monkeypatch.setattr(listener, name, value)
     server = Server(keys)
     server.thread.start()
-    until = time.monotonic() + 10
+    until = time.monotonic() + LIMIT
     while not getattr(server.server, "servers", None):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -129,7 +130,7 @@ def serving(keys: Path, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> Itera
         yield server
     finally:
         server.server.should_exit = True
-        server.thread.join(10)
+        server.thread.join(LIMIT)
         assert not server.thread.is_alive()
 
 
@@ -192,7 +193,7 @@ def test_an_answer_to_health_ends_the_connection(
 ) -> None:
     with serving(keys, monkeypatch) as server, server.connect() as sock:
         sock.sendall(HEALTH)
-        sock.settimeout(3)
+        sock.settimeout(LIMIT)
         text = b""
         while part := sock.recv(1000):
             text += part
@@ -205,13 +206,13 @@ def test_a_header_has_its_time(keys: Path, monkeypatch: pytest.MonkeyPatch, text
         with server.connect() as sock:
             since = time.monotonic()
             sock.sendall(text)
-            sock.settimeout(5)
+            sock.settimeout(LIMIT)
             with contextlib.suppress(ConnectionError):
                 assert sock.recv(100) == b""
             assert time.monotonic() - since >= 0.2
         with server.connect() as sock:  # the second header of a connection, too
             sock.sendall(PROVED + b"G" + text[1:5])
-            sock.settimeout(6)
+            sock.settimeout(LIMIT)
             with contextlib.suppress(ConnectionError):
                 while sock.recv(1000):
                     pass
@@ -222,7 +223,7 @@ def test_a_handshake_has_its_time(keys: Path, monkeypatch: pytest.MonkeyPatch) -
         serving(keys, monkeypatch, HEADER_SECONDS=0.3) as server,
         server.connect(tls=False) as sock,
     ):
-        sock.settimeout(5)
+        sock.settimeout(LIMIT)
         with contextlib.suppress(ConnectionError):
             assert sock.recv(1) == b""
 

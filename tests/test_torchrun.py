@@ -58,7 +58,7 @@ class Ranks:
         found = []
         for rank, process in enumerate(self.all):
             if rank not in but:
-                out, err = process.communicate(timeout=120)
+                out, err = process.communicate(timeout=300)
                 found.append((process.returncode, out, err))
         return found
 
@@ -109,7 +109,7 @@ def test_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("scaffold on synthetic, seed 0, on cpu in 2 processes: 4 rounds") == 1
@@ -176,7 +176,7 @@ def test_a_stopped_run_is_saved_once(
     ) as process:
         once_at(Path("runs"), 4)
         process.send_signal(how)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=300)
     assert out.count("and saved. Go on with: fedrows run --resume runs") == 1
     at = standing(Path("runs/checkpoint.safetensors")).round
     assert f"Stopped after round {at}, and saved." in out
