@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from test_paper_tables import Work, validation_of
 
+from benchmarks.save_rates import main as save_rates
 from fedrows.errors import DataError
 from fedrows.paper import rates_search, table2, table4
-from fedrows.paper.save_rates import main as save_rates
 from fedrows.paper.task_runs import compare
 from fedrows.paper.tasks import AMAZON, MOVIELENS, TASKS
 from fedrows.study import FinishedRun

@@ -11,7 +11,7 @@ Where the best of a grid lies at its edge, the next value beyond is tried, a few
 the edge of all that was tried even then is marked.
 
 Without `--search`, the rates are those of searched_rates.json beside this file, which an
-earlier search has written (`save_rates`).
+earlier search has written (`benchmarks/save_rates.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes searched_rates.json from a search: `python -m fedrows.paper.save_rates DIR`.
+"""Writes searched_rates.json from a search: `python benchmarks/save_rates.py DIR`.
 
 DIR is one that `fedrows paper --search --out DIR` has written. The entry of a task whose search is
 not there as a whole stays as it is.
@@ -49,7 +49,7 @@ class FinishedRuns:
 def main(words: Sequence[str]) -> int:
     """Writes what was found; gives the exit code."""
     if len(words) != 1:
-        print("Give the folder of a search: python -m fedrows.paper.save_rates DIR")
+        print("Give the folder of a search: python benchmarks/save_rates.py DIR")
         return 2
     work = FinishedRuns(Path(words[0]))
     before = json.loads(rates_search.FILE.read_text(encoding="utf-8"))
