@@ -110,7 +110,7 @@ def make_runs(work: Workplace, task: EvaluatedTask, algorithms: Sequence[str]) -
     work.results(Study(preset, size.seeds))
     if "fedsubavg" in algorithms:
         swept = [task.setting(own, "fedsubavg", clients_per_round=k) for k in size.sweep]
-        work.results(Study(swept, size.sweep_seeds or size.seeds))
+        work.results(Study(swept, size.seeds))
 
 
 def _ring(number: int, frame: FrameType | None) -> None:

@@ -39,7 +39,6 @@ class Size:
     searched: tuple[str, ...] = ALL  # those that also run at searched rates
     searched_seeds: tuple[int, ...] | None = None  # those of such runs; None: as the others
     sweep: tuple[int, ...] = ()  # the K of Table 3
-    sweep_seeds: tuple[int, ...] | None = None
     search_rounds: int = 100  # of a run of the search
     plan: Mapping[str, Any] = field(default_factory=dict)
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +58,6 @@ class EvaluatedTask:
     name: str  # as the paper writes it, or what stands in for it
     model: str
     target: Target
-    paper_target: float
     metrics: tuple[str, ...]  # the one that is plotted first, then the appendix's, then more
     rounds: Mapping[str, str]  # Table 2, by algorithm
     best: Mapping[str, float]  # the best AUC that the text gives, by algorithm

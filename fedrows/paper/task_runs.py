@@ -79,7 +79,7 @@ def sweep(work: Work, task: EvaluatedTask) -> RunGroup:
         f"K = {k}": task.setting(size, "fedsubavg", clients_per_round=k) for k in size.sweep
     }
     settings["centralsgd"] = task.setting(size, "centralsgd")
-    runs = _made(work, settings, size.sweep_seeds or size.seeds)
+    runs = _made(work, settings, size.seeds)
     return _block(task, runs, {})
 
 
