@@ -9,7 +9,6 @@ All numbers are opened in any case. A client that did not train sends noise alon
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,7 @@ from fedrows.privacy.mechanism import Mechanism, Touched
 from fedrows.privacy.noise import Source
 from fedrows.privacy.noisy_coding import NoisyCoding
 from fedrows.privacy.noisy_mean import clipped_updates
-from fedrows.privacy.weighted_mean import ClientUpdates, Mean, dense_of
+from fedrows.privacy.weighted_mean import ClientUpdates, Mean, dense_lines, dense_of, dense_size
 from fedrows.rows.heat import Heat
 
 
@@ -54,17 +53,12 @@ class DistributedMean:
     def coding(self) -> NoisyCoding:
         """How vectors are written, and their noise."""
         numbers = sum(self.sizes[table] * width for table, width in self.widths.items())
-        numbers += self.dense_size
+        numbers += dense_size(self.dense)
         noise = self.mechanism.client_noise
         assert noise is not None, "this mean is for mechanisms whose clients add noise"
         return NoisyCoding(
             self.mechanism.clip, noise, self.cohort, numbers, self.parties or self.cohort
         )
-
-    @property
-    def dense_size(self) -> int:
-        """Numbers of all dense tensors."""
-        return sum(math.prod(shape) for shape in self.dense.values())
 
     def layout(self, union: Mapping[str, np.ndarray]) -> SumLayout:
         """The vector of a round: every number is opened, whatever the union is."""
@@ -76,10 +70,7 @@ class DistributedMean:
         """The clipped updates of the clients; one that did not train has none."""
         exact = clipped_updates(updates, self.mechanism, self.algorithm, self.heat)
         rows = HeldBack(self.widths).joined(exact, updates.party, updates.names, union)
-        extra = np.zeros((len(updates.names), self.dense_size))
-        flat = [exact.dense[name].unsqueeze(-1).flatten(1) for name in self.dense]
-        if flat:
-            extra[updates.party] = torch.cat(flat, dim=1).numpy()
+        extra = dense_lines(exact, self.dense, updates.party, len(updates.names))
         return Contribution(rows, extra, {})
 
     def vectors(self, layout: SumLayout, sent: Contribution) -> NoisyVectors:
@@ -97,7 +88,7 @@ class DistributedMean:
             sums = opened.extra[start : start + rows * width].reshape(rows, width).copy()
             every, none = torch.arange(rows), torch.zeros(rows, dtype=torch.float64)
             touched[table] = Touched(every, none, torch.from_numpy(sums))
-        dense = dense_of(opened.extra[len(opened.extra) - self.dense_size :], self.dense)
+        dense = dense_of(opened.extra[len(opened.extra) - dense_size(self.dense) :], self.dense)
         noised = self.mechanism.noised(touched, dense, self.sizes, self.cohort, self.source)
         return Mean(1.0, *noised)
 
@@ -150,6 +141,6 @@ class NoisyVectors:
             ids = index.ids[low:high].numpy()[:, None]
             places.append((self.how.starts[table] + ids * width + np.arange(width)).reshape(-1))
             values.append(self.sent.rows.rows[table][low:high].numpy().reshape(-1))
-        places.append(np.arange(-self.how.dense_size, 0))  # at the end
+        places.append(np.arange(-dense_size(self.how.dense), 0))  # at the end
         values.append(self.sent.extra[client])
         return np.concatenate(places), np.concatenate(values)

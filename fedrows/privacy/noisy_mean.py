@@ -23,7 +23,14 @@ from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
 from fedrows.privacy.mechanism import Mechanism, Touched
 from fedrows.privacy.noise import Source
 from fedrows.privacy.ring import Coding
-from fedrows.privacy.weighted_mean import PRECISION, ClientUpdates, Mean, dense_of
+from fedrows.privacy.weighted_mean import (
+    PRECISION,
+    ClientUpdates,
+    Mean,
+    dense_lines,
+    dense_of,
+    dense_size,
+)
 from fedrows.rows.heat import Heat
 from fedrows.rows.params import Submodels
 
@@ -60,12 +67,15 @@ class NoisyMean:
     def layout(self, union: Mapping[str, np.ndarray]) -> SumLayout:
         """The vector of a round over a union: every row with a number more, for its count."""
         wider = {table: width + 1 for table, width in self.widths.items()}
-        return SumLayout(union, wider, sum(math.prod(shape) for shape in self.dense.values()))
+        return SumLayout(union, wider, dense_size(self.dense))
 
     def coding(self, most_rows: Mapping[str, int]) -> Coding:
         """How numbers are written, if no client holds more rows of a table than `most_rows`."""
-        numbers = 1 + sum(math.prod(shape) for shape in self.dense.values())
-        numbers += sum(width * most_rows[table] for table, width in self.widths.items())
+        numbers = (
+            1
+            + dense_size(self.dense)
+            + sum(width * most_rows[table] for table, width in self.widths.items())
+        )
         # Rounding moves d numbers by √d steps at most, which the slack has room for.
         clip = self.mechanism.clip
         precise = min(PRECISION, SLACK * min(clip, 1.0) / math.sqrt(numbers))
@@ -75,16 +85,12 @@ class NoisyMean:
         self, updates: ClientUpdates, union: Mapping[str, np.ndarray], held: HeldBack
     ) -> Contribution:
         """What the clients send, each a party of its own; one that did not train sends zeros."""
-        count = len(updates.names)
         exact = clipped_updates(updates, self.mechanism, self.algorithm, self.heat)
         exact.scale_(torch.full((len(updates.weights),), 1 - SLACK, dtype=torch.float64))
         counted = Submodels(exact.index, self._with_counts(exact), {})
         none = HeldBack({table: width + 1 for table, width in self.widths.items()})
         rows = none.joined(counted, updates.party, updates.names, union)
-        extra = np.zeros((count, sum(math.prod(shape) for shape in self.dense.values())))
-        flat = [exact.dense[name].unsqueeze(-1).flatten(1) for name in self.dense]
-        if flat:
-            extra[updates.party] = torch.cat(flat, dim=1).numpy()
+        extra = dense_lines(exact, self.dense, updates.party, len(updates.names))
         return Contribution(rows, extra, {})
 
     def keep_(self, *_: Any) -> None:

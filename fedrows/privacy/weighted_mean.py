@@ -11,7 +11,7 @@ cut off or not opened stays with the party, which adds it to its next upload.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,8 +62,8 @@ class WeightedMean:
 
     def layout(self, union: Mapping[str, np.ndarray]) -> SumLayout:
         """The vector of a round over a union."""
-        dense = sum(math.prod(shape) for shape in self.dense.values())
-        return SumLayout(union, self.widths, 1 + self.losses + dense, self.values)
+        extra = 1 + self.losses + dense_size(self.dense)
+        return SumLayout(union, self.widths, extra, self.values)
 
     def coding(self, weights: np.ndarray, parties: int, least: int, correction: float) -> Coding:
         """How numbers are written: precise after the largest correction.
@@ -95,10 +95,8 @@ class WeightedMean:
             # A loss above the range of a number would leave its client out of the sum.
             loss = np.minimum(updates.losses, max(1.0, self.range))
             figures.append(np.bincount(party, updates.weights * loss, minlength=count)[:, None])
-        dense = [_by_party(weighted.dense[name], party, count) for name in self.dense]
-        return Contribution(
-            Submodels(whole.index, rows, {}), np.concatenate([*figures, *dense], axis=1), rest
-        )
+        extra = np.concatenate([*figures, dense_lines(weighted, self.dense, party, count)], axis=1)
+        return Contribution(Submodels(whole.index, rows, {}), extra, rest)
 
     def within_range(self, sent: Contribution) -> Contribution:
         """What a node sends instead: numbers that are finite and in the range of an honest coding.
@@ -180,6 +178,21 @@ class WeightedMean:
         return Mean(weight, rows, dense, opened.extra[1] / weight if self.losses else None)
 
 
+def dense_size(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Numbers of all dense tensors."""
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
+def dense_lines(
+    update: Submodels, names: Iterable[str], party: np.ndarray, count: int
+) -> np.ndarray:
+    """Clients' dense tensors added up by party, in one line each: (P, D)."""
+    parts = [update.dense[name].unsqueeze(-1).flatten(1) for name in names]
+    flat = torch.cat([torch.zeros(len(party), 0, dtype=torch.float64), *parts], dim=1)
+    sums = torch.zeros(count, flat.shape[1], dtype=torch.float64)
+    return sums.index_add_(0, torch.from_numpy(party), flat).numpy()
+
+
 def dense_of(
     numbers: np.ndarray, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Tensor]:  # fmt: skip
@@ -190,10 +203,3 @@ def dense_of(
         tensors[name] = torch.from_numpy(numbers[at : at + size].copy()).view(shape)
         at += size
     return tensors
-
-
-def _by_party(x: Tensor, party: np.ndarray, count: int) -> np.ndarray:
-    """Clients' numbers added up by party, in one line each: (P, D)."""
-    flat = x.unsqueeze(-1).flatten(1)
-    sums = torch.zeros(count, flat.shape[1], dtype=torch.float64)
-    return sums.index_add_(0, torch.from_numpy(party), flat).numpy()
