@@ -157,8 +157,8 @@ def test_narrowed_data_keep_the_examples_whose_rows_are_there(two_tables):
                 if place in left.clients.tolist():
                     _same_rows(left, position, place, mine, int(whole.ids["place"][n]))
                     position += 1
-    assert 0 < count < left.examples
-    assert left.left_out == left.examples - count == left.examples - int(left.local.sizes.sum())
+    assert 0 < count < int((whole.splits[cohort + 1] - whole.splits[cohort]).sum())
+    assert count == int(left.local.sizes.sum())
 
 
 def _same_rows(left: Any, n: int, place: int, words: list[int], where: int) -> None:

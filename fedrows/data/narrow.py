@@ -28,8 +28,6 @@ class Narrowed:
     local: LocalData  # of the clients that have an example left
     index: dict[str, Index]  # the rows that those clients have
     clients: Tensor  # (A,), their places in the cohort
-    left_out: int  # examples that need a row their client does not have
-    examples: int  # that the cohort has in all
 
 
 def narrow(data: FederatedData, cohort: Tensor, rows: Mapping[str, Index]) -> Narrowed:
@@ -71,7 +69,7 @@ def narrow(data: FederatedData, cohort: Tensor, rows: Mapping[str, Index]) -> Na
         chosen.weight,
     )
     index = {table: sets.select(active) for table, sets in rows.items()}
-    return Narrowed(local, index, active, len(positions) - len(kept), len(positions))
+    return Narrowed(local, index, active)
 
 
 def in_common(held: Index, asked: Index) -> Index:

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.measure.metrics import accuracy, auc, grouped_auc, mean_loss
+from fedrows.model import logistic_loss
 from fedrows.seeds import SAMPLE, choose
 
 PSEUDO = 5.0  # a
@@ -82,8 +83,4 @@ def _logit(share: Tensor) -> Tensor:
 
 def _loss(score: Tensor, label: Tensor) -> float:
     """The mean binary cross-entropy; NaN without examples."""
-    return mean_loss(
-        torch.nn.functional.binary_cross_entropy_with_logits(
-            score, label.to(score.dtype), reduction="none"
-        )
-    )
+    return mean_loss(logistic_loss(score, label.to(score.dtype)))
