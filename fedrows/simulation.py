@@ -241,7 +241,7 @@ def _check_bounds(plan: Plan, algorithm: Algorithm, private: Privacy | None) -> 
 
 def _count_privately(fleet: PrivateSimulatedFleet, data: FederatedData) -> LabelCounts:
     """The counters of a counted start, counted as the mode counts heat, and put on the ledger."""
-    from fedrows.privacy.labels_of_mode import labels_of_mode
+    from fedrows.privacy.heat_of_mode import labels_of_mode
     from fedrows.privacy.randomness import fresh
 
     counts, entries = labels_of_mode(fleet.privacy, data, fresh)

@@ -1,4 +1,8 @@
-"""The heat of a private run: counted before its first round, for the ledger, and stored."""
+"""What a private run counts before its first round, with its ledger entries: heat, and labels.
+
+Both counters of a counted start are counts of index sets: of the items that clients have, and of
+those that they like. So they go through the same protocol as heat, and cost as much again each.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fedrows.data.federation import FederatedData
+from fedrows.data.label_counts import LabelCounts, label_sets
 from fedrows.privacy.central import private_heat
-from fedrows.privacy.counting import heats
+from fedrows.privacy.counting import count, heats, values_of
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry
 from fedrows.privacy.noise import Source
 from fedrows.privacy.options import Privacy
@@ -41,6 +46,26 @@ def heat_of_mode(
         exact = Entry("totals/value", entry.mechanism, 0, math.inf)
         entries += [entry, replace(entry, kind=AGAINST_SERVER) if privacy.noise_in_sum else exact]
     return heat, entries
+
+
+def labels_of_mode(
+    privacy: Privacy, data: FederatedData, source: Source
+) -> tuple[LabelCounts, list[Entry]]:
+    """The two counters of every item, counted as a mode counts heat, and their ledger entries."""
+    assert data.target is not None
+    table = data.fields[data.target[0]]
+    one, rows = torch.ones(data.clients, dtype=torch.float64), data.tables[table]
+    counted = [
+        count(index, one, rows, privacy.counting, values_of(data, table), source)
+        for index in label_sets(data)
+    ]
+    have, like = (torch.from_numpy(each.estimates).double() for each in counted)
+    entries = [
+        entry
+        for name, each in zip(("clients", "positives"), counted, strict=True)
+        for entry in each.entries(f"{table}, {name}")
+    ]
+    return LabelCounts(table, counted[0].heat.ids, have, like), entries
 
 
 def heat_tensors(heats: Mapping[str, Heat]) -> dict[str, Tensor]:
