@@ -68,6 +68,15 @@ class Plan:
         "counted before the first round.",
         choices=("zero", "counted"),
     )
+    start_pseudo: float = option(
+        5.0, "With start=counted: pull log-odds towards the prior by so many examples.", above=0
+    )
+    start_near: int = option(
+        0,
+        "With start=counted: let the prior of an item be that of so many items before and behind "
+        "it, halved; for items whose ids stand in an order that means something.",
+        least=0,
+    )
     clip: float | None = option(
         None, "Clip each client's gradient to this norm before it is used.", above=0
     )

@@ -142,7 +142,7 @@ class Simulation:
         if self._biases is not None and self.progress.round == 0:
             data, private = self._federation, self.private
             counts = count_labels(data) if private is None else _count_privately(private, data)
-            start_counted_(self.progress.params, self._biases, data, counts)
+            start_counted_(self.progress.params, self._biases, data, counts, self.plan)
         self._biases = None
 
     def _may_go_on(self) -> bool:

@@ -67,6 +67,45 @@ def test_log_odds_are_pulled_towards_the_prior_by_five_examples(data):
     assert client_log_odds(data, p).tolist() == pytest.approx(own)
 
 
+def test_small_counts_are_pulled_as_strongly_as_the_plan_says(data):
+    p = 4 / 6
+    run = Simulation(data, mf.build(data), catalogue.algorithm("fedavg")(), plan(start_pseudo=2.0))
+    tables = run.progress.params.tables
+    item = [logit((k + 2 * p) / (n + 2)) - logit(p) for k, n in ((2, 2), (1, 3), (1, 1))]
+    assert tables["item"][:, 0].tolist() == pytest.approx([*item, 0], abs=1e-6)
+    own = [logit((k + 2 * p) / (n + 2)) - logit(p) for k, n in ((1, 2), (2, 4), (2, 2))]
+    assert tables["user"][:, 0].tolist() == pytest.approx(own, abs=1e-6)
+
+
+@pytest.mark.parametrize("near", [1, 2, 9])
+def test_items_are_pulled_towards_those_beside_them(near):
+    have, like, rows = {1: 4, 2: 1, 4: 2}, {1: 4, 2: 0, 4: 1}, 7  # nobody has 0, 3, 5 and 6
+    counts = LabelCounts("item", *(torch.tensor(list(x)) for x in (have, have.values())),
+                         torch.tensor(list(like.values())))  # fmt: skip
+    counts = replace(counts, examples=counts.examples.double(), positives=counts.positives.double())
+    p = 5 / 7
+    level = [logit((like.get(m, 0) + 5 * p) / (have.get(m, 0) + 5)) - logit(p) for m in range(rows)]
+    wanted = []
+    for m in range(rows):
+        beside = [level[k] for k in range(rows) if 0 < abs(k - m) <= near]
+        odds = np.exp(logit(p) + sum(beside) / (2 * near) / 2)
+        q = odds / (1 + odds)
+        share = (like.get(m, 0) + 5 * q) / (have.get(m, 0) + 5)
+        wanted.append(logit(share) - logit(p))
+    assert counts.log_odds_near(rows, near).tolist() == pytest.approx(wanted)
+
+
+def test_rows_that_nobody_holds_start_like_their_neighbours_and_padding_does_not(data):
+    algorithm = catalogue.algorithm("fedavg")()
+    run = Simulation(data, mf.build(data), algorithm, plan(start_near=1))
+    item = run.progress.params.tables["item"][:, 0]
+    beside = count_labels(data).log_odds()[2]
+    assert float(item[3]) == pytest.approx(float(beside) / 4, abs=1e-6)  # a half of a mean of two
+    padded = replace(data, padded=frozenset({"item"}))
+    run = Simulation(padded, logistic.build(padded), algorithm, plan(start_near=1))
+    assert float(run.progress.params.tables["item"][0, 0]) == 0
+
+
 def test_estimates_that_cannot_be_counts_give_finite_log_odds():
     counts = LabelCounts("item", torch.arange(3), torch.tensor([-4.0, 2.0, 9.0]).double(),
                          torch.tensor([3.0, 5.0, -2.0]).double())  # fmt: skip

@@ -10,10 +10,13 @@ import test_datasets
 import torch
 from torch import Tensor
 
+import fedrows
 from fedrows import catalogue
+from fedrows.cli import main
 from fedrows.data.federation import FederatedData
+from fedrows.data.recent_labels import with_recent_labels
 from fedrows.datasets import amazon, amazon_wide, movielens, movielens_mf
-from fedrows.errors import ModelError
+from fedrows.errors import DataError, ModelError
 from fedrows.measure.trivial_baselines import baselines
 from fedrows.models import din, din_wide
 from fedrows.plan import Plan
@@ -53,7 +56,10 @@ def test_amazon_wide_reads_the_same_log(tmp_path: Path, monkeypatch: pytest.Monk
     paper = amazon.TASK.load(amazon.AmazonOptions(test_share=0.0))
     assert test_amazon.rows(data.train) == test_amazon.rows(paper.train)
     assert (data.name, data.local) == ("amazon-wide", {"user"})
+    assert data.train.numbers["lately"].shape == (7, 3)
     assert amazon_wide.AmazonWideOptions().validation == 0.1
+    without = amazon_wide.AmazonWideOptions(test_share=0.0, validation=0.0, lately=False)
+    assert amazon_wide.TASK.load(without).train.numbers == {}
 
 
 @pytest.fixture
@@ -78,6 +84,16 @@ def test_the_wide_part_starts_alone(clicks: FederatedData) -> None:
     assert model.scores(params, fields).tolist() == wanted.tolist()
 
 
+def test_how_a_user_has_rated_lately_is_in_the_score(clicks: FederatedData) -> None:
+    told = with_recent_labels(clicks)
+    model = din_wide.build(told, 3)
+    fields = told.train.fields(torch.arange(9))
+    scores = model.scores(model.start(), fields)
+    assert scores.tolist() == pytest.approx(fields["lately"].mean(1).tolist())
+    assert model.biases is not None
+    assert list(model.biases.columns) == ["item"]  # the past stands in for a counted bias
+
+
 def test_the_deep_part_is_din(clicks: FederatedData) -> None:
     """With biases of 0 the scores are those of DIN with the same numbers."""
     deep, wide = din.build(clicks, 3), din_wide.build(clicks, 3)
@@ -91,11 +107,13 @@ def test_the_deep_part_is_din(clicks: FederatedData) -> None:
     assert torch.equal(deep.scores(own, fields), wide.scores(params, fields))
 
 
-def test_clients_of_a_cohort_train_as_alone(clicks: FederatedData) -> None:
+@pytest.mark.parametrize("lately", [False, True])
+def test_clients_of_a_cohort_train_as_alone(clicks: FederatedData, lately: bool) -> None:
     import test_models
 
     from fedrows.rows.params import join, take
 
+    clicks = with_recent_labels(clicks) if lately else clicks
     model = din_wide.build(clicks)
     params = model.start().map(Tensor.double)
     params.dense["deep.third.weight"].fill_(0.1)
@@ -117,6 +135,28 @@ def test_din_with_biases_wants_dins_fields(clicks: FederatedData) -> None:
         din_wide.build(clicks, item="movie")
 
 
+def test_a_bundle_of_amazon_wide_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The level of a new user is in a column, and so needs no row of the user's own."""
+    monkeypatch.setenv("FEDROWS_DATA", str(tmp_path))
+    (tmp_path / "amazon").mkdir()
+    test_amazon.made(tmp_path / "amazon", "authors", test_amazon.AUTHORS)
+    folder = str(tmp_path / "run")
+    small = ["--rounds", "2", "--clients-per-round", "2", "--lr", "0.001", "--device", "cpu"]
+    assert main(["run", "amazon-wide", *small, "--out", folder]) == 0
+    file = tmp_path / "m.fedrows"
+    assert main(["export", folder, "--to", str(file), "--no-onnx"]) == 0
+    served = fedrows.load(file)
+    frame = {"user": [2, 2], "item": [8, 8], "history": [[7], [7]]}
+    with pytest.raises(DataError, match=r"The frame has no column 'lately', which the model reads"):
+        served.predict(frame)
+    low, high = served.predict({**frame, "lately": [[-1.0] * 3, [1.0] * 3]}).scores
+    assert high - low == pytest.approx(2, abs=0.2)  # the weights start at a sum of 1
+    best = served.recommend([7], k=2, context={"user": 2, "lately": [0.0] * 3})
+    assert len(best.items) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["movielens-mf", "amazon-wide", "taobao"])
 def test_every_client_of_the_real_data_is_drawn_ten_times(data_folder: Path, name: str) -> None:
@@ -129,4 +169,4 @@ def test_every_client_of_the_real_data_is_drawn_ten_times(data_folder: Path, nam
     algorithm = catalogue.algorithm("fedsubavg")()
     run = Simulation(data, model, algorithm, Plan(**{**task.plan, "rounds": 1, "device": "cpu"}))
     counted = run.evaluator(run.progress.whole())["test_auc"]
-    assert counted == pytest.approx(baselines(data)["both"]["test_auc"], abs=0.003)
+    assert counted > baselines(data)["both"]["test_auc"] - 0.003

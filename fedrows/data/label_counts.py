@@ -11,6 +11,11 @@ A client counts once for an item, so n_m and p_m are counts of index sets, as he
 counts heat counts them too. What belongs to a client is worked out by the client, from the prior
 and its own examples, and never leaves it. a = 5 pseudo-examples at the prior keep small counts
 tame. An item is what an example is about (`FederatedData.target`).
+
+Where items are numbered in an order that means something, what stands beside an item tells about
+it. The prior of item m is then p moved by half the mean of its neighbours' log-odds:
+
+    logit(p'_m) = logit(p) + ½ · mean over 0 < |k| ≤ near of (the log-odds of item m + k)
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
@@ -42,16 +48,43 @@ class LabelCounts:
         examples, positives = float(self.examples.sum()), float(self.positives.sum())
         return min(max(positives / max(examples, 1.0), 1e-6), 1 - 1e-6)
 
-    def log_odds(self) -> Tensor:
+    def log_odds(self, pseudo: float = PSEUDO) -> Tensor:
         """How far each item's log-odds are from the prior's: (H,)."""
+        return log_odds(*self._possible(), self.prior, pseudo)
+
+    def log_odds_near(self, rows: int, near: int, pseudo: float = PSEUDO) -> Tensor:
+        """The same for all rows of the table, pulled towards `near` items on each side: (rows,).
+
+        Rows without a count start where their neighbours are, halved.
+        """
+        level, examples, positives = self.examples.new_zeros(3, rows)
+        level[self.ids] = self.log_odds(pseudo)
+        positives[self.ids], examples[self.ids] = self._possible()
+        sums = torch.cumsum(functional.pad(level, (near + 1, near)), 0)  # (rows + 2·near + 1,)
+        beside = (sums[2 * near + 1 :] - sums[:rows] - level) / (2 * near)
+        general = torch.logit(torch.tensor(self.prior, dtype=level.dtype))
+        return log_odds(
+            positives, examples, self.prior, pseudo, torch.sigmoid(general + beside / 2)
+        )
+
+    def _possible(self) -> tuple[Tensor, Tensor]:
+        """Positives and examples, estimates moved to what counts can be: (H,) each."""
         examples = self.examples.clamp(min=0)
-        positives = torch.minimum(self.positives.clamp(min=0), examples)
-        return log_odds(positives, examples, self.prior)
+        return torch.minimum(self.positives.clamp(min=0), examples), examples
 
 
-def log_odds(positives: Tensor, examples: Tensor, prior: float) -> Tensor:
-    """How far log-odds are from the prior's, small counts being pulled towards it."""
-    share = (positives + PSEUDO * prior) / (examples + PSEUDO)
+def log_odds(
+    positives: Tensor,
+    examples: Tensor,
+    prior: float,
+    pseudo: float = PSEUDO,
+    towards: Tensor | None = None,
+) -> Tensor:
+    """How far log-odds are from the prior's, small counts being pulled towards it.
+
+    towards: the priors that they are pulled towards instead.
+    """
+    share = (positives + pseudo * (prior if towards is None else towards)) / (examples + pseudo)
     level = torch.tensor(prior, dtype=torch.float64)
     return torch.logit(share, eps=1e-6) - torch.logit(level, eps=1e-6)
 
@@ -82,11 +115,11 @@ def label_sets(data: FederatedData) -> tuple[Index, Index]:
     )
 
 
-def client_log_odds(data: FederatedData, prior: float) -> Tensor:
+def client_log_odds(data: FederatedData, prior: float, pseudo: float = PSEUDO) -> Tensor:
     """How far each client's log-odds are from the prior's, worked out where they lie: (N,)."""
     label = data.train.label.double()
     positives = torch.bincount(data.train.owner, label, minlength=data.clients)
-    return log_odds(positives.cpu(), data.sizes.double(), prior)
+    return log_odds(positives.cpu(), data.sizes.double(), prior, pseudo)
 
 
 def _index(pairs: Tensor, held: Tensor, clients: int) -> Index:

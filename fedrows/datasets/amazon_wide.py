@@ -2,6 +2,8 @@
 
 The examples are those of the task `amazon`, read as `fedrows.data.amazon_log` says. The table of
 users is local, and a tenth of the training examples, each client's latest, is kept for validation.
+Beside its ids an example has how the client has rated before it (`fedrows.data.recent_labels`):
+users become stricter or milder as time goes on.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass, replace
 from fedrows.data.amazon_log import SOURCE, AmazonOptions
 from fedrows.data.amazon_log import load as load_log
 from fedrows.data.federation import FederatedData
+from fedrows.data.recent_labels import with_recent_labels
 from fedrows.options import option
 from fedrows.task import Task
 
@@ -25,12 +28,16 @@ class AmazonWideOptions(AmazonOptions):
         least=0,
         most=0.9,
     )
+    lately: bool = option(
+        True, "Let the model see how a client has rated lately, by its training labels."
+    )
 
 
 def load(options: AmazonWideOptions) -> FederatedData:
     """The examples of the clients, from the file in the data folder."""
     data = load_log(options)
-    return replace(data, name="amazon-wide", local=frozenset({"user"}))  # one user, one client
+    data = replace(data, name="amazon-wide", local=frozenset({"user"}))  # one user, one client
+    return with_recent_labels(data) if options.lately else data
 
 
 TASK = Task(
@@ -50,6 +57,7 @@ TASK = Task(
         "weighting": "examples",
         "evaluate_every": 20,
         "start": "counted",
+        "start_near": 2,  # Amazon numbers what is alike side by side
     },
     algorithms={
         "fedprox": {"mu": 0.01},

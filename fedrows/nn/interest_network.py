@@ -11,6 +11,8 @@ An empty history sums and attends to 0. Dice's ε is 1e−3 (see there).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -93,12 +95,18 @@ class DIN(nn.Module):
         return self.third(x).squeeze(1)
 
 
-def tables_of(data: FederatedData, names: tuple[str, str, str]) -> tuple[str, str]:
-    """The tables that the fields of user, item and history read: of users, and of items."""
+def tables_of(
+    data: FederatedData, names: tuple[str, str, str], numbers: Sequence[str] = ()
+) -> tuple[str, str]:
+    """The tables that the fields of user, item and history read: of users, and of items.
+
+    numbers: the fields that a part beside DIN reads.
+    """
     user, item, history = names
-    if set(names) != {*data.fields, *data.train.numbers}:
+    read = [*names, *numbers]
+    if set(read) != {*data.fields, *data.train.numbers}:
         known = ", ".join([*data.fields, *data.train.numbers])
-        raise ModelError(f"DIN reads the fields {', '.join(names)}, but the data have {known}.")
+        raise ModelError(f"DIN reads the fields {', '.join(read)}, but the data have {known}.")
     users, items = data.fields[user], data.fields[item]
     if data.fields[history] != items or users == items:
         raise ModelError(

@@ -47,15 +47,18 @@ def count_labels(data: FederatedData) -> LabelCounts:
 
 
 def start_counted_(
-    params: Params, biases: Biases, data: FederatedData, counts: LabelCounts
-) -> None:  # fmt: skip
+    params: Params, biases: Biases, data: FederatedData, counts: LabelCounts, plan: Plan
+) -> None:
     """Sets the biases of a model that has not been trained yet."""
     params.dense[biases.general].fill_(math.log(counts.prior / (1 - counts.prior)))
     if counts.table in biases.columns:
         rows = params.tables[counts.table]
-        ids, column = counts.ids.to(rows.device), biases.columns[counts.table]
-        rows[ids, column] = counts.log_odds().to(rows)
-    own = client_log_odds(data, counts.prior)
+        ids, levels = counts.ids, counts.log_odds(plan.start_pseudo)
+        if plan.start_near:  # also of rows that nobody has counted; row 0 may be no item
+            ids = torch.arange(int(counts.table in data.padded), len(rows))
+            levels = counts.log_odds_near(len(rows), plan.start_near, plan.start_pseudo)[ids]
+        rows[ids.to(rows.device), biases.columns[counts.table]] = levels.to(rows)
+    own = client_log_odds(data, counts.prior, plan.start_pseudo)
     for table in data.local & biases.columns.keys():
         index, rows = data.index[table], params.tables[table]
         if bool((index.lengths == 1).all()):  # a client's one row
