@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedrows.errors import PluginError, UnknownNameError
 from fedrows.files.plugins import attribute, file_of, import_file, import_module
-from fedrows.options import options
+from fedrows.options import NoOptions, options
 
 if TYPE_CHECKING:  # nothing is imported until it is asked for
     from fedrows.algorithm import Algorithm
@@ -105,24 +105,26 @@ def task(name: str) -> Task:
     return found
 
 
-def model(name: str) -> Callable[[FederatedData, int], Model]:
+def model(name: str) -> Callable[..., Model]:
     """The function that builds the model for some data, its start values drawn with a seed.
 
-    A plug-in's function may return a plain module, which is lifted over cohorts.
+    It takes the model's own options by name. A plug-in's function may return a plain module, which
+    is lifted over cohorts.
     """
     build = builder(name)
 
-    def built(data: FederatedData, seed: int = 0) -> Model:
+    def built(data: FederatedData, seed: int = 0, **own: Any) -> Model:
         from torch import nn
 
         from fedrows.lifting.lifted import Lifted
         from fedrows.model import Model
 
-        made = build(data, seed)
-        if isinstance(made, Model):
-            return made
+        made = build(data, seed, **own)
         if isinstance(made, nn.Module):
-            return Lifted(made, data)
+            made = Lifted(made, data)
+        if isinstance(made, Model):
+            made.options = own
+            return made
         raise PluginError(
             f"The model {name!r} ({source_of(build)}) returned {_a(made)}: let it return a torch "
             "module or a fedrows.model.Model."
@@ -131,10 +133,16 @@ def model(name: str) -> Callable[[FederatedData, int], Model]:
     return built
 
 
-def builder(name: str) -> Callable[[FederatedData, int], Any]:
+def builder(name: str) -> Callable[..., Any]:
     """A model's own function, which returns a model or a plain module."""
-    found: Callable[[FederatedData, int], Any] = _find("model", name)
+    found: Callable[..., Any] = _find("model", name)
     return found
+
+
+def model_options(name: str) -> type:
+    """The dataclass of a model's options, which its function names by `options.takes`."""
+    own: type = getattr(described("model", name), "options", NoOptions)
+    return own
 
 
 def writer(name: str) -> Callable[[Any], Any]:

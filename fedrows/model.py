@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,6 +103,7 @@ class Model(ABC):
     note: str | None = None  # what a user should know about how it trains
     random: bool = False  # steps draw randomness of their own: dropout
     one_by_one: bool = False  # clients train one after another, in a step that cannot be recorded
+    options: Mapping[str, Any] = {}  # that it was built with, if the catalogue built it
     biases: Biases | None = None  # where a counted start goes, if the model has such numbers
     loss: Loss = staticmethod(logistic_loss)  # (scores, label) → a loss per example
     # Whether `scores` takes candidates (1, C) as those of all n examples, and gives (n, C).

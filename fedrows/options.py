@@ -1,20 +1,22 @@
 """Options: dataclass fields with a line of help and the values they may take.
 
-A plan, an algorithm and a task are dataclasses of such fields. The command line makes its flags
-from them, and each instance checks itself when it is made.
+A plan, an algorithm and a task are dataclasses of such fields, and so are the options of a model.
+The command line makes its flags from them, and each instance checks itself when it is made.
 """
 
 from __future__ import annotations
 
 import math
 import types
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, Field, field, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedrows.errors import PlanError
+
+Build = TypeVar("Build", bound=Callable[..., Any])
 
 
 def option(
@@ -33,6 +35,21 @@ def option(
     """
     domain = {"above": above, "least": least, "most": most, "choices": choices, "words": words}
     return field(default=default, metadata={"help": help, **domain})
+
+
+def takes(of: type) -> Callable[[Build], Build]:
+    """Says that a function which builds a model takes these options, each by its name."""
+
+    def marked(build: Build) -> Build:
+        build.options = of  # type: ignore[attr-defined]
+        return build
+
+    return marked
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The options of whatever has none."""
 
 
 def kind(of: type, item: Field[Any]) -> tuple[type, bool]:

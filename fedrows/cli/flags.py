@@ -2,7 +2,8 @@
 
 A flag's value stays text until it is known whose option it is: two tasks may have an option of
 the same name. A task's option that is called like one of the plan or of an algorithm gets `data-`
-in front: --seed is the run's, --data-seed the data's. Options of a privacy mechanism have `dp-`.
+in front: --seed is the run's, --data-seed the data's. An option of a task's model gets `model-` if
+it is called like any of these. Options of a privacy mechanism have `dp-`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from fedrows.options import default, kind, options
 
 Values = dict[str, Any]  # option name → value
 DATA = "data-"  # before an option of a task that is called like another's
+MODEL = "model-"  # the same before an option of a model
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 

@@ -54,7 +54,7 @@ def simulated_source(folder: RunFolder) -> RunSource:
         plan,
         settings.algorithm,
         lambda: loaded(task, settings.options),
-        lambda data: catalogue.model(task.model)(data, plan.seed),
+        settings.build,
         lambda data: task.model,
         covered(folder.config),
     )

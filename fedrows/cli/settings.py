@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, Values, add_options, flag_of, values_for
+from fedrows.cli.flags import (
+    DATA,
+    MODEL,
+    Parser,
+    UsageError,
+    Values,
+    add_options,
+    flag_of,
+    values_for,
+)
 from fedrows.errors import PluginError
 from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.options import options
@@ -27,6 +36,12 @@ from fedrows.task import Task
 def names_of_prefixed(task: Task, algorithms: Sequence[str] = ()) -> set[str]:
     """The options of a task that are called like another's, and get `data-` in front."""
     return {item.name for item in options(task.options)} & taken_names(*algorithms)
+
+
+def names_of_model(task: Task, algorithms: Sequence[str] = ()) -> set[str]:
+    """The options of a task's model that are called like another's, and get `model-` in front."""
+    taken = taken_names(*algorithms) | {item.name for item in options(task.options)}
+    return {item.name for item in options(catalogue.model_options(task.model))} & taken
 
 
 def add_settings(
@@ -48,6 +63,8 @@ def add_settings(
     if task:
         of_task = catalogue.described("task", task)
         _check_free("task", task, of_task.options, dests, names_of_prefixed(of_task, algorithms))
+        own, prefixed = catalogue.model_options(of_task.model), names_of_model(of_task, algorithms)
+        _check_free("model", of_task.model, own, dests, prefixed, MODEL)
     tasks = [task] if only and task else catalogue.built_in("task")
     tasks += [task] if task and task not in tasks else []
     plan: Mapping[str, Any] = {}
@@ -71,14 +88,21 @@ def add_settings(
         add_options(
             parser, f"task {name}", [of_task.options], {}, names_of_prefixed(of_task, algorithms)
         )
+        own, prefixed = catalogue.model_options(of_task.model), names_of_model(of_task, algorithms)
+        add_options(parser, f"model {of_task.model}", [own], {}, prefixed, prefix=MODEL)
 
 
 def _check_free(
-    kind: str, name: str, owner: type, dests: Collection[str], prefixed: Collection[str] = ()
+    kind: str,
+    name: str,
+    owner: type,
+    dests: Collection[str],
+    prefixed: Collection[str] = (),
+    prefix: str = DATA,
 ) -> None:
     """Raises a PluginError if an option is called like a flag of the command or of privacy."""
     for item in options(owner):
-        flag = flag_of(item.name, prefixed)
+        flag = flag_of(item.name, prefixed, prefix)
         if flag.replace("-", "_") in dests:
             raise PluginError(
                 f"The {kind} {name} ({catalogue.source_of(owner)}) has an option {item.name}, but "
@@ -90,6 +114,8 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
     """The settings of a run of each algorithm; an option of none of them is an error."""
     prefixed = names_of_prefixed(task, algorithms)
     of_task, left = values_for(task.options, typed, prefixed)
+    model = catalogue.model_options(task.model)
+    of_model, left = values_for(model, left, names_of_model(task, algorithms), MODEL)
     plan, left = values_for(Plan, left)
     dials, left = values_for(Privacy, left)
     if dials.get("ledger"):  # the run may go on from another folder
@@ -115,6 +141,7 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
             Plan(**{**plan_presets, **plan}),
             privacy,
             metrics,
+            model(**of_model),
         )
         privacy.check(made[name].algorithm, made[name].plan.clients_per_round)
     for name in unused:
@@ -170,14 +197,15 @@ def extended(
         if "metric" in typed and new.metrics != old.metrics:
             was = ", ".join(old.metrics) or "none"
             raise refuse_change("--metric", ", ".join(new.metrics), was, path)
-        parts: list[tuple[Any, Any, set[str]]] = [
-            (old.options, new.options, names_of_prefixed(task, list(stored))),
-            (old.algorithm, new.algorithm, set()),
-            (old.plan, new.plan, set()),
+        parts: list[tuple[Any, Any, set[str], str]] = [
+            (old.options, new.options, names_of_prefixed(task, list(stored)), DATA),
+            (old.model, new.model, names_of_model(task, list(stored)), MODEL),
+            (old.algorithm, new.algorithm, set(), DATA),
+            (old.plan, new.plan, set(), DATA),
         ]
-        for before, now, prefixed in parts:
+        for before, now, prefixed, prefix in parts:
             for item in fields(before):
-                flag = flag_of(item.name, prefixed)
+                flag = flag_of(item.name, prefixed, prefix)
                 was, is_now = getattr(before, item.name), getattr(now, item.name)
                 same = was == is_now or flag == "rounds" or (flag == "device" and is_now == "auto")
                 if flag.replace("-", "_") in typed and not same:

@@ -13,6 +13,8 @@ client fits its own row to few examples, and would learn them by heart.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +24,7 @@ from fedrows.lifting.lifted import Lifted
 from fedrows.lifting.ridged import Ridged
 from fedrows.model import Biases, Loss
 from fedrows.nn.initial_values import start_
+from fedrows.options import check, option, takes
 
 FACTORS = 16
 SPREAD = 0.1  # of the factors at the start
@@ -57,6 +60,20 @@ class MatrixFactorisation(nn.Module):
         return torch.einsum("bf,bcf->bc", p, q) + self.item_bias(item).squeeze(-1) + level
 
 
+@dataclass(frozen=True)
+class MatrixFactorisationOptions:
+    """How large the rows are, and how they are held back."""
+
+    factors: int = option(FACTORS, "Factors in a row, beside its bias.", least=1, most=4096)
+    ridge: float | None = option(
+        None, f"Ridge on the factors; none: {RIDGE} for binary labels, else 0.", least=0
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@takes(MatrixFactorisationOptions)
 def build(
     data: FederatedData,
     seed: int = 0,

@@ -15,6 +15,7 @@ layers from U(±1/√inputs) as PyTorch's own.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import sqrt
 
 import torch
@@ -26,6 +27,7 @@ from fedrows.lifting.lifted import Lifted
 from fedrows.model import Loss
 from fedrows.nn import TiedOutput
 from fedrows.nn.initial_values import start_
+from fedrows.options import check, option, takes
 from fedrows.rows.ragged import Ragged
 
 WIDTH, BLOCKS, DROPOUT = 48, 2, 0.2
@@ -101,6 +103,19 @@ class SASRec(nn.Module):
         return self.norm(torch.where(last, x, 0).sum(1))
 
 
+@dataclass(frozen=True)
+class SASRecOptions:
+    """How large the network is."""
+
+    width: int = option(WIDTH, "Numbers in the vector of an item.", least=1, most=4096)
+    blocks: int = option(BLOCKS, "Blocks of self-attention.", least=1, most=64)
+    dropout: float = option(DROPOUT, "Share of numbers that a step leaves out.", least=0, most=0.9)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@takes(SASRecOptions)
 def build(
     data: FederatedData,
     seed: int = 0,

@@ -21,6 +21,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.own_metrics import load_metrics
+from fedrows.model import Model
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.privacy.named_mechanism import DIAL
@@ -44,9 +45,16 @@ class Settings:
     plan: Plan
     privacy: Privacy = field(default_factory=Privacy)
     metrics: tuple[str, ...] = ()  # references of the user's own
+    model: Any = None  # the options of the task's model; None: as they are by default
 
     def __post_init__(self) -> None:
         self.algorithm.check_plan(self.plan)
+        if self.model is None:
+            object.__setattr__(self, "model", catalogue.model_options(self.task.model)())
+
+    def build(self, data: FederatedData) -> Model:
+        """The model of the run, before its first round."""
+        return catalogue.model(self.task.model)(data, self.plan.seed, **asdict(self.model))
 
     def simulation(self, data: FederatedData, folder: Path | None = None) -> Simulation:
         """The run, before its first round; in a folder, which holds what its clients remember."""
@@ -56,13 +64,12 @@ class Settings:
         tables = None if folder is None else folder / TABLES
         what = f"the model of {self.task.name} with {self.algorithm.name}"
         with fits_in_memory(what, lambda: lower_at_the_start(self.plan)):
-            model = catalogue.model(self.task.model)(data, self.plan.seed)
-            own = load_metrics(self.metrics)
+            own, model = load_metrics(self.metrics), self.build(data)
             return Simulation(data, model, self.algorithm, self.plan, privacy, tables, metrics=own)
 
     def facts(self, data: FederatedData) -> dict[str, Any]:
         """What data.json says of the data."""
-        return Evaluator(catalogue.model(self.task.model)(data, 0), data, self.plan).facts()
+        return Evaluator(self.build(data), data, self.plan).facts()
 
     def resolved(self) -> Settings:
         """The same, with what the machine decides decided."""
@@ -79,6 +86,7 @@ class Settings:
             "plan": asdict(self.plan),
             **({"privacy": self.privacy.config()} if self.privacy.private else {}),
             **({"metrics": list(self.metrics)} if self.metrics else {}),
+            **({"model": own} if (own := asdict(self.model)) else {}),
             "torch": torch.__version__,
         }
 
@@ -139,6 +147,7 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
         chosen = catalogue.task(task.pop(FROM, name))
         made, privacy = {}, privacy_from(config.get("privacy"))
         metrics = tuple(config.get("metrics", ()))
+        model = catalogue.model_options(chosen.model)(**config.get("model", {}))
         for entry in config.get("algorithms") or [config["algorithm"]]:
             name = entry["name"]
             of = catalogue.algorithm(entry.get(FROM, name))
@@ -146,7 +155,7 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
             rest = {key: entry[key] for key in entry.keys() - own.keys() - {"name", FROM}}
             plan = Plan(**{**config["plan"], **rest})
             of_task = chosen.options(**task)
-            made[name] = Settings(chosen, of_task, of(**own), plan, privacy, metrics)
+            made[name] = Settings(chosen, of_task, of(**own), plan, privacy, metrics, model)
         return made
     except (KeyError, TypeError, ValueError, LookupError) as error:
         raise RunFolderError(

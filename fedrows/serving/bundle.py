@@ -189,7 +189,11 @@ def _facts(trained: Trained, module: str | None) -> Json:
         "format": FORMAT,
         "fedrows": __version__,
         "about": {"data": data.name, **trained.about},
-        "model": {**made, "own_loss": model.loss is not LOSSES[data.labels]},
+        "model": {
+            **made,
+            "options": dict(model.options),
+            "own_loss": model.loss is not LOSSES[data.labels],
+        },
         "schema": {
             "tables": {name: [x.rows, x.width] for name, x in schema.tables.items()},
             "dense": {name: list(shape) for name, shape in schema.dense.items()},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any
 
@@ -21,7 +21,7 @@ from fedrows.data.encoder import Encoder
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.data.personal import PERSONAL, with_personal
-from fedrows.errors import BundleError, FedrowsError
+from fedrows.errors import BundleError, FedrowsError, PlanError
 from fedrows.lifting.adapt import adapt, with_rows
 from fedrows.lifting.lifted import Lifted
 from fedrows.lifting.relift import lift
@@ -137,8 +137,11 @@ def _made(bundle: Bundle, given: Given | None, data: FederatedData) -> Model | n
             )
         given = str(name)
     build = catalogue.builder(given) if isinstance(given, str) else given
+    own: dict[str, Any] = {}
+    if (of := getattr(build, "options", None)) is not None:
+        own = _options(bundle, of)
     try:
-        made = build(data, 0)
+        made = build(data, 0, **own)
     except FedrowsError:
         raise
     except Exception as error:  # whatever the user's code does
@@ -153,6 +156,17 @@ def _made(bundle: Bundle, given: Given | None, data: FederatedData) -> Model | n
             "module or a fedrows.model.Model."
         )
     return made
+
+
+def _options(bundle: Bundle, of: type) -> dict[str, Any]:
+    """The options that the model was built with; a BundleError if they cannot be."""
+    try:
+        return asdict(of(**bundle.model.get("options", {})))
+    except (PlanError, TypeError) as error:
+        raise BundleError(
+            f"{bundle.path} has options that its model does not take ({error}): write it again "
+            "with fedrows export."
+        ) from error
 
 
 def _lifting(bundle: Bundle) -> dict[str, Any]:

@@ -168,5 +168,6 @@ def config_of(
         "target": asdict(target),
         **({"privacy": first.privacy.config()} if first.privacy.private else {}),
         **({"metrics": list(first.metrics)} if first.metrics else {}),
+        **({"model": own} if (own := asdict(first.model)) else {}),
         "torch": torch.__version__,
     }
