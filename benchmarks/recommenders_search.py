@@ -32,7 +32,7 @@ import torch
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError
-from fedrows.measure.anchored import anchors
+from fedrows.measure.all_anchors import anchors
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.trivial_baselines import baselines
 from fedrows.options import options

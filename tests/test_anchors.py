@@ -13,8 +13,8 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.measure import ease as ease_module
 from fedrows.measure.adam_mf import adam_mf
+from fedrows.measure.all_anchors import TITLES, anchors
 from fedrows.measure.als import als
-from fedrows.measure.anchored import TITLES, anchors
 from fedrows.measure.anchors import logistic, measure
 from fedrows.measure.ease import ease
 

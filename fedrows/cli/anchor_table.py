@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
-from fedrows.measure.anchored import TITLES, anchors
+from fedrows.measure.all_anchors import TITLES, anchors
 from fedrows.measure.anchors import check_labels
 from fedrows.measure.summary import METRICS
 from fedrows.measure.trivial_baselines import NAMES, baselines
