@@ -7,8 +7,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from commands import Capture, assert_same, fedrows
 from commands import own_folder as own_folder
+from safetensors.torch import load_file
 from test_plugins import _as_in_a_new_process  # noqa: F401
 
 import fedrows as package
@@ -59,7 +61,7 @@ def _tiny(own_folder: None) -> None:
 
 def ridge_of(folder: str) -> Any:
     [settings] = from_config(RunFolder.open(Path(folder)).config, Path(folder)).values()
-    model = settings.build(settings.task.load(settings.options))
+    _, model = settings.made(settings.task.load(settings.options))
     return model.schema.tables["item"].width, model.ridge
 
 
@@ -121,6 +123,39 @@ def test_one_that_is_called_like_an_option_of_the_task_has_model_in_front() -> N
     assert config["task"]["factors"] == 7
     assert config["model"] == {"factors": 2, "ridge": None}
     assert ridge_of("run") == (3, 0.03)
+
+
+def test_personal_parts_by_a_flag(capsys: Capture) -> None:
+    """The same numbers as in Python, resumed to the bit, and adapted from a bundle."""
+    fedrows("run", TASK, "--personal", "bias", "--out", "whole")
+    fedrows("run", TASK, "--personal", "bias", "--rounds", "2", "--out", "parts")
+    fedrows("run", "--resume", "parts", "--rounds", "4", "--personal=bias")
+    assert_same("whole", "parts")
+    saved = load_file("whole/checkpoint.safetensors")
+    [settings] = from_config(RunFolder.open(Path("whole")).config, Path("whole")).values()
+    data = settings.task.load(settings.options)
+    wanted = package.simulate(
+        package.with_personal(data), settings.made(data)[1], rounds=4, clients_per_round=4,
+        device="cpu", evaluate_every=2,
+    )  # fmt: skip
+    own = wanted.params.tables["personal"]
+    assert len(own.unique()) > 1
+    assert torch.equal(saved["model/table/personal"], own)
+    fedrows("export", "whole", "--to", "m.fedrows", "--no-onnx")
+    mine = pd.DataFrame({"user": 5, "item": [1, 2, 3], "label": [1, 0, 1]})
+    served = package.load("m.fedrows")
+    assert "personal parts bias stay with their clients" in served.predict(mine).notes[-1]
+    assert served.adapt(mine).evaluate(mine)["loss"] < served.evaluate(mine)["loss"]
+    capsys.readouterr()
+    for words, said in {
+        ("run", TASK, "--personal", "head"): "names 'head', but the module's parameters are",
+        ("run", TASK, "--personal", "item_bias"): "has table 'item' in it",
+        ("run", "synthetic", "--personal", "bias"): "the model is Logistic, which is no torch",
+        ("run", "--resume", "whole", "--rounds=9", "--personal=item_bias"): "would change the run",
+    }.items():
+        assert main(words) == 2
+        assert said in capsys.readouterr().err
+    assert not Path("runs").exists()
 
 
 @pytest.mark.parametrize("name", catalogue.built_in("model"))

@@ -75,8 +75,7 @@ def read(path: Path, task: str | None = None) -> Trained:
     best = path / BEST
     saved = best if best.exists() else path / CHECKPOINT
     standing = checkpoint.standing(saved)  # so that a bad one is found before the data are read
-    data, plan = source.load(), source.plan
-    model = source.build(data)
+    (data, model), plan = source.make(), source.plan
     progress = begin(model, source.algorithm, plan, data.local, path / TABLES)
     with folder.locked() if progress.table_folder is not None else nullcontext():
         _fill_(progress, saved, standing.tables)
@@ -105,8 +104,7 @@ def _source(folder: RunFolder, task: str | None) -> RunSource:
 def _read_released(folder: RunFolder, source: RunSource) -> Trained:
     """The model of a run under privacy full, from what may leave its folder."""
     tensors, round_ = released_model(folder)
-    data = source.load()
-    model = source.build(data)
+    data, model = source.make()
     start = model.start()
     own = {f"table/{name}": x for name, x in start.tables.items() if name not in data.local}
     own |= {f"dense/{name}": x for name, x in start.dense.items()}

@@ -45,6 +45,12 @@ def parser_of(command: str, description: str, out: str, resume: str) -> Parser:
         default=argparse.SUPPRESS,
         help="A metric of your own, as module:name or path/to/file.py:name; may be given again.",
     )
+    parser.add_argument(
+        "--personal",
+        metavar="NAME,NAME",
+        default=argparse.SUPPRESS,
+        help="Parameters or submodules of the model that stay on their clients.",
+    )
     add_options(parser, "watching", [Watching], {})
     return parser
 

@@ -137,7 +137,7 @@ def _ledger(words: Sequence[str]) -> int:
 def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
     """A run as far as privacy is concerned, with the sizes of its data."""
     privacy, plan = settings.privacy, settings.plan
-    schema = settings.build(data).schema
+    schema = settings.made(data)[1].schema
     shared = {t: its for t, its in schema.tables.items() if t not in data.local}
     sizes, behind = np.zeros(data.clients), 1
     values = set_values = value_rows = 0

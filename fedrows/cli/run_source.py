@@ -29,8 +29,7 @@ class RunSource:
     task: str  # its name
     plan: Plan
     algorithm: Algorithm
-    load: Callable[[], FederatedData]
-    build: Callable[[FederatedData], Model]
+    make: Callable[[], tuple[FederatedData, Model]]
     # The name or the reference of what builds the model; None: it is given at load.
     builder: Callable[[FederatedData], str | None]
     released: bool  # whether only its release may leave it
@@ -53,8 +52,7 @@ def simulated_source(folder: RunFolder) -> RunSource:
         task.name,
         plan,
         settings.algorithm,
-        lambda: loaded(task, settings.options),
-        settings.build,
+        lambda: settings.made(loaded(task, settings.options)),
         lambda data: task.model,
         covered(folder.config),
     )
@@ -76,25 +74,22 @@ def deployed_source(folder: RunFolder, reference: str | None) -> RunSource:
     own = {item.name: entry[item.name] for item in options(of)}
     plan = replace(Plan(**folder.config["plan"]), device="cpu")
 
-    def build(data: FederatedData) -> Model:
-        made = task.model(data, plan.seed)
-        return made if isinstance(made, Model) else Lifted(made, data)
-
-    def load() -> FederatedData:
+    def make() -> tuple[FederatedData, Model]:
         try:
-            return task.server(told.get("config", {}))
+            data = task.server(told.get("config", {}))
         except KeyError as error:
             raise RunFolderError(
                 f"The task of {folder.path} asks for {error} of the run's configuration, which its "
                 "config.json does not have: add it there, under task and config."
             ) from error
+        made = task.model(data, plan.seed)
+        return data, made if isinstance(made, Model) else Lifted(made, data)
 
     return RunSource(
         task.name,
         plan,
         of(**own),
-        load,
-        build,
+        make,
         task.model_name or (lambda data: _reference(task)),
         folder.config["deploy"].get("privacy") == "full",
     )

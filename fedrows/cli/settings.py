@@ -126,6 +126,7 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
     noise, left = _noise_values(of_noise, left)
     privacy = Privacy.of(**dials, **{f"{DIAL}{name}": value for name, value in noise.items()})
     metrics = tuple(map(absolute, left.pop("metric", ())))
+    personal = tuple(n.strip() for n in left.pop("personal", "").split(",") if n.strip())
     load_metrics(metrics)  # an error before anything else is done
     made: dict[str, Settings] = {}
     unused = dict(left)
@@ -142,6 +143,7 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
             privacy,
             metrics,
             model(**of_model),
+            personal,
         )
         privacy.check(made[name].algorithm, made[name].plan.clients_per_round)
     for name in unused:
@@ -194,9 +196,13 @@ def extended(
     settings = {}
     for name, old in stored.items():
         new = wanted[name]
-        if "metric" in typed and new.metrics != old.metrics:
-            was = ", ".join(old.metrics) or "none"
-            raise refuse_change("--metric", ", ".join(new.metrics), was, path)
+        for flag, wanted_now, was_then in (
+            ("metric", new.metrics, old.metrics),
+            ("personal", new.personal, old.personal),
+        ):
+            if flag in typed and wanted_now != was_then:
+                was = ", ".join(was_then) or "none"
+                raise refuse_change(f"--{flag}", ", ".join(wanted_now), was, path)
         parts: list[tuple[Any, Any, set[str], str]] = [
             (old.options, new.options, names_of_prefixed(task, list(stored)), DATA),
             (old.model, new.model, names_of_model(task, list(stored)), MODEL),

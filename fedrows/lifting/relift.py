@@ -6,15 +6,16 @@ and with its ridge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from fedrows.data.federation import FederatedData
+from fedrows.errors import ModelError
 from fedrows.lifting.lifted import Lifted
 from fedrows.lifting.ridged import Ridged
-from fedrows.model import Loss
+from fedrows.model import Loss, Model
 
 
 def lifting_of(model: Lifted) -> dict[str, Any]:
@@ -45,3 +46,19 @@ def lift(
     if not lifting.get("ridge"):
         return Lifted(module, data, embeddings, **more)
     return Ridged(module, data, embeddings or {}, lifting["ridge"], lifting["first"], **more)
+
+
+def with_personal_parts(model: Model, data: FederatedData, personal: Sequence[str]) -> Lifted:
+    """The same model with parts that stay on their clients.
+
+    data: as `with_personal` returns them. personal: names of parameters and submodules.
+    """
+    if not isinstance(model, Lifted):
+        raise ModelError(
+            f"`personal` names {personal[0]!r}, but the model is {type(model).__name__}, which is "
+            "no torch module and has no parts: leave it out."
+        )
+    made = lift(model.module, data, model.loss, {**lifting_of(model), "personal": personal})
+    made.options, made.biases = model.options, model.biases
+    made.shares_candidates = model.shares_candidates
+    return made

@@ -18,7 +18,9 @@ from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.catalogue import FROM, stored_name
 from fedrows.data.federation import FederatedData
+from fedrows.data.personal import with_personal
 from fedrows.errors import PlanError, RunFolderError
+from fedrows.lifting.relift import with_personal_parts
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.own_metrics import load_metrics
 from fedrows.model import Model
@@ -46,15 +48,20 @@ class Settings:
     privacy: Privacy = field(default_factory=Privacy)
     metrics: tuple[str, ...] = ()  # references of the user's own
     model: Any = None  # the options of the task's model; None: as they are by default
+    personal: tuple[str, ...] = ()  # parameters and submodules that stay on their clients
 
     def __post_init__(self) -> None:
         self.algorithm.check_plan(self.plan)
         if self.model is None:
             object.__setattr__(self, "model", catalogue.model_options(self.task.model)())
 
-    def build(self, data: FederatedData) -> Model:
-        """The model of the run, before its first round."""
-        return catalogue.model(self.task.model)(data, self.plan.seed, **asdict(self.model))
+    def made(self, data: FederatedData) -> tuple[FederatedData, Model]:
+        """The data and the model of the run; with a row per client if parts are personal."""
+        model = catalogue.model(self.task.model)(data, self.plan.seed, **asdict(self.model))
+        if not self.personal:
+            return data, model
+        data = with_personal(data)
+        return data, with_personal_parts(model, data, self.personal)
 
     def simulation(self, data: FederatedData, folder: Path | None = None) -> Simulation:
         """The run, before its first round; in a folder, which holds what its clients remember."""
@@ -64,12 +71,14 @@ class Settings:
         tables = None if folder is None else folder / TABLES
         what = f"the model of {self.task.name} with {self.algorithm.name}"
         with fits_in_memory(what, lambda: lower_at_the_start(self.plan)):
-            own, model = load_metrics(self.metrics), self.build(data)
+            own = load_metrics(self.metrics)
+            data, model = self.made(data)
             return Simulation(data, model, self.algorithm, self.plan, privacy, tables, metrics=own)
 
     def facts(self, data: FederatedData) -> dict[str, Any]:
         """What data.json says of the data."""
-        return Evaluator(self.build(data), data, self.plan).facts()
+        data, model = self.made(data)
+        return Evaluator(model, data, self.plan).facts()
 
     def resolved(self) -> Settings:
         """The same, with what the machine decides decided."""
@@ -87,6 +96,7 @@ class Settings:
             **({"privacy": self.privacy.config()} if self.privacy.private else {}),
             **({"metrics": list(self.metrics)} if self.metrics else {}),
             **({"model": own} if (own := asdict(self.model)) else {}),
+            **({"personal": list(self.personal)} if self.personal else {}),
             "torch": torch.__version__,
         }
 
@@ -148,6 +158,7 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
         made, privacy = {}, privacy_from(config.get("privacy"))
         metrics = tuple(config.get("metrics", ()))
         model = catalogue.model_options(chosen.model)(**config.get("model", {}))
+        personal = tuple(config.get("personal", ()))
         for entry in config.get("algorithms") or [config["algorithm"]]:
             name = entry["name"]
             of = catalogue.algorithm(entry.get(FROM, name))
@@ -155,7 +166,9 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
             rest = {key: entry[key] for key in entry.keys() - own.keys() - {"name", FROM}}
             plan = Plan(**{**config["plan"], **rest})
             of_task = chosen.options(**task)
-            made[name] = Settings(chosen, of_task, of(**own), plan, privacy, metrics, model)
+            made[name] = Settings(
+                chosen, of_task, of(**own), plan, privacy, metrics, model, personal
+            )  # fmt: skip
         return made
     except (KeyError, TypeError, ValueError, LookupError) as error:
         raise RunFolderError(

@@ -169,5 +169,6 @@ def config_of(
         **({"privacy": first.privacy.config()} if first.privacy.private else {}),
         **({"metrics": list(first.metrics)} if first.metrics else {}),
         **({"model": own} if (own := asdict(first.model)) else {}),
+        **({"personal": list(first.personal)} if first.personal else {}),
         "torch": torch.__version__,
     }
