@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log
+from math import exp, log
 
 import numpy as np
 import pytest
@@ -12,7 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedrows.data.federation import FederatedData
-from fedrows.data.recent_labels import running_log_odds, with_recent_labels
+from fedrows.data.recent_labels import (
+    running_log_odds,
+    with_labels_beside,
+    with_recent_labels,
+)
 from fedrows.errors import DataError
 
 
@@ -70,18 +74,61 @@ def test_examples_see_training_labels_of_their_own_client_before_them():
         assert numbers.tolist() == [pytest.approx(line, abs=1e-6) for line in wanted]
 
 
-def test_a_label_changes_later_training_examples_and_a_held_out_label_none():
+@pytest.mark.parametrize("add", [with_recent_labels, with_labels_beside])
+def test_a_label_changes_later_training_examples_and_a_held_out_label_none(add):
     test, validation = [0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, 0]
 
     def pasts(label: list[int]) -> list[list[float]]:
-        data = with_recent_labels(made("aaaaaa", label, test, validation))
+        data = add(made("aaaaaa", label, test, validation))
         parts = (data.train, data.validation, data.test)
-        return [line for part in parts for line in part.numbers["lately"].tolist()]
+        return [line for part in parts for x in part.numbers.values() for line in x.tolist()]
 
     first = pasts([1, 0, 1, 0, 0, 1])
     swapped = pasts([1, 0, 0, 1, 0, 1])  # the third and the fourth; the prior stays
     assert [a == b for a, b in zip(first, swapped, strict=True)] == [1, 1, 1, 0, 0, 0]
     assert pasts([1, 0, 1, 0, 1, 0]) == first
+
+
+def slowly_beside(past: list[tuple[int, int]], item: int, prior: float) -> float:
+    """Of one example about an item, from the (item, label) before it."""
+    level = slowly([label for _, label in past], 1.0, prior) + logit(prior)
+    q = 1 / (1 + exp(-level))
+    shares = [exp(-abs(item - other) / 5) for other, _ in past]
+    positives = sum(share * label for share, (_, label) in zip(shares, past, strict=True))
+    return logit((positives + 2 * q) / (sum(shares) + 2)) - logit(q)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_labels_beside_are_those_of_a_slow_loop(draw):
+    """Of each client the last is held out; one that has no other never trains."""
+    logs = draw.draw(
+        st.lists(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 1)), max_size=6), max_size=4)
+    )
+    logs = [[(3, 1), (4, 0), (9, 1)], *logs]
+    owner = [client for client, log_ in enumerate(logs) for _ in log_]
+    events = [event for log_ in logs for event in log_]
+    last = [k == len(log_) - 1 for log_ in logs for k in range(len(log_))]
+    label = np.array([y for _, y in events])
+    data = FederatedData.build(
+        client=np.array(owner),
+        ids={"item": np.array([item for item, _ in events])},
+        label=label,
+        test=np.array(last),
+        tables={"item": 21},
+        target=("item", None),
+    )
+    prior = min(max(float(label[~np.array(last)].mean()), 1e-6), 1 - 1e-6)
+    found = with_labels_beside(data)
+    lines = {"train": [], "test": []}
+    for log_ in sorted(filter(None, logs), key=lambda own: len(own) < 2):  # as the data order them
+        for k, (item, _) in enumerate(log_):
+            value = slowly_beside(log_[:k], item, prior)
+            lines["test" if k == len(log_) - 1 else "train"].append(value)
+    for part, wanted in lines.items():
+        numbers = getattr(found, part).numbers["beside"]
+        assert numbers.shape == (len(wanted), 1)
+        assert numbers.flatten().tolist() == pytest.approx(wanted, abs=1e-4)
 
 
 def test_new_rows_must_say_how_their_client_has_rated():
@@ -98,3 +145,5 @@ def test_what_has_no_past_is_refused():
         with_recent_labels(replace(data, labels="numbers"))
     with pytest.raises(DataError, match=r"data has a field 'item' already: give the numbers anot"):
         with_recent_labels(data, "item")
+    with pytest.raises(DataError, match=r"Examples of data are about no item, so nothing stands"):
+        with_labels_beside(replace(data, target=None))

@@ -14,7 +14,7 @@ import fedrows
 from fedrows import catalogue
 from fedrows.cli import main
 from fedrows.data.federation import FederatedData
-from fedrows.data.recent_labels import with_recent_labels
+from fedrows.data.recent_labels import with_labels_beside, with_recent_labels
 from fedrows.datasets import amazon, amazon_wide, movielens, movielens_mf
 from fedrows.errors import DataError, ModelError
 from fedrows.measure.trivial_baselines import baselines
@@ -56,7 +56,10 @@ def test_amazon_wide_reads_the_same_log(tmp_path: Path, monkeypatch: pytest.Monk
     paper = amazon.TASK.load(amazon.AmazonOptions(test_share=0.0))
     assert test_amazon.rows(data.train) == test_amazon.rows(paper.train)
     assert (data.name, data.local) == ("amazon-wide", {"user"})
-    assert data.train.numbers["lately"].shape == (7, 3)
+    assert {n: tuple(x.shape) for n, x in data.train.numbers.items()} == {
+        "lately": (7, 3),
+        "beside": (7, 1),
+    }
     assert amazon_wide.AmazonWideOptions().validation == 0.1
     without = amazon_wide.AmazonWideOptions(test_share=0.0, validation=0.0, lately=False)
     assert amazon_wide.TASK.load(without).train.numbers == {}
@@ -85,13 +88,15 @@ def test_the_wide_part_starts_alone(clicks: FederatedData) -> None:
 
 
 def test_how_a_user_has_rated_lately_is_in_the_score(clicks: FederatedData) -> None:
-    told = with_recent_labels(clicks)
+    told = with_labels_beside(with_recent_labels(clicks))
     model = din_wide.build(told, 3)
     fields = told.train.fields(torch.arange(9))
     scores = model.scores(model.start(), fields)
-    assert scores.tolist() == pytest.approx(fields["lately"].mean(1).tolist())
+    wanted = fields["lately"].mean(1) + fields["beside"][:, 0]
+    assert scores.tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
+    assert model.start().tables["user"].shape == (3, 18)  # the past stands in for a bias
     assert model.biases is not None
-    assert list(model.biases.columns) == ["item"]  # the past stands in for a counted bias
+    assert list(model.biases.columns) == ["item"]
 
 
 def test_the_deep_part_is_din(clicks: FederatedData) -> None:
@@ -113,7 +118,7 @@ def test_clients_of_a_cohort_train_as_alone(clicks: FederatedData, lately: bool)
 
     from fedrows.rows.params import join, take
 
-    clicks = with_recent_labels(clicks) if lately else clicks
+    clicks = with_labels_beside(with_recent_labels(clicks)) if lately else clicks
     model = din_wide.build(clicks)
     params = model.start().map(Tensor.double)
     params.dense["deep.third.weight"].fill_(0.1)
@@ -148,12 +153,12 @@ def test_a_bundle_of_amazon_wide_says_what_it_needs(
     file = tmp_path / "m.fedrows"
     assert main(["export", folder, "--to", str(file), "--no-onnx"]) == 0
     served = fedrows.load(file)
-    frame = {"user": [2, 2], "item": [8, 8], "history": [[7], [7]]}
+    frame = {"user": [2, 2], "item": [8, 8], "history": [[7], [7]], "beside": [[0.0], [0.0]]}
     with pytest.raises(DataError, match=r"The frame has no column 'lately', which the model reads"):
         served.predict(frame)
     low, high = served.predict({**frame, "lately": [[-1.0] * 3, [1.0] * 3]}).scores
     assert high - low == pytest.approx(2, abs=0.2)  # the weights start at a sum of 1
-    best = served.recommend([7], k=2, context={"user": 2, "lately": [0.0] * 3})
+    best = served.recommend([7], k=2, context={"user": 2, "lately": [0.0] * 3, "beside": [0.0]})
     assert len(best.items) == 2
 
 

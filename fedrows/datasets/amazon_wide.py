@@ -2,8 +2,8 @@
 
 The examples are those of the task `amazon`, read as `fedrows.data.amazon_log` says. The table of
 users is local, and a tenth of the training examples, each client's latest, is kept for validation.
-Beside its ids an example has how the client has rated before it (`fedrows.data.recent_labels`):
-users become stricter or milder as time goes on.
+Beside its ids an example has what the client's own past labels say (`fedrows.data.recent_labels`):
+users become stricter or milder as time goes on, and like what is like what they liked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from fedrows.data.amazon_log import SOURCE, AmazonOptions
 from fedrows.data.amazon_log import load as load_log
 from fedrows.data.federation import FederatedData
-from fedrows.data.recent_labels import with_recent_labels
+from fedrows.data.recent_labels import with_labels_beside, with_recent_labels
 from fedrows.options import option
 from fedrows.task import Task
 
@@ -29,7 +29,7 @@ class AmazonWideOptions(AmazonOptions):
         most=0.9,
     )
     lately: bool = option(
-        True, "Let the model see how a client has rated lately, by its training labels."
+        True, "Let the model see how a client has rated lately, and what is near in id."
     )
 
 
@@ -37,7 +37,7 @@ def load(options: AmazonWideOptions) -> FederatedData:
     """The examples of the clients, from the file in the data folder."""
     data = load_log(options)
     data = replace(data, name="amazon-wide", local=frozenset({"user"}))  # one user, one client
-    return with_recent_labels(data) if options.lately else data
+    return with_labels_beside(with_recent_labels(data)) if options.lately else data
 
 
 TASK = Task(

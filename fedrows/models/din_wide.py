@@ -1,4 +1,4 @@
-"""DIN beside a wide part: a bias per user and per item, which the network has to improve on.
+"""DIN beside a wide part: biases and the user's own past, which the network has to improve on.
 
     score = DIN(user, item, history) + b_u + b_m + v · l       after Cheng et al. 2016, Wide & Deep
 
@@ -7,11 +7,14 @@ what there is to know. Biases learn it at once. The last layer of DIN starts at 
 the start values does not drown them; its own bias is the model's. A row of the user's table is the
 user's embedding and bias, and so is a row of the item's. All else is as in `din`.
 
-l is how the user has rated lately (`fedrows.data.recent_labels`), where the data say so. It takes
-the place of a constant in a counted start: v starts at the mean of l, and b_u at 0.
+l is what the user's own past labels say (`fedrows.data.recent_labels`), where the data have these
+numbers. They are log-odds, so v starts at the mean of each field. Where they say how the user has
+rated lately, there is no b_u: it would learn the labels by heart that l may not see.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 
@@ -25,7 +28,7 @@ from fedrows.nn.interest_network import DIN, WIDTH, tables_of
 class WideDIN(nn.Module):
     """The model of one client; `names` are the fields that hold user, item and history.
 
-    lately: the field of (B, D) numbers that says how the user has rated lately, and D; or none.
+    past: the fields of (B, D) numbers that say how the user has rated, each with its D.
     """
 
     def __init__(
@@ -34,21 +37,26 @@ class WideDIN(nn.Module):
         items: int,
         names: tuple[str, str, str],
         padded_users: bool = False,
-        lately: tuple[str, int] | None = None,
+        past: Mapping[str, int] | None = None,
+        user_bias: bool = True,
     ) -> None:
         super().__init__()
-        self.names, self.lately = names, lately
+        self.names = names
         self.deep = DIN(users, items, names, padded_users)
-        self.user_bias = nn.Embedding(users, 1, padding_idx=0 if padded_users else None)
         self.item_bias = nn.Embedding(items, 1, padding_idx=0)
-        if lately is not None:
-            self.past = nn.Linear(lately[1], 1, bias=False)
+        self.user_bias: nn.Embedding | None = None
+        if user_bias:
+            self.user_bias = nn.Embedding(users, 1, padding_idx=0 if padded_users else None)
+        widths = (past or {}).items()
+        self.past = nn.ModuleDict({name: nn.Linear(width, 1, False) for name, width in widths})
 
     def forward(self, **fields: Tensor) -> Tensor:
         user, item, _ = (fields[name] for name in self.names)  # (B,), (B,), (B, L)
-        wide = self.user_bias(user) + self.item_bias(item)  # (B, 1)
-        if self.lately is not None:
-            wide = wide + self.past(fields[self.lately[0]])  # (B, D) → (B, 1)
+        wide = self.item_bias(item)  # (B, 1)
+        if self.user_bias is not None:
+            wide = wide + self.user_bias(user)
+        for name, weigh in self.past.items():
+            wide = wide + weigh(fields[name])  # (B, D) → (B, 1)
         deep: Tensor = self.deep(**fields)  # (B,)
         return deep + wide.squeeze(1)
 
@@ -60,29 +68,30 @@ def build(
     item: str = "item",
     history: str = "history",
     lately: str = "lately",
+    beside: str = "beside",
 ) -> Lifted:
     """DIN with biases, for data with a user, a target item and a history of items.
 
-    lately: numbers that say how the user has rated before, read if the data have them.
+    lately, beside: numbers that say how the user has rated, read if the data have them.
     """
-    names = (user, item, history)
-    past = data.train.numbers.get(lately)
-    users, items = tables_of(data, names, () if past is None else (lately,))
-    read = None if past is None else (lately, past.shape[1])
-    module = WideDIN(data.tables[users], data.tables[items], names, users in data.padded, read)
-    start_glorot_(module, seed)
-    for zero in (module.user_bias, module.item_bias, module.deep.third):
-        for x in zero.parameters():
-            nn.init.zeros_(x)
-    columns = {items: WIDTH}
-    if past is None:
-        columns[users] = WIDTH
-    else:
-        nn.init.constant_(module.past.weight, 1 / past.shape[1])
-    model = Lifted(
-        module,
-        data,
-        {users: ["deep.user", "user_bias"], items: ["deep.item", "item_bias"]},
+    names, numbers = (user, item, history), data.train.numbers
+    past = {name: numbers[name].shape[1] for name in (lately, beside) if name in numbers}
+    users, items = tables_of(data, names, list(past))
+    constant = lately not in past
+    module = WideDIN(
+        data.tables[users], data.tables[items], names, users in data.padded, past, constant
     )
+    start_glorot_(module, seed)
+    for name, width in past.items():
+        for x in module.past[name].parameters():
+            nn.init.constant_(x, 1 / width)
+    parts = {users: ["deep.user"], items: ["deep.item", "item_bias"]}
+    columns = {items: WIDTH}
+    if constant:
+        parts[users], columns[users] = ["deep.user", "user_bias"], WIDTH
+    for zero in (module.user_bias, module.item_bias, module.deep.third):
+        for x in zero.parameters() if zero is not None else ():
+            nn.init.zeros_(x)
+    model = Lifted(module, data, parts)
     model.biases = Biases("deep.third.bias", columns)
     return model
