@@ -21,7 +21,6 @@ from torch import Tensor
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.data.label_counts import LabelCounts
-from fedrows.data.personal import PERSONAL
 from fedrows.errors import PlanError
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.own_metrics import OwnMetrics
@@ -33,7 +32,7 @@ from fedrows.simulator import fast_paths, process_group
 from fedrows.simulator.chunks import Chunks
 from fedrows.simulator.counted_start import check_counted, count_labels, start_counted_
 from fedrows.simulator.fast_paths import FastPaths
-from fedrows.simulator.simulated_fleet import SimulatedFleet
+from fedrows.simulator.simulated_fleet import SimulatedFleet, check_fits
 from fedrows.watch.observer import RoundReport
 
 if TYPE_CHECKING:
@@ -66,12 +65,8 @@ class Simulation:
         self.model, self.algorithm, self.plan = model, algorithm, plan
         self._federation = data
         self.evaluator = Evaluator(model, data, plan, metrics)
+        check_fits(algorithm, data)
         if algorithm.pooled:
-            if PERSONAL in data.local:
-                raise PlanError(
-                    f"{algorithm.name} trains on pooled data, but the model has personal parts, "
-                    "which need clients: leave one of them out."
-                )
             data = data.pooled()
             plan = replace(
                 plan,

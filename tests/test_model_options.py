@@ -158,6 +158,26 @@ def test_personal_parts_by_a_flag(capsys: Capture) -> None:
     assert not Path("runs").exists()
 
 
+def test_a_comparison_leaves_out_what_cannot_be(capsys: Capture) -> None:
+    """Scaffold has no rows to keep a state for; by name it stays an error, and leaves no folder."""
+    Path("tiny.py").write_text(
+        TINY.replace("label=rng.random(96) < 0.5", 'label=np.ones(96), labels="ranking"')
+    )
+    words = ["compare", TASK, "--seeds", "0", "--rounds", "1", "--negatives-pool", "3"]
+    assert main([*words, "--algorithms", "fedavg,scaffold"]) == 2
+    assert "scaffold keeps a state for the rows" in capsys.readouterr().err
+    assert not Path("runs").exists()
+    fedrows(*words, "--out", "all", "--optimizer", "adam")
+    out = capsys.readouterr().out
+    assert out.count("Left out") == 2
+    assert "Left out scaffold: " in out
+    assert "Left out scaffoldapprox: " in out  # it assumes plain SGD
+    named = [entry["name"] for entry in RunFolder.open(Path("all")).config["algorithms"]]
+    assert named == [x for x in catalogue.built_in("algorithm") if not x.startswith("scaffold")]
+    fedrows(*words, "--out", "own", "--personal", "bias")
+    assert "Left out centralsgd: centralsgd trains on pooled data" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", catalogue.built_in("model"))
 def test_a_builder_takes_what_it_says(name: str) -> None:
     import inspect

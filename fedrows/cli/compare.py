@@ -25,10 +25,10 @@ from fedrows.cli.several_processes import one_voice
 from fedrows.cli.show import metrics_of, say, show
 from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
-from fedrows.errors import NotFiniteError, UnknownNameError
+from fedrows.errors import NotFiniteError, PlanError, UnknownNameError
 from fedrows.measure.summary import METRICS, Target
 from fedrows.runs.folder import RunFolder, check_free
-from fedrows.runs.settings import resolve
+from fedrows.runs.settings import Settings, resolve
 from fedrows.simulation import threads
 from fedrows.simulator import process_group
 from fedrows.study.compared import ComparedRun, replay
@@ -77,12 +77,14 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     if task is None:
         raise UsageError(f"Name a task to compare on: {', '.join(catalogue.names('task'))}.")
     path = Path(out) if out else _default(task)
+    left_out: dict[str, str] | None = None if algorithms else {}
     algorithms = algorithms or catalogue.built_in("algorithm")
     seeds = sorted(set(seeds)) or [int(seed) for seed in SEEDS.split(",")]
     chosen = catalogue.task(task)
     share = min(workers or 1, len(algorithms) * len(seeds))
     with threads(max(1, torch.get_num_threads() // share)):  # the part that each process has
-        settings = {k: v.resolved() for k, v in choose(chosen, algorithms, typed).items()}
+        made = choose(chosen, algorithms, typed, left_out)
+        settings = {name: one.resolved() for name, one in made.items()}
         plan = resolve(shared_plan(chosen, typed))
     target = target or Target()
     if target.rounds is None:  # leave room for those who need longer than CentralSGD
@@ -91,12 +93,36 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     with threads(plan.threads):
         first = next(iter(settings.values()))
         data = load(chosen, first.options, [one.plan for one in settings.values()])
+        settings = _usable(settings, data, left_out)
         config = config_of(settings, plan, seeds, target) | {"command": command}
         folder = RunFolder.create(path, COMPARE, config, overwrite=overwrite)
         comparison = Comparison(folder, settings, seeds, target)
         with folder.locked():
             comparison.begin(data)
         return _go(comparison, data, seconds, observer, workers)
+
+
+def _usable(
+    settings: dict[str, Settings], data: FederatedData, left_out: dict[str, str] | None
+) -> dict[str, Settings]:
+    """The settings whose algorithms can train on the data; those left out are said to be.
+
+    left_out: those that were left out already, and why; None: all were asked for by name, and one
+    that cannot is an error.
+    """
+    usable = {}
+    for name, one in settings.items():
+        try:
+            one.check_data(data)
+        except PlanError as error:
+            if left_out is None:
+                raise
+            left_out[name] = str(error)
+        else:
+            usable[name] = one
+    for name, why in (left_out or {}).items():
+        say(f"Left out {name}: {why}")
+    return usable
 
 
 def _resume(

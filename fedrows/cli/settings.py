@@ -22,7 +22,7 @@ from fedrows.cli.flags import (
     flag_of,
     values_for,
 )
-from fedrows.errors import PluginError
+from fedrows.errors import PlanError, PluginError
 from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.options import options
 from fedrows.plan import Plan
@@ -110,8 +110,16 @@ def _check_free(
             )
 
 
-def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> dict[str, Settings]:
-    """The settings of a run of each algorithm; an option of none of them is an error."""
+def choose(
+    task: Task,
+    algorithms: Sequence[str],
+    typed: Mapping[str, Any],
+    left_out: dict[str, str] | None = None,
+) -> dict[str, Settings]:
+    """The settings of a run of each algorithm; an option of none of them is an error.
+
+    left_out: gets the algorithms that cannot follow the plan, and why; None: that is an error too.
+    """
     prefixed = names_of_prefixed(task, algorithms)
     of_task, left = values_for(task.options, typed, prefixed)
     model = catalogue.model_options(task.model)
@@ -135,11 +143,20 @@ def choose(task: Task, algorithms: Sequence[str], typed: Mapping[str, Any]) -> d
         own, rest = values_for(of, left)
         unused = {key: unused[key] for key in unused.keys() & rest.keys()}
         plan_presets, own_presets = presets(task, name)
+        algorithm = of(**{**own_presets, **own})
+        its_plan = Plan(**{**plan_presets, **plan})
+        try:
+            algorithm.check_plan(its_plan)
+        except PlanError as error:
+            if left_out is None:
+                raise
+            left_out[name] = str(error)
+            continue
         made[name] = Settings(
             task,
             task.options(**of_task),
-            of(**{**own_presets, **own}),
-            Plan(**{**plan_presets, **plan}),
+            algorithm,
+            its_plan,
             privacy,
             metrics,
             model(**of_model),

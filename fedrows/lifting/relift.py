@@ -60,5 +60,6 @@ def with_personal_parts(model: Model, data: FederatedData, personal: Sequence[st
         )
     made = lift(model.module, data, model.loss, {**lifting_of(model), "personal": personal})
     made.options, made.biases = model.options, model.biases
-    made.shares_candidates = model.shares_candidates
-    return made
+    return (
+        made  # which does not share candidates: every example is scored by its own client's parts
+    )

@@ -32,6 +32,7 @@ from fedrows.privacy.options import from_config as privacy_from
 from fedrows.runs.folder import TABLES
 from fedrows.runs.memory import fits_in_memory, lower_at_the_start
 from fedrows.simulation import Simulation
+from fedrows.simulator.simulated_fleet import check_fits
 from fedrows.task import Task
 
 ANSWERS = "answers"  # in the folder of a run: what its clients have permanently answered
@@ -62,6 +63,10 @@ class Settings:
             return data, model
         data = with_personal(data)
         return data, with_personal_parts(model, data, self.personal)
+
+    def check_data(self, data: FederatedData) -> None:
+        """Raises a PlanError if the algorithm cannot train on such data."""
+        check_fits(self.algorithm, with_personal(data) if self.personal else data)
 
     def simulation(self, data: FederatedData, folder: Path | None = None) -> Simulation:
         """The run, before its first round; in a folder, which holds what its clients remember."""

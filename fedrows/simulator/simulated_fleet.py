@@ -16,6 +16,7 @@ from fedrows.client import Assignment, PlainTrainer, Upload
 from fedrows.data.batches import LocalData, local_data
 from fedrows.data.federation import FederatedData
 from fedrows.data.fresh_negatives import FreshNegatives
+from fedrows.data.personal import PERSONAL
 from fedrows.errors import PlanError
 from fedrows.fleet import NO_TRAFFIC, Traffic, clear_traffic
 from fedrows.model import Model
@@ -60,8 +61,8 @@ class SimulatedFleet:
         self.notes = trainer.notes  # what turned out while training, each said once
         self._heat = self.data.heat(plan.weighting, plan.weight_quantile)
         self.negatives = None
+        check_fits(algorithm, data)
         if data.labels == "ranking":
-            _check_ranks(algorithm)
             self.negatives = FreshNegatives(data, plan, algorithm.pooled)
             table = self.negatives.table
             self._heat[table] = self.negatives.heat(self.data.index[table], self.weights)
@@ -162,9 +163,14 @@ class SimulatedFleet:
             self.kept.dense[name][cohort.to(self.device)] = dense
 
 
-def _check_ranks(algorithm: Algorithm) -> None:
-    """Raises a PlanError if an algorithm cannot train on negatives that change in every round."""
-    if algorithm.keeps:
+def check_fits(algorithm: Algorithm, data: FederatedData) -> None:
+    """Raises a PlanError if an algorithm cannot train on such data."""
+    if algorithm.pooled and PERSONAL in data.local:
+        raise PlanError(
+            f"{algorithm.name} trains on pooled data, but the model has personal parts, "
+            "which need clients: leave one of them out."
+        )
+    if algorithm.keeps and data.labels == "ranking":
         raise PlanError(
             f"{algorithm.name} keeps a state for the rows that a client holds, but for ranking a "
             "client holds other rows in every round: choose another algorithm."
