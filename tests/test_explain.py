@@ -93,3 +93,33 @@ def test_speed_is_measured():
     speed = Speed.here()
     assert speed.coins > 0
     assert speed.mask_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "dials", "learns", "epsilon"),
+    [
+        ("clear", {}, "which clients have each item of table item, and which of them", "none"),
+        ("heat", {}, "how many clients have each item of table item", "none: a sum has no noise"),
+        ("index", {}, "how many of them like it", "none: a sum has no noise"),
+        ("heat", {"heat": "randomized-response"}, "two noisy bits of every client", "at most "),
+        ("heat", {"heat": "hashed"}, "two noisy sketches of every client", "at most "),
+    ],
+)
+def test_a_counted_start_tells_of_its_counters(mode, dials, learns, epsilon):
+    """They are counted as heat is, so two cost twice as many bytes for the same rows."""
+    setting = under(mode, **dials)
+    assert "counters" not in {line.part for line in explain(setting, SPEED)}
+    lines = explain(replace(setting, counted="item"), SPEED)
+    heat, (server, others) = lines[0], [line for line in lines if line.part == "counters"]
+    assert server.who == "the server"
+    assert learns in server.learns
+    assert server.epsilon.startswith(epsilon)
+    assert server.bytes_up == 2 * heat.bytes_up
+    assert others.who == "whoever sees the first model"
+    assert "counters: the server learns" in text(replace(setting, counted="item"), SPEED)
+
+
+def test_a_counted_start_is_refused_where_the_model_has_an_epsilon():
+    [line] = [x for x in explain(replace(SETTING, counted="item"), SPEED) if x.part == "counters"]
+    assert line.who == "nobody"
+    assert "refused under privacy full" in line.learns

@@ -179,6 +179,7 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
         value_rows=round(value_rows / data.clients),
         values=values,
         union_bytes=union_bytes,
+        counted=data.fields[data.target[0]] if plan.start == "counted" and data.target else None,
     )
 
 

@@ -19,7 +19,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,6 +61,7 @@ class ExplainedRun:
     value_rows: int  # rows behind these values, in whatever variant anybody holds
     values: int  # raw values of all tables
     union_bytes: float  # that a client sends for a union, if there is one
+    counted: str | None = None  # the table of items whose labels a counted start counts
 
     @property
     def union(self) -> int:
@@ -113,6 +114,7 @@ def explain(setting: ExplainedRun, speed: Speed | None = None) -> list[Disclosur
     speed = speed or Speed.here()
     return [
         *_heat(setting, speed),
+        *_counters(setting, speed),
         *_index(setting, speed),
         *_updates(setting, speed),
         *_model(setting),
@@ -168,6 +170,49 @@ def _heat(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
         coins = float(setting.values if by_value else rows)
         up, learns = coins / 8, f"a noisy bit of every client for each {how.coins}"
     return [Disclosure("heat", "the server", learns, epsilon, up, 0, coins / speed.coins)]
+
+
+def _counters(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
+    """The two counters of a counted start: the clients that have an item, and those that like it.
+
+    They are counted as heat is, each by itself.
+    """
+    table, how = setting.counted, setting.privacy
+    if table is None:
+        return []
+    if how.mechanism is not None:
+        refused = (
+            f"anything: a counted start is refused under privacy {how.privacy}, because these "
+            "counters would have no ε; choose --start zero"
+        )
+        return [Disclosure("counters", "nobody", refused, "none: nothing is counted")]
+    [heat] = _heat(replace(setting, rows={table: setting.rows[table]}), speed)
+    epsilon = f"at most {heat.epsilon}, for each of the two counters and on top of heat"
+    if not how.private:
+        learns = f"which clients have each item of table {table}, and which of them like it"
+        epsilon = "none"
+    elif how.heat == "secure":
+        learns = (
+            f"how many clients have each item of table {table}, and how many of them like it; a "
+            "total of 1 shows that somebody likes an item, but not who"
+        )
+        epsilon = "none: a sum has no noise, and who knows all others' labels knows yours"
+    elif how.heat == "hashed":
+        learns = f"two noisy sketches of every client: the items of table {table} that it has, and "
+        learns += "those that it likes"
+    else:
+        learns = (
+            f"two noisy bits of every client for each {how.coins} of table {table}: whether it has "
+            "it, and whether it likes it"
+        )
+    shares = "the share of the clients that like each item, from its bias, and the share of all"
+    return [
+        Disclosure(
+            "counters", "the server", f"{learns}. A deployment refuses a counted start", epsilon,
+            2 * heat.bytes_up, 0, 2 * heat.seconds,
+        ),
+        Disclosure("counters", "whoever sees the first model", shares, epsilon),
+    ]  # fmt: skip
 
 
 def _index(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
