@@ -331,20 +331,32 @@ def saved_rounds(during: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+ADAM = ["--algorithm", "fedadam", "--lazy"]
+
+
+@pytest.fixture(scope="module")
+def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody killed, with its exported model."""
+    out = tmp_path_factory.mktemp("runs") / "memory"
+    assert cli.main(["run", *QUICK, *ADAM, "--out", str(out)]) == 0
+    assert cli.main(["export", str(out), "--to", str(out / "model.safetensors")]) == 0
+    return out
+
+
 @pytest.mark.parametrize("moment", EARLY, ids=lambda x: f"{x[0].__name__}-{x[1]}-{x[2]}-{x[3]}")
 def test_a_run_killed_among_early_checkpoints_goes_on(
-    elsewhere: Path, moment: tuple[type, str, int, bool], monkeypatch: pytest.MonkeyPatch
+    elsewhere: Path,
+    in_memory: Path,
+    moment: tuple[type, str, int, bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    adam = ["--algorithm", "fedadam", "--lazy"]
-    assert cli.main(["run", *QUICK, *adam, "--out", "memory"]) == 0
-    words = once_saved(elsewhere / "mapped", [*LONG, *adam])
+    words = once_saved(elsewhere / "mapped", [*LONG, *ADAM])
     killed(type_to_death, moment, words, 0)
     monkeypatch.setattr(table_folder, "FLOOR", 0)
     assert cli.main(words) == 0
-    assert lines("mapped") == lines("memory")
-    for folder in ("memory", "mapped"):
-        assert cli.main(["export", folder, "--to", f"{folder}.safetensors"]) == 0
-    one, other = (load_file(elsewhere / f"{x}.safetensors") for x in ("memory", "mapped"))
+    assert lines("mapped") == lines(str(in_memory))
+    assert cli.main(["export", "mapped", "--to", "mapped.safetensors"]) == 0
+    one, other = (load_file(x) for x in (in_memory / "model.safetensors", "mapped.safetensors"))
     assert one.keys() == other.keys()
     assert all(torch.equal(x, other[name]) for name, x in one.items())
 

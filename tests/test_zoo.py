@@ -188,7 +188,7 @@ def test_more_padding_changes_nothing(name):
 
 def test_training_ends_below_the_label_prior(animal):
     data = animal.data()
-    plan = replace(PLAN, rounds=40, clients_per_round=6, epochs=2, lr=animal.lr)
+    plan = replace(PLAN, rounds=20, clients_per_round=12, epochs=2, lr=animal.lr)
     simulation = Simulation(data, lift(animal, data), FedSubAvg(), plan)
     for _ in simulation:
         pass

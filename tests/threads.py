@@ -43,7 +43,7 @@ def federation(items: int = 40, seed: int = 0, local: Sequence[str] = ()) -> Fed
 
 
 def plan_of(**options: Any) -> Plan:
-    usual = {"rounds": 20, "clients_per_round": 7, "lr": 0.3, "local_steps": 3, "dtype": "float64"}
+    usual = {"rounds": 8, "clients_per_round": 7, "lr": 0.3, "local_steps": 3, "dtype": "float64"}
     return Plan(**{**usual, "device": "cpu", **options})
 
 
