@@ -195,7 +195,7 @@ def measure_scale() -> dict[str, Any]:
     }
 
 
-def measure_private(rounds: int = 5, turns: int = 4) -> dict[str, Any]:
+def measure_private(rounds: int = 9, turns: int = 4) -> dict[str, Any]:
     """What steady rounds cost in the clear and private, by turns in one federation."""
     settings = small_run(rounds)
     with tempfile.TemporaryDirectory() as place:

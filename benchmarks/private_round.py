@@ -23,6 +23,7 @@ from fedrows.report.exchange import read_rounds
 
 NODES, CLIENTS = 4, 12
 MODES = ("clear", "index")
+BEFORE, AFTER = 2, 3  # rounds that are not steady yet, or any longer
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -67,10 +68,12 @@ def _measured(
         for line in read_rounds(out / ROUNDS) if (out / ROUNDS).exists() else ():
             if line["round"] not in ended:
                 ended[line["round"]], spent[line["round"]] = time.perf_counter(), _spent(federation)
-    # The first round takes nodes in and counts heat, and with the last one the ServerApp ends.
-    times = [ended[number] for number in range(1, rounds)]
+    # The first round takes nodes in and counts heat, in the second one a union is behind, and the
+    # last ones prepare less for those after them.
+    first, last = BEFORE, rounds - AFTER
+    times = [ended[number] for number in range(first, last + 1)]
     steady = [end - begin for begin, end in itertools.pairwise(times)]
-    cpu = {name: (spent[rounds - 1][name] - spent[1][name]) / (rounds - 2) for name in spent[1]}
+    cpu = {n: (spent[last][n] - spent[first][n]) / (last - first) for n in spent[first]}
     federation.wait(run, 600.0)
     apps = cpu.pop("client_apps")
     own = {f"cpu_{name}": seconds for name, seconds in cpu.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -15,6 +16,7 @@ pytest.importorskip("cryptography")
 from deployed import CONFIG, examples, shards_of, task_of
 from loopback import federation, phases_in
 
+from fedrows.errors import FedrowsError
 from fedrows.flower.node.node_sums import NodeSums
 from fedrows.flower.server.sum_exchange import SumNames
 from fedrows.privacy.protocol import ProtocolError
@@ -36,7 +38,8 @@ def files(folder: Path) -> dict[str, int]:
 
 def test_nothing_of_a_run_stays_on_a_node(tmp_path: Path) -> None:
     data = examples(clients=4)
-    fleet, loopback = federation(task_of(data), PRIVATE, shards_of(data, 4), tmp_path)
+    config = PRIVATE | {"rounds": 8}
+    fleet, loopback = federation(task_of(data), config, shards_of(data, 4), tmp_path)
     under_way = set()
 
     def look(node: int, answer: bytes) -> bytes:
@@ -48,14 +51,16 @@ def test_nothing_of_a_run_stays_on_a_node(tmp_path: Path) -> None:
     progress = begin(agreed.model(data), agreed.algorithm, agreed.plan)
     counts = []
     for _ in rounds(fleet, agreed.plan, progress):
-        left = {path.name for path in tmp_path.glob("n*/*/sums/*")} - {"newest", "asked.npz"}
-        assert len(left) <= 3  # a sum that the next message ends, and keys of two to come
-        unmasked = {path.parent.name for path in tmp_path.glob("n*/*/sums/*/inputs.npz")}
-        assert len(unmasked) <= 1
+        left = {path.name for path in tmp_path.glob("n*/*/sums/*/")}
+        assert len(left) <= 5  # a sum that the next message ends, unions, keys of sums to come
+        unmasked = [path.parent for path in tmp_path.glob("n*/*/sums/*/inputs.npz")]
+        uses = {one.name: json.loads((one / "facts.json").read_text())["use"] for one in unmasked}
+        assert list(uses.values()).count("update") <= 1
+        assert len(list((tmp_path / "n0").glob("*/sums/*.npz"))) <= 1  # what one union came to
         counts.append(len(files(tmp_path)))
     assert {path.name for path in tmp_path.glob("n*/*/sums/*")} == {"newest"}
     assert {"half", "facts.json", "inputs.npz", "asked.npz"} <= under_way  # while it lasted
-    assert len(set(counts[1:-2])) == 1
+    assert len(set(counts[2:-3])) == 1
     for node in tmp_path.glob("n*"):
         modes = files(node)
         assert modes.pop("node.json") == 0o600
@@ -111,7 +116,7 @@ def test_the_folder_does_not_grow_over_a_thousand_rounds(tmp_path: Path) -> None
             sums.put_asked(name, {"union": np.arange(3)})
             sums.end(facts["sum"])
         sizes.append(len(files(tmp_path)))
-    assert max(sizes) <= 20  # newest, four sums, and what was asked for
+    assert max(sizes) <= 25  # newest, five sums, and what was asked for
     assert max(sizes[-50:]) <= max(sizes[:50])
 
 
@@ -132,7 +137,7 @@ def test_what_is_added_up_is_said_once_and_ends_older_sums_of_the_same_use(tmp_p
     for name in uses:
         sums.begin({"sum": name, "use": uses[name], "round": 3})
     for name in (old, beside, new):
-        found = sums.begin_work(name, {"tag": 7, "round": 4})
+        found = sums.begin_work(name, {"tag": 7, "round": 4, "union": beside})
         assert (found["tag"], found["round"]) == (7, 3)  # no message changes what keys are bound to
     assert {path.name for path in tmp_path.glob("*/")} == {beside, new, keys}
     with pytest.raises(ProtocolError, match="not said twice"):
@@ -147,10 +152,33 @@ def test_keys_that_were_never_used_crowd_out_no_sum_that_is_under_way(tmp_path: 
     for name, use in zip((first, unused, union), uses, strict=False):
         sums.begin({"sum": name, "use": use})
     sums.begin_work(union, {})
-    sums.begin_work(first, {})
+    sums.begin_work(first, {"union": unused})
     for name, use in zip(ahead, uses[3:], strict=True):
         sums.begin({"sum": name, "use": use})
     assert {path.name for path in tmp_path.glob("*/")} == {first, union, *ahead}
+
+
+def test_a_union_under_way_outlives_the_vectors_of_the_next_and_serves_one_update(
+    tmp_path: Path,
+) -> None:
+    sums, names = NodeSums(tmp_path), SumNames()
+    unions, updates = [names.make() for _ in range(4)], [names.make() for _ in range(2)]
+    for name in unions[:3]:
+        sums.begin({"sum": name, "use": "union"})
+        sums.begin_work(name, {})
+    assert {path.name for path in tmp_path.glob("*/")} == set(unions[1:3])
+    for name in unions[:3]:
+        sums.put_asked(name, {"union": np.arange(3)})
+    assert {path.stem for path in tmp_path.glob("*.npz")} == set(unions[1:3])
+    for name in updates:
+        sums.begin({"sum": name, "use": "update"})
+        sums.begin_work(name, {"union": unions[1]})
+        if name == updates[0]:
+            assert sums.asked(name, unions[1])["union"].tolist() == [0, 1, 2]
+    with pytest.raises(ProtocolError, match="is lost"):
+        sums.asked(updates[1], unions[1])  # it has served
+    with pytest.raises(FedrowsError, match="does not name a sum"):
+        sums.begin_work(updates[1].replace(updates[1][-1], "x"), {})
 
 
 def test_a_server_whose_clock_was_set_back_learns_the_newest_name() -> None:

@@ -62,26 +62,32 @@ def test_heat_is_exact_and_nobody_tells_an_index_set(tmp_path: Path) -> None:
         assert set(message.parts) <= {"examples", "signature", "reply", "asked"}
 
 
-def test_a_round_takes_three_messages_a_node(tmp_path: Path) -> None:
-    """Vectors, opened masks, openers: they bring the next union, and the keys of sums to come."""
+def test_a_round_takes_two_messages_a_node_and_a_third_to_openers(tmp_path: Path) -> None:
+    """Vectors, opened masks: they bring the next unions, and the keys of sums to come."""
     data = examples()
-    config = PRIVATE | {"clients-per-round": 12}
+    config = PRIVATE | {"clients-per-round": 12, "rounds": 6}
     fleet, post = federation(task_of(data), config, shards_of(data, 4), tmp_path)
     agreed = fleet.contract
     progress = begin(agreed.model(data), agreed.algorithm, agreed.plan)
-    sent, uses, paid = [], [], []
+    sent, uses, paid, all_sent = [], [], [], []
     for _ in rounds(fleet, agreed.plan, progress):
         paid.append(max(entry.round for entry in fleet.accounts.ledger.entries))
         messages = [message for node, message in post.sent if node == 1]
         sent.append(len(messages))
+        all_sent.append(len(post.sent))
         uses.append([one.facts.get("use") for m in messages for one in phases_in(m)])
         post.sent.clear()
-    assert paid == [2, 3, 4, 4]  # the answers of the next union have come, and are in the ledger
-    assert sent[0] == 1 + 4 + 5 + 5  # enrolment, heat, the first union, the first sum
-    assert sent[1:3] == [3, 3]
-    assert sent[3] in (3, 4)  # who opens nothing hears of the end by a message of its own
+    assert paid == [3, 4, 5, 6, 6, 6]  # what two unions ahead are asked is in the ledger
+    assert sent[0] in (14, 15)  # enrolment 1, heat 4, the first union 5, the first sum 4 or 5
+    assert all_sent[1] == 4 + 10  # the second union is told to all
+    assert all_sent[2:5] == [
+        10,
+        10,
+        10,
+    ]  # two messages to each of 4 nodes, one to each of 2 openers
+    assert all_sent[5] == 14  # and who opens nothing hears of the end
     begun = [[use for use in each if use] for each in uses]
-    assert begun[1:] == [["update", "union"], ["update"], []]  # of the third, and the fourth round
+    assert begun[1:] == [["union", "update"], ["union", "update"], ["update"], ["update"], []]
 
 
 def test_a_union_of_another_cohort_than_was_drawn_is_found_anew(tmp_path: Path) -> None:

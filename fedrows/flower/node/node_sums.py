@@ -6,14 +6,15 @@
     sums/NAME/work.json   what is added up: said by the first message, or by one before the vectors
     sums/NAME/inputs.npz  what the node puts into the sum, from then on
     sums/NAME/asked.npz   which rows the clients asked for, in a sum of updates
-    sums/asked.npz        the same, from the end of a round's union to the beginning of its update
+    sums/UNION.npz        the same, from the end of a round's union to the beginning of its update
 
-Inputs are there only while a round is under way; keys may be exchanged in the round before. A sum's
-folder goes with its last message. If that never comes, it goes when the next sum of its use adds
-up numbers, when four newer sums have begun, when it is an hour old, or when the node starts anew. A
-server has no more at a time: the updates of
-a round, the union of the next one, and the keys for the updates of that and for the union behind.
-What clients hold back and the rows of their local tables are the node's own, and not here.
+Inputs of updates are there only while their round is under way. A sum's folder goes with its last
+message. If that never comes, it goes when the next sum of its use adds up numbers (of unions, the
+next but one), when five newer sums have begun, when it is an hour old, or when the node starts
+anew. A server has no more at a time: the updates of a round, the unions of the next two, and the
+keys for the next updates and for the union behind. What a union came to goes when its update takes
+it, or when two newer unions have ended. What clients hold back and the rows of their local tables
+are the node's own, and not here.
 
 A sum is begun once, for two sums of one vector under one name would show it. Names rise, so that it
 is enough to remember the newest.
@@ -40,7 +41,9 @@ from fedrows.privacy.replay import Done, SavedHalf
 
 EXPIRY = 3600.0  # seconds
 C = TypeVar("C")
-AT_A_TIME = 4  # sums that may be under way
+AT_A_TIME = 5  # sums that may be under way
+BEFORE = {"union": 1}  # how many sums of a use may add up numbers when another one begins to
+ENDED = 2  # unions whose updates may be to come
 Arrays = dict[str, np.ndarray]
 MakeHalf = Callable[[dict[str, Any]], ClientHalf[C]]
 
@@ -48,7 +51,7 @@ MakeHalf = Callable[[dict[str, Any]], ClientHalf[C]]
 def forget_sums(state: Path, older: float = EXPIRY) -> None:
     """Deletes sums of any run that no message has reached for so many seconds."""
     before = time.time() - older
-    for path in (*state.glob("*/sums/*/"), *state.glob("*/sums/asked.npz")):
+    for path in (*state.glob("*/sums/*/"), *state.glob("*/sums/*.npz")):
         with suppress(OSError):  # another process may be as far
             if path.stat().st_mtime <= before:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -90,11 +93,9 @@ class NodeSums:
             raise ProtocolError(f"What sum {name} adds up was said before: it is not said twice.")
         self._clear_use(str(facts.get("use")), path.parent.name)
         write_private(path, json.dumps({**work, **facts}).encode())
-        asked = self._folder / "asked.npz"
-        if facts.get("use") == "update" and asked.exists():  # a union serves one sum of updates
-            asked.replace(self._folder / name / "asked.npz")
-        if facts.get("use") == "union":
-            asked.unlink(missing_ok=True)
+        if facts.get("use") == "update":  # a union serves one sum of updates
+            with suppress(FileNotFoundError):
+                self._ended(work.get("union")).replace(self._folder / name / "asked.npz")
         return {**work, **facts}
 
     def facts(self, name: object) -> dict[str, Any]:
@@ -129,7 +130,13 @@ class NodeSums:
 
     def put_asked(self, name: str, asked: Arrays) -> None:
         """Keeps which rows the clients asked for in a union, until the round's update begins."""
-        write_private(self._folder / "asked.npz", _packed({**asked, "name": np.array(name)}))
+        write_private(self._ended(name), _packed({**asked, "name": np.array(name)}))
+        for path in sorted(self._folder.glob("*.npz"))[:-ENDED]:
+            path.unlink(missing_ok=True)
+
+    def _ended(self, union: object) -> Path:
+        """The file of what a union came to."""
+        return self._folder / f"{_checked(union)}.npz"
 
     def asked(self, name: str, union: str) -> Arrays:
         """Which rows the clients asked for in a union, in the sum of updates that follows it."""
@@ -149,11 +156,16 @@ class NodeSums:
 
         Keys that were exchanged ahead and never used would else crowd out a sum that is under way.
         """
-        for path in list(self._folder.glob("*/facts.json")):
-            other = path.parent
-            done = other.name < name or (other / "work.json").exists()
-            if done and self.facts(other.name).get("use") == use:
+        others = [path.parent for path in self._folder.glob("*/facts.json")]
+        same = sorted(x for x in others if x.name != name and self._use_of(x) == use)
+        works = [other for other in same if (other / "work.json").exists()]
+        stay = works[-BEFORE[use] :] if use in BEFORE else []
+        for other in same:
+            if other not in stay and (other.name < name or other in works):
                 shutil.rmtree(other, ignore_errors=True)
+
+    def _use_of(self, place: Path) -> object:
+        return self.facts(place.name).get("use")
 
     def _read(self, path: Path, name: str) -> Arrays:
         try:

@@ -42,7 +42,7 @@ from fedrows.rows.params import Submodels
 class NoisyFlowerFleet(PrivateFlowerFleet):
     """The clients of all nodes, of which the server learns noisy sums."""
 
-    union_has_keys = False  # there is none
+    unions_ahead = 1  # nodes are asked for rows in one exchange, without a sum
 
     def heat(self) -> Mapping[str, Heat]:
         """Nothing: nodes have corrected their updates already."""

@@ -69,7 +69,7 @@ class PrivateFlowerFleet(SumFleet):
     groups: table → its groups of rows, as the nodes' data have them.
     """
 
-    union_has_keys = True  # and they are exchanged a round before
+    unions_ahead = 3  # of the next rounds: the last one exchanges keys only
 
     def __init__(self, *args: Any, peers: Path, groups: Groups) -> None:
         super().__init__(*args, peers=peers)
@@ -78,8 +78,7 @@ class PrivateFlowerFleet(SumFleet):
         self.space = row_space(self.schema, tables)
         self.mean = weighted_mean(self.contract, self.schema, tables, groups)
         self._heat: dict[str, Heat] | None = None
-        self._next_union: RoundUnion | None = None
-        self._keys_of_union: RoundUnion | None = None  # of the one after the next
+        self._unions: dict[int, RoundUnion] = {}  # of rounds to come
         self._keys_of_update: RoundUpdate | None = None  # of the next round
         plan, privacy = self.contract.plan, self.contract.privacy
         self._lost_counts = 0  # of heat, after the first one
@@ -161,12 +160,8 @@ class PrivateFlowerFleet(SumFleet):
         A node's rows stand at the first of its clients; the others have none.
         """
         hosts, opened = self._hosts(round_.cohort), PrivateFlowerRound(self, round_, {})
-        begun, self._next_union = self._next_union, None
         if len(hosts) >= self.fewest_nodes:
-            whom = self._whom_all(round_.cohort, hosts)
-            if begun is None or not begun.serves_for(round_.number, round_.cohort, hosts, whom):
-                begun = self._asking(self._begin_union(round_.number, round_.cohort, hosts))
-            self._unite_(opened, begun)
+            self._unite_(opened, self._asking(self._union_of(round_.number, round_.cohort, hosts)))
         first = {positions[0]: node for node, positions in hosts.items()}
         nothing = np.empty(0, dtype=np.int64)
         opened.index = self.space.index(
@@ -177,8 +172,17 @@ class PrivateFlowerFleet(SumFleet):
         )
         return opened
 
-    def _begin_union(self, number: int, cohort: Tensor, hosts: Hosts) -> RoundUnion:
-        """The union of a round, of which no message is sent yet."""
+    def exceeds(self, number: int) -> str:
+        """Why a round must not be run; nothing if it may, or its answers are paid for already."""
+        union_ = self._unions.get(number)
+        return "" if union_ is not None and union_.is_asked else self.accounts.exceeds(number)
+
+    def _union_of(self, number: int, cohort: Tensor, hosts: Hosts) -> RoundUnion:
+        """The union of a round: the one under way, or if that does not serve, a new one."""
+        begun = self._unions.pop(number, None)
+        whom = self._whom_all(cohort, hosts)
+        if begun is not None and begun.serves_for(number, cohort, hosts, whom):
+            return begun
         sum_ = self._exchange("union", sorted(hosts), round=number)
         plan, terms = union_terms(self.contract, sum_.facts, self.space)
         lane = Lane(sum_, self._union_half(terms, plan, sum_))
@@ -186,6 +190,8 @@ class PrivateFlowerFleet(SumFleet):
 
     def _asking(self, begun: RoundUnion) -> RoundUnion:
         """A union that asks its nodes with the next messages; answers are in the ledger first."""
+        if begun.is_asked:
+            return begun
         asked = map(self.registry.lasting_number, begun.clients_asked())
         self.accounts.answered_(begun.round, asked)
         begun.lane.work_(SumWork(self._whom_all(begun.cohort, begun.hosts)))
@@ -198,21 +204,25 @@ class PrivateFlowerFleet(SumFleet):
         return RoundUpdate(number, sum_, terms, self._keys(sum_))
 
     def _look_ahead(self, number: int) -> list[Lane[Any]]:
-        """What a round does for those after it: the next union, and keys of the sums behind it."""
-        keys, self._keys_of_union = self._keys_of_union, None
-        next_, second = self._due(number + 1), self._due(number + 2)
-        lanes: list[Lane[Any]] = []
-        if next_ is None or self.accounts.exceeds(number + 1):
-            return lanes
-        if keys is None or not keys.has_keys_for(number + 1, *next_):
-            keys = self._begin_union(number + 1, *next_)
-        self._next_union = self._asking(keys)
-        self._keys_of_update = self._begin_update(number + 1, next_[1])
-        lanes += [self._next_union.lane, self._keys_of_update.lane]
-        if second is not None and self.union_has_keys:
-            self._keys_of_union = self._begin_union(number + 2, *second)
-            lanes.append(self._keys_of_union.lane)
-        return lanes
+        """What a round does for those after it: unions, the next one first, and keys of updates."""
+        unions: dict[int, RoundUnion] = {}
+        for coming in range(number + 1, number + 1 + self.unions_ahead):
+            due = self._due(coming)
+            if due is None or self.exceeds(coming):
+                break
+            unions[coming] = self._union_of(coming, *due)
+        self._unions = unions
+        if not unions:
+            return []
+        next_ = self._asking(unions[number + 1])
+        self._keys_of_update = self._begin_update(number + 1, next_.hosts)
+        return [*(one.lane for one in unions.values()), self._keys_of_update.lane]
+
+    def _ask_second(self, number: int) -> None:
+        """Has the second union after a round ask for vectors, when the next one is opened."""
+        second = self._unions.get(number + 2)
+        if second is not None and not self.exceeds(number + 2):
+            self._asking(second)
 
     def _due(self, number: int) -> tuple[Tensor, Hosts] | None:
         """Whom a round will ask as things stand; None if there is no such round, or nobody yet."""
@@ -287,7 +297,7 @@ class PrivateFlowerFleet(SumFleet):
             agreed = update_terms(self.contract, sum_.facts | about, layout, coding)
             update.add_up_(*agreed, SumWork(first, about, {DIGESTS: digests}))
             beside = [] if open_.union.silent else self._look_ahead(round_.number)
-            result = self._carry(update.lane, *beside)
+            result = self._carry(update.lane, beside, lambda: self._ask_second(round_.number))
             if not beside:
                 self._carrier.finish()
             inside = {sum_.parties[number] for number in result.total.clients}

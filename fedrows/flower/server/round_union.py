@@ -1,8 +1,9 @@
 """The union of a round, which may have been found while the round before was under way.
 
-Which rows a cohort holds does not depend on the model. So the union of the next round runs beside
-the secure sum of this one, and the phases of both travel in the same messages. Its keys were
-exchanged in the round before this one.
+Which rows a cohort holds does not depend on the model. So the unions of the next rounds run beside
+the secure sum of this one, and the phases of all of them travel in the same messages: in a round
+the keys of the third union after it are exchanged, the second one asks for vectors, and the next
+one is opened.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class RoundUnion:
     terms: SumTerms
     lane: Lane[np.ndarray]  # which gives its rows, sorted
 
-    def has_keys_for(self, number: int, cohort: Tensor, hosts: Hosts) -> bool:
-        """Whether all nodes of a cohort have exchanged keys for its union, and no more."""
-        everybody = self.lane.waits and len(self.lane.requests) == len(self.hosts)
-        return everybody and self._is_about(number, cohort, hosts)
+    @property
+    def is_asked(self) -> bool:
+        """Whether nodes were told, or are about to be, which of their clients are asked."""
+        return self.lane.sum.work is not None
 
     def serves_for(
         self, number: int, cohort: Tensor, hosts: Hosts, whom: Mapping[str, Message]
@@ -47,19 +48,13 @@ class RoundUnion:
 
         whom: what each node would be told if it were asked now.
         """
-        lane = self.lane
-        answered = lane.sum.last if lane.done else lane.requests
-        everybody = lane.sum.work is not None and len(answered) == len(self.hosts)
-        return everybody and self._is_about(number, cohort, hosts) and self._asks(whom)
-
-    def _is_about(self, number: int, cohort: Tensor, hosts: Hosts) -> bool:
-        same = self.round == number and torch.equal(self.cohort, cohort)
-        return same and self.hosts == hosts
+        same = self.round == number and torch.equal(self.cohort, cohort) and self.hosts == hosts
+        return self.lane.everybody and same and self._asks(whom)
 
     def _asks(self, whom: Mapping[str, Message]) -> bool:
-        """Whether each node was asked for the same clients of the same enrolment."""
+        """Whether no node was asked for other clients, or of another enrolment."""
         work = self.lane.sum.work
-        return work is not None and all(
+        return work is None or all(
             work.first[node].facts[fact] == message.facts[fact]
             for node, message in whom.items()
             for fact in ("places", "version")

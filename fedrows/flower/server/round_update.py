@@ -27,9 +27,8 @@ class RoundUpdate:
 
     def has_keys_for(self, number: int, hosts: Hosts) -> bool:
         """Whether all of these nodes have exchanged keys for the updates of a round."""
-        parties = set(self.lane.sum.parties.values())
-        everybody = self.lane.waits and len(self.lane.requests) == len(parties)
-        return everybody and self.round == number and parties == hosts.keys()
+        same = self.round == number and {*self.lane.sum.parties.values()} == hosts.keys()
+        return self.lane.waits and self.lane.everybody and same
 
     def add_up_(self, plan: Openings, terms: SumTerms, work: SumWork) -> None:
         """Says what is added up, with the next messages."""

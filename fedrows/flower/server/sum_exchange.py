@@ -113,9 +113,15 @@ class Lane(Generic[R]):
         return self.sum.work is None and self.sum.phases >= VECTORS
 
     def work_(self, work: SumWork) -> None:
-        """Says what is added up, with the next messages."""
-        work.phase = self.sum.phases
+        """Says what is added up, with the first messages or those that ask for vectors."""
+        work.phase = VECTORS if self.sum.phases else 0
         self.sum.work = work
+
+    @property
+    def everybody(self) -> bool:
+        """Whether there is something for each of its nodes, or each has ended it."""
+        left = self.sum.last if self.done else self.requests
+        return len(left) == len(self.sum.parties)
 
     def go_on(self, replies: dict[int, bytes]) -> dict[int, bytes]:
         """Takes the replies to the last requests; returns those that end the protocol, if any."""
@@ -174,10 +180,20 @@ class SumCarrier:
         self._send = send
         self._last: dict[str, list[bytes]] = {}  # node → requests that end a protocol
 
-    def carry(self, lane: Lane[R], *beside: Lane[Any]) -> R:
-        """Runs a protocol to its end, and others as far as they come meanwhile."""
+    def carry(
+        self, lane: Lane[R], beside: Sequence[Lane[Any]] = (), then: Callable[[], object] = int
+    ) -> R:
+        """Runs a protocol to its end, and others as far as they come meanwhile.
+
+        The others wait where it has requests for some nodes only: no more nodes are disturbed.
+        then: called after the first exchange.
+        """
+        first = True
         while not lane.done:
-            self._exchange([lane, *beside])
+            self._exchange([lane, *(beside if lane.everybody else ())])
+            if first:
+                then()
+            first = False
         return lane.result
 
     def finish(self) -> None:

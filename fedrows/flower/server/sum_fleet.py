@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,10 +72,12 @@ class SumFleet(FlowerFleet):
         }
         return SumExchange(parties, facts)
 
-    def _carry(self, lane: Lane[R], *beside: Lane[Any]) -> R:
+    def _carry(
+        self, lane: Lane[R], beside: Sequence[Lane[Any]] = (), then: Callable[[], object] = int
+    ) -> R:
         """Runs a protocol with the nodes to its end, and others as far as they come meanwhile."""
         try:
-            return self._carrier.carry(lane, *beside)
+            return self._carrier.carry(lane, beside, then)
         finally:
             for one in (lane, *beside):
                 self._take_note_(one.sum)
