@@ -60,11 +60,13 @@ LISTS: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "clients_per_round": (250, 500, 1000),
     },
     "amazon-wide": {
-        "clients_per_round": (100, 250, 500),
+        "start_pseudo": (5.0, 8.0, 12.0, 20.0),
+        "start_near": (0, 2, 4),
         "rounds": (100, 200, 400),
+        "clients_per_round": (100, 250, 500),
+        "local_steps": (5, 10, 20),
         "weight_decay": (0.0, 1e-4, 1e-3, 1e-2),
         "start": ("zero", "counted"),
-        "local_steps": (5, 10, 20),
     },
     "taobao": {
         "rounds": (250, 500, 1000),

@@ -60,7 +60,7 @@ def test_amazon_wide_reads_the_same_log(tmp_path: Path, monkeypatch: pytest.Monk
         "lately": (7, 3),
         "beside": (7, 1),
     }
-    assert amazon_wide.AmazonWideOptions().validation == 0.1
+    assert amazon_wide.AmazonWideOptions().validation == 0.25
     without = amazon_wide.AmazonWideOptions(test_share=0.0, validation=0.0, lately=False)
     assert amazon_wide.TASK.load(without).train.numbers == {}
 

@@ -1,9 +1,10 @@
 """Amazon Electronics with a model that has biases, which stay on the client where they are its own.
 
 The examples are those of the task `amazon`, read as `fedrows.data.amazon_log` says. The table of
-users is local, and a tenth of the training examples, each client's latest, is kept for validation.
-Beside its ids an example has what the client's own past labels say (`fedrows.data.recent_labels`):
-users become stricter or milder as time goes on, and like what is like what they liked.
+users is local. A quarter of the training examples, each client's latest, is kept for validation:
+they are then as far from the labels of training as the test examples are. Beside its ids an example
+has what the client's own past labels say (`fedrows.data.recent_labels`): users become stricter or
+milder as time goes on, and rate alike what is alike.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class AmazonWideOptions(AmazonOptions):
     """Those of the log, with validation examples by default."""
 
     validation: float = option(
-        0.1,
+        0.25,
         "Share of the training examples held out for validation: the latest.",
         least=0,
         most=0.9,
@@ -57,6 +58,7 @@ TASK = Task(
         "weighting": "examples",
         "evaluate_every": 20,
         "start": "counted",
+        "start_pseudo": 8.0,
         "start_near": 2,  # Amazon numbers what is alike side by side
     },
     algorithms={
