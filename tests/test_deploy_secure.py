@@ -130,22 +130,22 @@ def said(out: Path) -> list[list[str]]:
     return sorted(line.split() for line in out.read_text().splitlines())
 
 
-def test_an_exchange_and_nothing_left_running(tmp_path: Path, project: Path) -> None:
+def test_an_exchange_and_an_error_that_takes_everything_down(tmp_path: Path, project: Path) -> None:
     out = tmp_path / "out"
     nodes = [NodeSpec(name, {"name": f'{name}\'s "own"'}) for name in ("a", "b")]
-    with LocalFederation(tmp_path / "federation", nodes) as federation:
-        run = federation.submit(project, {"nodes": 2, "out": str(out)})
-        assert federation.wait(run, LIMIT) == "finished:completed"
-        assert list(marked(federation.mark))
+    federation = LocalFederation(tmp_path / "federation", nodes)
+
+    def fail_after_an_exchange() -> None:
+        with federation:
+            run = federation.submit(project, {"nodes": 2, "out": str(out)})
+            assert federation.wait(run, LIMIT) == "finished:completed"
+            assert list(marked(federation.mark))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_after_an_exchange()
     assert list(marked(federation.mark)) == []
     assert [line[:3] for line in said(out)] == [["0", "a's", '"own"'], ["0", "b's", '"own"']]
-
-
-def test_an_error_takes_everything_down(tmp_path: Path) -> None:
-    federation = LocalFederation(tmp_path, [NodeSpec("a")])
-    with pytest.raises(ZeroDivisionError), federation:
-        1 / 0  # noqa: B018
-    assert list(marked(federation.mark)) == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
