@@ -8,7 +8,7 @@ import pytest
 from deployed import CONFIG, difference, examples, shards_of, task_of
 from loopback import Loopback, fresh
 
-from fedrows.errors import RunFolderError
+from fedrows.errors import PluginError, RunFolderError
 from fedrows.flower import deployment as module
 from fedrows.flower.deployment import ROUNDS, Deployment, Journal, carry_out
 from fedrows.flower.wire.contract import make_contract
@@ -77,3 +77,24 @@ def test_a_folder_is_one_servers_until_it_is_closed(
         pass
     with pytest.raises(RunFolderError, match="a run of another model, plan or algorithm"):
         Journal.opened(path, deployed(nodes, seed=4))
+
+
+def test_metrics_of_the_users_own_are_measured_on_the_servers_data(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def liked(scores, label, client):\n    return label.mean()\n\n"
+        "def people(scores, label, client):\n    return len(set(client))\n"
+    )
+    own = {"metric": f"{file}:liked, {file}:people"}
+    deployment = deployed(tmp_path / "nodes", **own)
+    with Journal.opened(tmp_path / "run", deployment) as journal:
+        carry_out(deployment, journal, Observers())
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.config["metrics"] == [f"{file}:liked", f"{file}:people"]
+    for line in folder.lines():
+        assert line["test_liked"] == pytest.approx(DATA.test.label.mean().item())
+        assert line["test_people"] == len(DATA.test.owner.unique())
+    with pytest.raises(RunFolderError, match="a run with other metrics of its own"):
+        Journal.opened(tmp_path / "run", deployed(tmp_path / "nodes"))
+    with pytest.raises(PluginError, match="names no object"):
+        deployed(tmp_path / "nodes", metric="nothing")

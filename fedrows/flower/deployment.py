@@ -38,6 +38,7 @@ from fedrows.flower.server.registry import EnrolmentLimits, Registry
 from fedrows.flower.wire.contract import Contract, DeployedTask, digest
 from fedrows.flower.wire.transport import Transport
 from fedrows.measure.evaluation import Evaluator
+from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.privacy.relations import warning
 from fedrows.report.exchange import read_rounds
 from fedrows.runs import checkpoint
@@ -67,7 +68,9 @@ class Deployment:
         self.plan, self.algorithm = contract.plan, contract.algorithm
         data = in_one_row(contract.task.server(config))
         self.model = contract.model(data)
-        self.evaluator = Evaluator(self.model, data, self.plan)
+        given = str(config.get("metric", "")).split(",")  # on the server alone: nodes import none
+        self.metrics = [absolute(text.strip()) for text in given if text.strip()]
+        self.evaluator = Evaluator(self.model, data, self.plan, load_metrics(self.metrics))
         options = contract.options
         self.registry = Registry(
             self.model.schema,
@@ -107,7 +110,7 @@ class Deployment:
     def _may_go_on(self) -> bool:
         """Whether another round would spend no more privacy than there is."""
         if self.private is not None and self.progress.round < self.plan.rounds:
-            self.stopped = self.private.exceeds(self.progress.round + 1)
+            self.stopped = self.private.accounts.exceeds(self.progress.round + 1)
         return not self.stopped
 
     @property
@@ -224,6 +227,11 @@ class Journal:
             raise RunFolderError(
                 f"{path} is a run of another model, plan or algorithm: choose another folder."
             )
+        if self.folder.config.get("metrics", []) != deployment.metrics:
+            raise RunFolderError(
+                f"{path} is a run with other metrics of its own: leave `metric` as it was, or "
+                "choose another folder."
+            )
         if never_saved(self.folder):
             self._begin()
             return
@@ -292,6 +300,7 @@ def _created(path: Path, deployment: Deployment) -> RunFolder:
         | {"privacy": deployment.contract.privacy.privacy},
         "run": secrets.token_hex(8),
         "contract": digest(deployment.fingerprint),
+        **({"metrics": deployment.metrics} if deployment.metrics else {}),
         "torch": torch.__version__,
     }
     make_private(path)  # it has who was asked and what was refused

@@ -176,7 +176,7 @@ def difference(own: str, theirs: str) -> str:
 def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
     """The contract that a run's configuration spells out, by the names of the command line."""
     left = {name.replace("-", "_"): value for name, value in config.items()}
-    known = {"out", "peers", *(item.name for item in options(Watching))}
+    known = {"out", "peers", "metric", *(item.name for item in options(Watching))}
     name = str(left.pop("algorithm", catalogue.DEFAULT))
     if ":" in name:
         raise PlanError(
