@@ -3,8 +3,9 @@
     python docs/make_results.py DIR
 
 A table stands between `<!-- table: KEY columns rows PATTERN -->` and `<!-- end -->`; only that part
-is written. `columns` are the places of those that are shown, counted from 0; without them all are.
-Rows are shown whose first cell begins with the pattern, a regular expression; without it, all.
+is written. A table that DIR does not have stays as it is, and is named. `columns` are the places of
+those that are shown, counted from 0; without them all are. Rows are shown whose first cell begins
+with the pattern, a regular expression; without it, all.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def main(folder: Path, page: Path = PAGE) -> None:
     def write(found: re.Match[str]) -> str:
         begin, key, places, pattern, end = found.groups()
         if key not in tables:
-            sys.exit(f"{folder} has no table {key!r}: make it with `fedrows paper --out {folder}`.")
+            print(f"{folder} has no table {key!r}, which stays as it is.")
+            return found.group()
         shown = [int(place) for place in places.split()] or None
         its = tables[key]
         its = replace(its, rows=tuple(x for x in its.rows if re.match(pattern or "", x[0].text)))

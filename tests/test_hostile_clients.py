@@ -93,7 +93,7 @@ def heard(fleet: FlowerFleet, loopback: Loopback, data: Any) -> dict[str, list[t
     return answers
 
 
-@pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [400, pytest.param(30_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("algorithm", ["fedsubavg", "scaffold"])
 def test_fuzzed_updates_are_refused_or_have_the_right_form(
     tmp_path: Path, algorithm: str, count: int
@@ -173,7 +173,7 @@ def lively(loopback: Loopback, data: Any, config: Any, folder: Path) -> None:
         loopback.here[place] = answer
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(600, marks=pytest.mark.slow)])
 def test_fuzzed_answers_end_no_run_and_move_no_row_far(
     tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,7 +133,7 @@ def test_every_comparison_stands_at_both_rates_with_ablations_and_baselines():
     for figure in made.figures[:2]:
         for panel in figure.panels:
             kinds = [curve.kind for curve in panel.curves]
-            assert (kinds.count("line"), kinds.count("guide")) == (9, 4)
+            assert (kinds.count("line"), kinds.count("guide")) == (10, 4)
             first = panel.curves[0]
             assert len(first.x) == len(first.y) == len(first.low) == len(first.high) == 30
 
@@ -259,8 +259,8 @@ def test_all_settings_are_settings_of_their_tasks(its):
     for size in (its.full, its.quick):
         for name in size.algorithms:
             assert its.setting(size, name).planned(0).settings.plan.rounds == size.rounds
-        for name in size.searched:
-            assert its.setting(size, name, found["rates"][name]).planned(0)
+        for name, rates in found["rates"].items():
+            assert its.setting(size, name, rates).planned(0)
         assert set(size.searched) <= set(size.algorithms)
     assert its.full.whole
     assert set(its.rounds) <= set(its.full.algorithms)

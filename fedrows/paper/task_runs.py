@@ -65,7 +65,7 @@ def compare(work: Work, task: EvaluatedTask) -> dict[str, RunGroup]:
     runs = _made(work, {name: task.setting(size, name) for name in preset}, size.seeds)
     paper = _block(task, runs, preset)
     found = rates_search.rates(work, task)
-    found = {name: found[name] for name in size.searched}
+    found = {name: found[name] for name in size.searched if name in found}  # all that were searched
     settings = {name: task.setting(size, name, rates) for name, rates in found.items()}
     runs = _made(work, settings, size.searched_seeds or size.seeds)
     edge = frozenset(rates_search.at_edge(work, task))
