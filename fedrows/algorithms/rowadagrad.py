@@ -19,9 +19,8 @@ from torch import Tensor
 from fedrows.algorithm import Algorithm, Round, State
 from fedrows.options import option
 from fedrows.rows.heat import Heat
-from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Total
-from fedrows.rows.row_means import MEANS, known_factors, row_mean
+from fedrows.rows.row_means import MEANS, correction_by_mean, needs_occurred_by_mean, row_mean
 
 
 @final
@@ -37,18 +36,8 @@ class RowAdagrad(Algorithm):
     server_lr: float = option(0.1, "Learning rate of the server.", above=0)
     tau: float = option(1e-3, "Adaptivity: added to the root of the sum of squares.", above=0)
 
-    @property
-    def needs_occurred(self) -> bool:
-        return self.mean == "stepped"
-
-    def correction(
-        self,
-        index: Mapping[str, Index],
-        heat: Mapping[str, Heat],
-        dtype: torch.dtype,
-        share: Tensor | None = None,
-    ) -> dict[str, Tensor] | None:
-        return known_factors(self.mean, index, heat, dtype, share)
+    needs_occurred = property(needs_occurred_by_mean)
+    correction = correction_by_mean
 
     def start(self, params: Params) -> State:
         return {"second": params.map(lambda x: torch.full_like(x, self.tau**2))}

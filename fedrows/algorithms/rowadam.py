@@ -21,9 +21,8 @@ from torch import Tensor
 from fedrows.algorithm import Algorithm, Round, State
 from fedrows.options import option
 from fedrows.rows.heat import Heat
-from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Total
-from fedrows.rows.row_means import MEANS, known_factors, row_mean
+from fedrows.rows.row_means import MEANS, correction_by_mean, needs_occurred_by_mean, row_mean
 
 
 @final
@@ -41,18 +40,8 @@ class RowAdam(Algorithm):
     beta2: float = option(0.99, "Decay of the second moment.", least=0, most=0.9999)
     tau: float = option(1e-3, "Adaptivity: added to the root of the second moment.", above=0)
 
-    @property
-    def needs_occurred(self) -> bool:
-        return self.mean == "stepped"
-
-    def correction(
-        self,
-        index: Mapping[str, Index],
-        heat: Mapping[str, Heat],
-        dtype: torch.dtype,
-        share: Tensor | None = None,
-    ) -> dict[str, Tensor] | None:
-        return known_factors(self.mean, index, heat, dtype, share)
+    needs_occurred = property(needs_occurred_by_mean)
+    correction = correction_by_mean
 
     def start(self, params: Params) -> State:
         steps = {t: x.new_zeros(len(x), dtype=torch.float64) for t, x in params.tables.items()}

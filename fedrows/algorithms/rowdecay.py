@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
-from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round, State
 from fedrows.options import option
 from fedrows.rows.heat import Heat
-from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Total
-from fedrows.rows.row_means import MEANS, known_factors, row_mean
+from fedrows.rows.row_means import MEANS, correction_by_mean, needs_occurred_by_mean, row_mean
 
 
 @final
@@ -37,18 +35,8 @@ class RowDecay(Algorithm):
     server_lr: float = option(1.0, "Learning rate of the server.", above=0)
     power: float = option(0.5, "Power of the count that divides a step; 0: none.", least=0, most=1)
 
-    @property
-    def needs_occurred(self) -> bool:
-        return self.mean == "stepped"
-
-    def correction(
-        self,
-        index: Mapping[str, Index],
-        heat: Mapping[str, Heat],
-        dtype: torch.dtype,
-        share: Tensor | None = None,
-    ) -> dict[str, Tensor] | None:
-        return known_factors(self.mean, index, heat, dtype, share)
+    needs_occurred = property(needs_occurred_by_mean)
+    correction = correction_by_mean
 
     def start(self, params: Params) -> State:
         steps = {t: x.new_zeros(len(x), dtype=torch.float64) for t, x in params.tables.items()}

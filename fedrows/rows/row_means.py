@@ -14,6 +14,7 @@ cohort's block (R,), and is the same in all entries of a row.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -92,3 +93,27 @@ def known_factors(
     if mean == "holders":
         return {table: holders_factor(x, spread[table]) for table, x in index.items()}
     return {table: bounded_factor(x, spread[table], heat[table]) for table, x in index.items()}
+
+
+class SteppedBy(Protocol):
+    """An algorithm with the option `mean`."""
+
+    @property
+    def mean(self) -> str:
+        """The name of the mean."""
+
+
+def correction_by_mean(
+    algorithm: SteppedBy,
+    index: Mapping[str, Index],
+    heat: Mapping[str, Heat],
+    dtype: torch.dtype,
+    share: Tensor | None = None,
+) -> dict[str, Tensor] | None:
+    """The method `correction` of an algorithm with the option `mean`."""
+    return known_factors(algorithm.mean, index, heat, dtype, share)
+
+
+def needs_occurred_by_mean(algorithm: SteppedBy) -> bool:
+    """The property `needs_occurred` of an algorithm with the option `mean`."""
+    return algorithm.mean == "stepped"
