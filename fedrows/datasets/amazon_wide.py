@@ -52,7 +52,7 @@ TASK = Task(
         "clients_per_round": 100,
         "local_steps": 10,
         "batch_size": 4,
-        "lr": 0.05,
+        "lr": 0.0125,
         "lr_schedule": "cosine",
         "clip": 5.0,
         "weighting": "examples",
