@@ -128,6 +128,7 @@ def until(ready: Callable[[], bool]) -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_a_stopped_process_can_be_resumed(number: signal.Signals) -> None:
     words = [*RUN, "--rounds", "100000", "--evaluate-every", "20", "--algorithm", "scaffold"]
     process = start(*words, "--checkpoint-seconds", "0.05", "--out", "run", "--threads", "1")

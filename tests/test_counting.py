@@ -57,6 +57,7 @@ def test_what_adds_no_noise_is_the_heat_itself(data, way, weighting):
 @pytest.mark.parametrize(
     "how", [("randomized-response", "row"), ("randomized-response", "value"), ("hashed", "row")]
 )  # test_oracle repeats hashing often
+@pytest.mark.slow
 def test_private_counts_are_unbiased_and_as_wrong_as_they_say(data, how, epsilon):
     way, coins = how
     options = Counting(way, heat_epsilon=epsilon, heat_z=0, coins=coins, heat_buckets=512)

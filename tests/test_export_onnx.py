@@ -59,6 +59,7 @@ def features() -> FederatedData:
         ("din", history),
     ],
 )
+@pytest.mark.slow
 def test_onnx_gives_the_scores_of_the_built_in_models(name: str, make: Any) -> None:
     pytest.importorskip("onnxscript")
     data = make()
@@ -78,6 +79,7 @@ def test_onnx_gives_the_scores_of_the_built_in_models(name: str, make: Any) -> N
         assert lists == {field: f"{field}_length" for field in trained.lists()}
 
 
+@pytest.mark.slow
 def test_onnx_of_a_users_module_and_of_one_length_of_list() -> None:
     pytest.importorskip("onnxscript")
 

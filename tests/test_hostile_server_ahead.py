@@ -82,6 +82,7 @@ class Ahead:
 
 
 @pytest.mark.parametrize("alter", [nothing_to_add_up, another_phase, another_round, no_client])
+@pytest.mark.slow
 def test_without_something_to_add_up_there_is_no_vector(
     tmp_path: Path, alter: Callable[[Message], None]
 ) -> None:

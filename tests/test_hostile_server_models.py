@@ -144,6 +144,7 @@ LIES = (of_the_real_model, of_their_own_model, under_one_name, cut_short, withou
 
 
 @pytest.mark.parametrize("lie", LIES)
+@pytest.mark.slow
 def test_nodes_that_train_on_two_models_are_not_added_up(
     lie: Lie, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_nodes_that_train_on_two_models_are_not_added_up(
     assert not attack.results
 
 
+@pytest.mark.slow
 def test_the_attack_works_on_nodes_that_train_on_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

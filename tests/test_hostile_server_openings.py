@@ -101,6 +101,7 @@ def test_the_attack_works_on_clients_that_believe_the_server(
 
 
 @pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.slow
 def test_a_node_without_a_proof_holds_nothing_back(
     hidden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

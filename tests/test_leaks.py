@@ -72,6 +72,7 @@ def trained(negatives: SparesTestItems | None = None):
     return model, run.progress.whole()
 
 
+@pytest.mark.slow
 def test_a_client_alone_learns_nothing_about_items_it_has_not_met():
     model, federated = trained()
     report = sharing_control(model, DATA, PLAN, federated, clients=60, rounds=30)
@@ -79,6 +80,7 @@ def test_a_client_alone_learns_nothing_about_items_it_has_not_met():
     assert report.hit_rate < report.others["federated"]
 
 
+@pytest.mark.slow
 def test_a_client_alone_finds_the_test_item_that_its_negatives_spare():
     spares = SparesTestItems(DATA)
     model, federated = trained(spares)

@@ -107,6 +107,7 @@ def test_a_ledger_that_cannot_be_written_stops_the_run_before_anything_is_releas
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.slow
 def test_a_killed_run_has_paid_for_every_release(
     when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

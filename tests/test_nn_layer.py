@@ -169,6 +169,7 @@ def test_a_pytorch_without_onednn_is_noticed(monkeypatch):
     lstm_onednn._works.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_library_is_compiled_once_and_kept_for_its_user_alone(fresh, monkeypatch):
     needs("compiled", torch.float32)
     (kept,) = fresh.iterdir()

@@ -38,7 +38,7 @@ def files(folder: Path) -> dict[str, int]:
 
 def test_nothing_of_a_run_stays_on_a_node(tmp_path: Path) -> None:
     data = examples(clients=4)
-    config = PRIVATE | {"rounds": 8}
+    config = PRIVATE | {"rounds": 7}
     fleet, loopback = federation(task_of(data), config, shards_of(data, 4), tmp_path)
     under_way = set()
 

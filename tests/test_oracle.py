@@ -30,6 +30,7 @@ def collected(epsilon: float, salt: int, source) -> Sketches:
 
 @pytest.mark.parametrize("epsilon", [1, 4])
 @pytest.mark.parametrize("way", ["reports", "at once"])
+@pytest.mark.slow
 def test_the_estimate_is_unbiased_and_its_error_is_right(epsilon, way):
     source = bytes_of(epsilon)
     found, errors = [], []

@@ -33,6 +33,7 @@ from fedrows.report.facts import shown_facts
 from fedrows.report.file_names import Files
 from fedrows.report.labels import labels
 
+pytestmark = pytest.mark.slow  # half of it in a browser
 CURVES = [curve for a in ARTEFACTS for f in a.figures for p in f.panels for curve in p.curves]
 
 
@@ -380,7 +381,6 @@ def test_where_x_turns_back_the_nearest_point_is_shown(written: Path, browser: A
     visit.end(written)
 
 
-@pytest.mark.slow
 def test_many_runs_and_long_curves_stay_light() -> None:
     figures = tuple(replace(RACE.figures[0], key=f"copy-{i}") for i in range(60))
     runs = {f"run-{i}": {**RUNS["fedavg-0"], "seed": i} for i in range(700)} | RUNS

@@ -310,6 +310,7 @@ def test_a_client_whose_only_item_is_the_test_item(tmp_path: Path) -> None:
     assert np.isfinite(served.adapt(only).predict(only).scores).all()
 
 
+@pytest.mark.slow
 def test_onnx_and_torch_agree_and_onnx_needs_no_module(model: Trained, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = tmp_path / "m.fedrows"

@@ -141,15 +141,14 @@ CASES = [
         run,
         moment,
         id=f"{run[0]}-{moment[0].__name__}-{'-'.join(map(str, moment[1:]))}",
-        # Together they take minutes: a quick test has one of each run.
-        marks=[] if j % 4 == 0 and (i + j // 4) % len(RUNS) == 0 else pytest.mark.slow,
     )
-    for i, run in enumerate(RUNS)
-    for j, moment in enumerate(MOMENTS)
+    for run in RUNS
+    for moment in MOMENTS
 ]
 
 
 @pytest.mark.parametrize(("run", "moment"), CASES)
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_been(
     tmp_path: Path, run: tuple[str, dict[str, Any], str], moment: tuple[type, str, int, bool]
 ) -> None:
@@ -277,6 +276,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_run_of_the_command_line_that_is_killed_goes_on(elsewhere: Path) -> None:
     mapped = ["run", *QUICK, "--tables", "mapped", "--checkpoint-seconds", "0"]
     assert cli.main(["run", *QUICK, "--out", "memory"]) == 0
@@ -344,6 +344,7 @@ def in_memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("moment", EARLY, ids=lambda x: f"{x[0].__name__}-{x[1]}-{x[2]}-{x[3]}")
+@pytest.mark.slow
 def test_a_run_killed_among_early_checkpoints_goes_on(
     elsewhere: Path,
     in_memory: Path,

@@ -186,6 +186,7 @@ def test_more_padding_changes_nothing(name):
     close(model.gradient(block, batch), model.gradient(block, padded))
 
 
+@pytest.mark.slow
 def test_training_ends_below_the_label_prior(animal):
     data = animal.data()
     plan = replace(PLAN, rounds=20, clients_per_round=12, epochs=2, lr=animal.lr)
