@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -219,15 +220,18 @@ def test_a_node_answers_in_time_after_a_message_that_came_in_part(
         if pull(message, pull_object) is not None:
             module._push_messages(state, state.object_store, send, pytest.fail)  # type: ignore[arg-type]
 
+    one_at_a_time = threading.Lock()  # flwr pulls parts in threads
+
     def sender_died(*_: Any) -> bytes:
-        if state.get_messages_legacy(is_reply=False):  # the ClientApp has it, and waits for parts
-            if app == "had answered":
-                module._insert_message(answer_to(half), state, state.object_store)
-            elif app == "gave up":
-                (task,) = state.get_tasks(statuses=["pending"])
-                assert state.claim_task(task.task_id)
-                state.activate_task(task.task_id)
-                assert state.finish_task(task.task_id, "failed", "")
+        with one_at_a_time:
+            if state.get_messages_legacy(is_reply=False):  # the ClientApp has it, and wants parts
+                if app == "had answered":
+                    module._insert_message(answer_to(half), state, state.object_store)
+                elif app == "gave up":
+                    (task,) = state.get_tasks(statuses=["pending"])
+                    assert state.claim_task(task.task_id)
+                    state.activate_task(task.task_id)
+                    assert state.finish_task(task.task_id, "failed", "")
         raise ObjectPullError("x", "its sender died")
 
     def work(_: float) -> None:  # what the ClientApp does while the SuperNode waits for its answer
