@@ -59,7 +59,7 @@ TASK = Task(
         "evaluate_every": 20,
         "start": "counted",
         "start_pseudo": 8.0,
-        "start_near": 2,  # Amazon numbers what is alike side by side
+        "start_near": 2,  # items with near ids are rated alike
     },
     algorithms={
         "fedprox": {"mu": 0.01},
