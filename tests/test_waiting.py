@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
