@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from loopback import federation, phases_in
 
 from fedrows.errors import PlanError
 from fedrows.flower.server.private_fleet import PrivateFlowerFleet
+from fedrows.flower.server.sum_exchange import Lane, SumCarrier, SumExchange
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import unpack
 from fedrows.rows.heat import heat_of
@@ -104,6 +106,40 @@ def test_a_union_of_another_cohort_than_was_drawn_is_found_anew(tmp_path: Path) 
         post.here.pop(4, None)  # it was in the union that is there already
     assert fleet.last is not None
     assert (unions, fleet.last.answered) == ([2, 1], 9)
+
+
+def test_one_silent_message_has_one_union_asked_twice(tmp_path: Path) -> None:
+    """Nodes forget the unions behind one that begins anew, and so must the server."""
+    data = examples()
+    config = PRIVATE | {"clients-per-round": 12, "rounds": 6, "min-answers": 1}
+    fleet, post = federation(task_of(data), config, shards_of(data, 4), tmp_path)
+    assert isinstance(fleet, PrivateFlowerFleet)
+    vectors: list[int] = []
+
+    def silent_once(node: int, answer: bytes) -> bytes | str:
+        if node == 2 and any("coding" in one.facts for one in phases_in(post.sent[-1][1])):
+            vectors.append(node)
+            return "it was killed" if len(vectors) == 3 else answer
+        return answer
+
+    post.meddle = silent_once
+    run(fleet, data)
+    entries = fleet.accounts.ledger.entries
+    asked = sorted(one.round for one in entries if one.mechanism == "union")
+    assert asked == [1, 2, 3, 4, 4, 5, 6]
+
+
+def test_no_union_is_asked_beside_a_sum_that_carries_none() -> None:
+    def half() -> Generator[dict[int, bytes], dict[int, bytes], None]:
+        yield {1: b""}
+        yield {1: b""}
+
+    asked: list[str] = []
+    lane: Lane[Any] = Lane(
+        SumExchange({1: "n0"}, {"sum": "0" * 32, "run": "r", "contract": "c"}), half()
+    )
+    SumCarrier(lambda messages, awaited: {}).carry(lane, (), lambda: asked.append("second"))
+    assert (lane.sum.phases, asked) == (2, [])
 
 
 def test_rows_with_too_few_holders_wait_at_their_node(tmp_path: Path) -> None:

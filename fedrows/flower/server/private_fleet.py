@@ -183,6 +183,7 @@ class PrivateFlowerFleet(SumFleet):
         whom = self._whom_all(cohort, hosts)
         if begun is not None and begun.serves_for(number, cohort, hosts, whom):
             return begun
+        self._unions.clear()  # a newer union that asks for vectors makes nodes forget older keys
         sum_ = self._exchange("union", sorted(hosts), round=number)
         plan, terms = union_terms(self.contract, sum_.facts, self.space)
         lane = Lane(sum_, self._union_half(terms, plan, sum_))

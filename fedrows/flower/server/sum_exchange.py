@@ -186,12 +186,12 @@ class SumCarrier:
         """Runs a protocol to its end, and others as far as they come meanwhile.
 
         The others wait where it has requests for some nodes only: no more nodes are disturbed.
-        then: called after the first exchange.
+        then: called after the first exchange, if the others go on with the second.
         """
         first = True
         while not lane.done:
             self._exchange([lane, *(beside if lane.everybody else ())])
-            if first:
+            if first and beside and lane.everybody:
                 then()
             first = False
         return lane.result
