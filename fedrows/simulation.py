@@ -143,7 +143,7 @@ class Simulation:
     def _may_go_on(self) -> bool:
         """Whether another round would spend no more privacy than there is."""
         if self.private is not None and self.progress.round < self.plan.rounds:
-            self.stopped = self.private.exceeds()
+            self.stopped = self.stopped or self.private.exceeds()
         return not self.stopped
 
     @property

@@ -20,6 +20,7 @@ from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.server.sum_exchange import Lane, SumCarrier, SumExchange
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import unpack
+from fedrows.privacy.accounts import BudgetSpentError
 from fedrows.rows.heat import heat_of
 from fedrows.server import begin, rounds
 
@@ -127,6 +128,29 @@ def test_one_silent_message_has_one_union_asked_twice(tmp_path: Path) -> None:
     entries = fleet.accounts.ledger.entries
     asked = sorted(one.round for one in entries if one.mechanism == "union")
     assert asked == [1, 2, 3, 4, 4, 5, 6]
+
+
+def test_unions_that_are_asked_again_spend_no_more_than_there_is(tmp_path: Path) -> None:
+    data = examples()
+    config = PRIVATE | {
+        "clients-per-round": 12, "rounds": 9, "min-answers": 1, "index-epsilon": 1.0,
+        "index-epsilon-for-ever": 50.0, "max-epsilon": 6.5,
+    }  # fmt: skip
+    fleet, post = federation(task_of(data), config, shards_of(data, 4), tmp_path)
+    assert isinstance(fleet, PrivateFlowerFleet)
+    vectors: list[int] = []
+
+    def silent_often(node: int, answer: bytes) -> bytes | str:
+        if node == 2 and any("coding" in one.facts for one in phases_in(post.sent[-1][1])):
+            vectors.append(node)
+            return "it was killed" if len(vectors) > 2 else answer
+        return answer
+
+    post.meddle = silent_often
+    with pytest.raises(BudgetSpentError, match=r"max-epsilon of .* is 6.5: .* raise max-epsilon"):
+        run(fleet, data)
+    privacy = fleet.contract.privacy
+    assert 5 < fleet.accounts.ledger.spent(privacy.limited) <= 6.5
 
 
 def test_no_union_is_asked_beside_a_sum_that_carries_none() -> None:

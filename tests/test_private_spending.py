@@ -81,6 +81,13 @@ def test_a_run_stops_before_it_spends_too_much(data):
     assert longer.stopped == ""
 
 
+def test_a_private_run_that_is_ended_early_ends(data):
+    simulation = run(data, Privacy.of("index"), rounds=5)
+    for _ in simulation:
+        simulation.end_("enough")
+    assert (simulation.progress.round, simulation.stopped) == (1, "enough")
+
+
 def test_a_limit_that_is_passed_before_the_start(data):
     privacy = Privacy.of("heat", heat="randomized-response", max_epsilon=1.0)
     simulation = finish(run(data, privacy))

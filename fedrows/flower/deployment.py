@@ -110,7 +110,7 @@ class Deployment:
     def _may_go_on(self) -> bool:
         """Whether another round would spend no more privacy than there is."""
         if self.private is not None and self.progress.round < self.plan.rounds:
-            self.stopped = self.private.exceeds(self.progress.round + 1)
+            self.stopped = self.stopped or self.private.exceeds(self.progress.round + 1)
         return not self.stopped
 
     @property

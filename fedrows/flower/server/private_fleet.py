@@ -45,7 +45,7 @@ from fedrows.flower.wire.sums import (
 )
 from fedrows.flower.wire.tags import tag_of
 from fedrows.privacy import secure_sum, union
-from fedrows.privacy.accounts import Accounts, Releasable
+from fedrows.privacy.accounts import Accounts, BudgetSpentError, Releasable
 from fedrows.privacy.heat_counts import HeatCounts, Member, least_parties
 from fedrows.privacy.mean_bounds import bounded
 from fedrows.privacy.noisy_coding import NoisyCoding
@@ -175,7 +175,8 @@ class PrivateFlowerFleet(SumFleet):
     def exceeds(self, number: int) -> str:
         """Why a round must not be run; nothing if it may, or its answers are paid for already."""
         union_ = self._unions.get(number)
-        return "" if union_ is not None and union_.is_asked else self.accounts.exceeds(number)
+        paid = union_ is not None and union_.is_asked and union_.lane.everybody
+        return "" if paid else self.accounts.exceeds(number)
 
     def _union_of(self, number: int, cohort: Tensor, hosts: Hosts) -> RoundUnion:
         """The union of a round: the one under way, or if that does not serve, a new one."""
@@ -193,6 +194,8 @@ class PrivateFlowerFleet(SumFleet):
         """A union that asks its nodes with the next messages; answers are in the ledger first."""
         if begun.is_asked:
             return begun
+        if why := self.accounts.exceeds(begun.round):  # as when a round is tried again
+            raise BudgetSpentError(f"{why}: raise max-epsilon to go on.")
         asked = map(self.registry.lasting_number, begun.clients_asked())
         self.accounts.answered_(begun.round, asked)
         begun.lane.work_(SumWork(self._whom_all(begun.cohort, begun.hosts)))
@@ -211,7 +214,10 @@ class PrivateFlowerFleet(SumFleet):
             due = self._due(coming)
             if due is None or self.exceeds(coming):
                 break
-            unions[coming] = self._union_of(coming, *due)
+            union_ = self._union_of(coming, *due)
+            if not union_.is_asked and self.accounts.exceeds(coming):
+                break
+            unions[coming] = union_
         self._unions = unions
         if not unions:
             return []
