@@ -343,6 +343,7 @@ def test_names_that_no_peer_or_model_has_are_refused() -> None:
 
 
 @pytest.mark.parametrize("start", [["benchmarks/gpu.py"], ["-m", "benchmarks.gpu"]])
+@pytest.mark.slow
 def test_scripts_find_each_other(start: list[str]) -> None:
     """From the root of a clone, with fedrows not installed and nothing else on the path."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -217,6 +217,7 @@ def test_untouched_rows_are_found_around_the_touched():
     assert hits[[2, 3, 5, 6]] / 2000 == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.slow
 def test_an_attack_on_the_noise_proves_no_more_than_the_ledger_says():
     """And proves more of half the noise."""
     how, trials, delta = Gaussian(noise=2.0, sampling="poisson"), 100_000, 1e-3

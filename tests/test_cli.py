@@ -107,6 +107,7 @@ def test_a_terminal_gets_a_live_line(monkeypatch: pytest.MonkeyPatch, capsys: Ca
     assert "Report: run/report.html" in said
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_quiet_and_the_run_can_go_on() -> None:
     process = start(*RUN, "--rounds", "100000", "--evaluate-every", "1", "--out", "run")
     assert process.stdout is not None

@@ -58,6 +58,7 @@ def test_a_run_in_the_clear_says_nothing_of_it(tmp_path, capsys):
     assert "Privacy spent" not in (path / "report.html").read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_a_run_ends_at_its_limit_and_goes_on_with_a_higher_one(tmp_path, capsys):
     path = tmp_path / "run"
     words = f"run synthetic {SMALL} --rounds 40 --evaluate-every 5 --privacy full --dp-noise 2"

@@ -114,6 +114,7 @@ def test_a_comparison_leaves_table_files_and_report(capsys: Capture) -> None:
     assert_same("all/runs/fedsubavg-seed1", "alone")
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_does_what_is_missing(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ def test_movielens_that_was_never_fetched_says_how(
         movielens.load(movielens.MovieLensOptions())
 
 
+@pytest.mark.slow
 def test_movielens_real_file_has_the_papers_numbers(data_folder: Path) -> None:
     data = movielens.load(movielens.MovieLensOptions())
     assert data.clients == 6_040

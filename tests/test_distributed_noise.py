@@ -242,6 +242,7 @@ def attack(how: Distributed, delta: float, trials: int) -> float:
     return max(proven_epsilon(up >= cut, down >= cut, delta) for cut in cuts)
 
 
+@pytest.mark.slow
 def test_the_server_proves_no_more_than_the_ledger_says(monkeypatch) -> None:
     """And proves more if the noise is an eighth of what it should be."""
     how, delta, trials = Distributed(noise=1.5), 1e-3, 1000

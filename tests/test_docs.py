@@ -32,7 +32,18 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)|<(?:img|source)[^>]* src(?:set)?=\"([^\"]*)\"")
 EXISTING = {kind: catalogue.names(kind) for kind in catalogue.FOLDERS}
 
-LONG = ("privacy", "studies", "command-line")  # pages whose commands take several seconds
+LONG = (
+    "privacy",
+    "studies",
+    "command-line",
+    "theory",
+    "your-own",
+    "paper",
+    "serving",
+    "operations",
+    "results",
+    "export",
+)  # pages whose commands take several seconds
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 each_page_some_slow = pytest.mark.parametrize(
     "page",

@@ -158,6 +158,7 @@ def test_personal_parts_by_a_flag(capsys: Capture) -> None:
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_a_comparison_leaves_out_what_cannot_be(capsys: Capture) -> None:
     """Scaffold has no rows to keep a state for; by name it stays an error, and leaves no folder."""
     Path("tiny.py").write_text(

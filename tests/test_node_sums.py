@@ -36,6 +36,7 @@ def files(folder: Path) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_nothing_of_a_run_stays_on_a_node(tmp_path: Path) -> None:
     data = examples(clients=4)
     config = PRIVATE | {"rounds": 7}

@@ -110,6 +110,7 @@ def loss(folder: str = "paper") -> list[str]:
     return [row[1]["text"] for row in content["artefact"]["tables"][0]["rows"]]
 
 
+@pytest.mark.slow
 def test_everything_is_made_and_kept(capsys: Capture) -> None:
     assert main(["paper", "toy", "--quick", "--workers", "1"]) == 0
     out = capsys.readouterr().out
@@ -199,6 +200,7 @@ def test_a_folder_that_cannot_be_written_is_named(capsys: Capture) -> None:
     assert capsys.readouterr().err.startswith("fedrows: file/paper cannot be written")
 
 
+@pytest.mark.slow
 def test_a_page_without_its_packages_is_refused_at_once() -> None:
     script = (
         "import sys; sys.modules['jinja2'] = None\n"

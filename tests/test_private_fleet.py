@@ -109,6 +109,7 @@ def test_a_union_of_another_cohort_than_was_drawn_is_found_anew(tmp_path: Path) 
     assert (unions, fleet.last.answered) == ([2, 1], 9)
 
 
+@pytest.mark.slow
 def test_one_silent_message_has_one_union_asked_twice(tmp_path: Path) -> None:
     """Nodes forget the unions behind one that begins anew, and so must the server."""
     data = examples()
@@ -130,6 +131,7 @@ def test_one_silent_message_has_one_union_asked_twice(tmp_path: Path) -> None:
     assert asked == [1, 2, 3, 4, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_unions_that_are_asked_again_spend_no_more_than_there_is(tmp_path: Path) -> None:
     data = examples()
     config = PRIVATE | {
@@ -166,6 +168,7 @@ def test_no_union_is_asked_beside_a_sum_that_carries_none() -> None:
     assert (lane.sum.phases, asked) == (2, [])
 
 
+@pytest.mark.slow
 def test_rows_with_too_few_holders_wait_at_their_node(tmp_path: Path) -> None:
     data = examples()
     fleet, _ = federation(
@@ -228,6 +231,7 @@ def test_a_node_that_falls_silent_in_any_phase_is_a_drop_out(
     assert max(answered) == 12
 
 
+@pytest.mark.slow
 def test_randomized_answers_hide_rows_and_are_remembered(tmp_path: Path) -> None:
     data = examples(rows=60, each=20)
     config = PRIVATE | {"index-epsilon": 2.0, "index-epsilon-for-ever": 6.0, "rounds": 3}

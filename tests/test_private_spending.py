@@ -67,6 +67,7 @@ def test_simulate_says_that_it_stopped_and_measures_its_last_model(data):
     assert result.stopped.startswith("max-epsilon of server/value is 2.5")
 
 
+@pytest.mark.slow
 def test_a_run_stops_before_it_spends_too_much(data):
     privacy = Privacy.of("full", max_epsilon=12.0, dp_noise=2.0)
     simulation = finish(run(data, privacy, rounds=50))
@@ -115,6 +116,7 @@ def test_a_round_spends_for_ever_less_than_its_bound(data):
     ],
     ids=["heat", "index", "arithmetic", "full"],
 )
+@pytest.mark.slow
 def test_a_resumed_run_is_the_run_that_never_stopped(data, privacy, tmp_path):
     def begin(name: str) -> Simulation:
         dials = {} if privacy.stages is None else {"answers": str(tmp_path / name)}
