@@ -10,6 +10,8 @@ import torch
 from fedrows.errors import PlanError
 from fedrows.options import check, option
 
+CLOCKS = ("none", "constant", "log-normal", "heavy-tail")  # kinds of devices; or a file of them
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -130,8 +132,51 @@ class Plan:
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.")
     dtype: str = option("float32", "Numbers of the model.", choices=("float32", "float64"))
 
+    clock: str = option(
+        "none",
+        "Simulate how long clients take, on devices of a kind: constant, log-normal or heavy-tail, "
+        "or those of a file that ends in .csv.",
+    )
+    over_select: float = option(
+        1.0,
+        "With a clock, in mode sync: ask so many times K clients, and take the first K.",
+        least=1,
+    )
+    deadline: float | None = option(
+        None,
+        "With a clock, in mode sync: end a round after so many virtual seconds, with whoever has "
+        "answered.",
+        above=0,
+    )
+    mode: str = option(
+        "sync",
+        "sync: a round waits for its clients; async: clients come and go, and the server takes a "
+        "step whenever `buffer` updates have come in. A round is one such step.",
+        choices=("sync", "async"),
+    )
+    buffer: int | None = option(
+        None, "In mode async: M, updates in a step; clients-per-round if not given.", least=1
+    )
+    concurrency: int | None = option(
+        None,
+        "In mode async: C, clients that train at a time; ten times the buffer if not given, but "
+        "not more than half of all.",
+        least=1,
+    )
+    staleness: str = option(
+        "row",
+        "In mode async: an update counts for less, the older it is. row: each row by how often it "
+        "was moved since its client read it; version: the whole update by how many steps the "
+        "server took; none: not at all.",
+        choices=("row", "version", "none"),
+    )
+    max_age: int | None = option(
+        None, "In mode async: throw an update away that is more steps old than this.", least=0
+    )
+
     def __post_init__(self) -> None:
         check(self)
+        self._check_clock()
         if self.warmup and self.warmup >= self.rounds:
             raise PlanError(
                 f"warmup is {self.warmup}, but must be below rounds, which is {self.rounds}."
@@ -146,6 +191,44 @@ class Plan:
                 "patience keeps a copy of the best model, which mapped tables are not made for: "
                 "leave it out, or choose tables memory."
             )
+
+    def _check_clock(self) -> None:
+        if self.clock not in CLOCKS and not self.clock.endswith(".csv"):
+            raise PlanError(
+                f"clock is {self.clock!r}, but must be one of {', '.join(CLOCKS)}, or a file that "
+                "ends in .csv."
+            )
+        one = "sync" if self.mode == "async" else "async"
+        for name, unset, mode in (
+            ("over_select", 1.0, "sync"),
+            ("deadline", None, "sync"),
+            ("buffer", None, "async"),
+            ("concurrency", None, "async"),
+            ("max_age", None, "async"),
+        ):
+            flag, value = name.replace("_", "-"), getattr(self, name)
+            if value != unset and mode != self.mode:
+                raise PlanError(
+                    f"{flag} is {value}, but it is for mode {one}, and mode is {self.mode}: leave "
+                    "one of them out."
+                )
+            if value != unset and mode == "sync" and self.clock == "none":
+                raise PlanError(f"{flag} is {value}, but there is no clock: choose one, or none.")
+        if self.concurrency is not None and self.buffer_size > self.concurrency:
+            raise PlanError(
+                f"buffer is {self.buffer_size}, but only {self.concurrency} clients train at a "
+                "time (concurrency): make the buffer smaller, or concurrency larger."
+            )
+
+    @property
+    def buffer_size(self) -> int:
+        """M: how many updates a step of the server takes in mode async."""
+        return self.clients_per_round if self.buffer is None else self.buffer
+
+    @property
+    def in_virtual_time(self) -> bool:
+        """Whether who trains when is simulated: by a clock, or without one in mode async."""
+        return self.clock != "none" or self.mode == "async"
 
     def lr_at(self, round_: int) -> float:
         """The local learning rate of a round, counted from 1; a function of the plan alone."""

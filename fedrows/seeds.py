@@ -23,6 +23,7 @@ _MASK = 2**64 - 1
 # The uses of randomness; each has streams of its own.
 COHORT, BATCH, SHUFFLE, START, SAMPLE, SPLIT, MAKE, STEP, WIRE, VALIDATION = range(10)
 POOL, NEGATIVE, CANDIDATE = range(10, 13)  # of ranking
+DEVICE, SLOT = range(13, 15)  # of virtual time
 
 
 def _signed(x: int) -> int:

@@ -6,21 +6,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round, State
+from fedrows.client import Upload
 from fedrows.errors import PlanError
 from fedrows.fleet import Fleet
 from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.robust import RowClip
-from fedrows.rows.params import Params, index_add_, take, total
+from fedrows.rows.params import Params, Submodels, index_add_, take, total
 from fedrows.tables import SparseTable, TableFolder
 
-_ATTEMPT = 2**40  # more than there are rounds: a repeated round draws another cohort
+ATTEMPT = 2**40  # more than there are rounds: a repeated round draws another cohort
 
 
 @dataclass
@@ -119,11 +121,27 @@ def rounds(
 RunRound = Callable[[], None]
 
 
+class Schedule(Protocol):
+    """Who trains when, if not a new cohort in every round: in virtual time (`simulator`)."""
+
+    def begin(self, number: int) -> Tensor:
+        """The clients that begin to train before a step, ascending; there may be none."""
+
+    def arrived(self, number: int, upload: Upload | None) -> Upload:
+        """The updates that the step takes, of those that have just been trained and of earlier."""
+
+    def stepped(self, update: Submodels) -> None:
+        """Takes note of the rows that the step has moved."""
+
+
 class PlainRounds:
     """Runs the next round of a run each time it is called: take, train, total, step."""
 
-    def __init__(self, fleet: Fleet, plan: Plan, progress: Progress) -> None:
+    def __init__(
+        self, fleet: Fleet, plan: Plan, progress: Progress, schedule: Schedule | None = None
+    ) -> None:
         self.fleet, self.plan, self.progress = fleet, plan, progress
+        self.schedule = schedule
         self._weights, self._weight = fleet.weights, float(fleet.weights.sum())
 
     def __call__(self) -> None:
@@ -141,14 +159,16 @@ class PlainRounds:
         _check_clients(plan, fleet)
         if fleet.weights is not self._weights:  # O(N), so not in every round
             self._weights, self._weight = fleet.weights, float(fleet.weights.sum())
-        cohort = fleet.draw(number + attempt * _ATTEMPT, plan.clients_per_round)
+        if self.schedule is None:
+            cohort = fleet.draw(number + attempt * ATTEMPT, plan.clients_per_round)
+        else:
+            cohort = self.schedule.begin(number)
         facts = Round(number, plan.lr_at(number), fleet.clients, self._weight, cohort)
-        heat, opened = fleet.heat(), fleet.open_round(facts)
-        asked = {table: index for table, index in opened.index.items() if table not in local}
-        algorithm.settle_(shared, state, asked, number)
-        start = take(params, opened.index, len(cohort))
-        sent = algorithm.send(state, asked, len(cohort))
-        upload = opened.train(start, sent)
+        heat, upload = fleet.heat(), self._trained(facts) if len(cohort) else None
+        if self.schedule is not None:
+            upload = self.schedule.arrived(number, upload)
+            facts = replace(facts, cohort=upload.clients)
+        assert upload is not None, "a fleet draws at least one client"
         if len(upload.clients) < fleet.least:
             return False
         for table in local & upload.update.rows.keys():
@@ -158,6 +178,10 @@ class PlainRounds:
         if len(upload.clients):  # or nobody answered, and the model stays where it is
             own = self._weights[upload.clients] if upload.weights is None else upload.weights
             own, update = own.to(upload.steps), upload.update.without(local)
+            if (
+                self.schedule is not None
+            ):  # of an older cohort, whose rows may have been left behind
+                algorithm.settle_(shared, state, update.index, number)
             extra, clip = upload.extra, progress.row_clip
             if clip is not None:
                 share = own / own.sum()
@@ -168,10 +192,23 @@ class PlainRounds:
             for name, part in extra.items():
                 sums.extra[name] = total(part, own, upload.steps)
             algorithm.step_(shared, state, sums, heat, facts)
+            if self.schedule is not None:
+                self.schedule.stepped(update)
         progress.round = number
-        progress.bytes_down = opened.traffic.down / len(cohort)
-        progress.bytes_up = opened.traffic.up / len(cohort)
         return True
+
+    def _trained(self, facts: Round) -> Upload:
+        """What the clients of a round make of the model as it is now."""
+        progress, local, clients = self.progress, self.progress.local, len(facts.cohort)
+        algorithm, params, state = progress.algorithm, progress.params, progress.state
+        opened = self.fleet.open_round(facts)
+        asked = {table: index for table, index in opened.index.items() if table not in local}
+        algorithm.settle_(params.without(local), state, asked, facts.number)
+        start = take(params, opened.index, clients)
+        upload = opened.train(start, algorithm.send(state, asked, clients))
+        progress.bytes_down = opened.traffic.down / clients
+        progress.bytes_up = opened.traffic.up / clients
+        return upload
 
 
 @dataclass

@@ -29,10 +29,12 @@ from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
 from fedrows.server import Progress, begin, rounds
 from fedrows.simulator import fast_paths, process_group
+from fedrows.simulator.asynchronous import AsyncRounds, check_virtual
 from fedrows.simulator.chunks import Chunks
 from fedrows.simulator.counted_start import check_counted, count_labels, start_counted_
 from fedrows.simulator.fast_paths import FastPaths
 from fedrows.simulator.simulated_fleet import SimulatedFleet, check_fits
+from fedrows.simulator.virtual_time import Clock, RunSchedule, WaitingRounds
 from fedrows.watch.observer import RoundReport
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ class Simulation:
         self.stopped = ""  # why a run ended before its last round, if it did
         self._biases = check_counted(model, plan) if plan.start == "counted" else None
         self.progress = begin(model, algorithm, plan, data.local, folder)
+        self.schedule = self._schedule(private, data.local) if plan.in_virtual_time else None
         if self.private is None:  # a private run counts when it is prepared
             self._start_counted_()
         self.seconds = 0.0  # spent on rounds, evaluations not counted
@@ -114,8 +117,27 @@ class Simulation:
         Iterate over the simulation itself unless you measure.
         """
         plan, progress = self._running, self.progress
-        run_round = fast_paths.round_runner(self.fleet, self.simulated, plan, progress, self.paths)
+        run_round = fast_paths.round_runner(
+            self.fleet, self.simulated, plan, progress, self.paths, self.schedule
+        )
         return rounds(self.fleet, plan, progress, run_round)
+
+    def _schedule(self, private: Privacy | None, local: frozenset[str]) -> RunSchedule:
+        """Who trains when, in virtual time."""
+        plan = self._running
+        if private is not None or self.ranked is not None:
+            why = f"privacy {private.privacy!r}" if private else "several processes"
+            raise PlanError(
+                f"mode is {plan.mode} and clock is {plan.clock}, but with {why} a run has no "
+                "virtual time: leave both out."
+            )
+        check_virtual(self.algorithm, plan)
+        clock = Clock(self.simulated, plan)
+        if plan.clock != "none":  # who takes part more often also counts for more of a row
+            self.simulated.count_heat_(self.simulated.weights * clock.devices.present)
+        if plan.mode == "sync":
+            return WaitingRounds(clock)
+        return AsyncRounds(clock, self.progress.params.without(local))
 
     def prepare(self) -> None:
         """Does what must be done before the first round, and may find that there is to be none.
@@ -183,6 +205,7 @@ class Simulation:
             "bytes_down": None if self.algorithm.pooled else self.progress.bytes_down,
             "bytes_up": None if self.algorithm.pooled else self.progress.bytes_up,
             "seconds": self.seconds,
+            **({} if self.schedule is None else self.schedule.clock.line()),
             **({} if self.private is None else self.private.line()),
         }
 

@@ -85,6 +85,7 @@ class Deployment:
         self.fingerprint = contract.fingerprint(self.model, data)
         parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", log)
         self.fleet = _private(parts, config, data) if contract.secret else FlowerFleet(*parts)
+        self.schedule = None  # a deployment goes by the real time
         self.private = self.fleet if isinstance(self.fleet, PrivateFlowerFleet) else None
         self.stopped = ""  # why the run ended before its last round, if it did
         self.progress = begin(self.model, self.algorithm, self.plan, frozenset(data.local))

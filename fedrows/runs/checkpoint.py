@@ -19,7 +19,8 @@ from fedrows.runs.run import TrainingRun
 from fedrows.tables import SavePoint
 
 FORMAT = 1
-PRIVATE = "private/"  # what goes before the names of tensors whose shapes a run decides as it goes
+# What goes before the names of tensors whose shapes a run decides as it goes.
+PRIVATE, SCHEDULE = "private/", "schedule/"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Standing:
     private: dict[str, Any] | None = None  # the accounts of a private run
     chunks: tuple[int, int] | None = None  # how its cohorts are cut, once that was measured
     tables: SavePoint | None = None  # where mapped tables stand
+    schedule: dict[str, Any] | None = None  # who is under way in virtual time
 
 
 def save(path: Path, run: TrainingRun) -> None:
@@ -49,10 +51,14 @@ def save(path: Path, run: TrainingRun) -> None:
         private=None if private is None else private.state(),
         chunks=run.chunks,
         tables=mark,
+        schedule=None if run.schedule is None else run.schedule.state(),
     )
     tensors = {name: x.detach().contiguous() for name, x in run.tensors().items()}
     if private is not None:
         tensors |= {f"{PRIVATE}{name}": x.contiguous() for name, x in private.tensors().items()}
+    if run.schedule is not None:
+        waiting = run.schedule.tensors()
+        tensors |= {f"{SCHEDULE}{name}": x.detach().contiguous() for name, x in waiting.items()}
     with placing(path) as part:
         try:
             safetensors.torch.save_file(tensors, part, {"fedrows": json.dumps(asdict(standing))})
@@ -94,11 +100,7 @@ def restore_(run: TrainingRun, path: Path) -> None:
                     f"not {_kind(tensor)}."
                 )
             tensors[name] = stored
-        loose = {
-            name.removeprefix(PRIVATE): file.get_tensor(name)
-            for name in file.keys()  # noqa: SIM118 - not a dict
-            if name.startswith(PRIVATE)
-        }
+        loose, waiting = _loose(file, PRIVATE), _loose(file, SCHEDULE)
     private, table_folder = run.private, run.progress.table_folder
     if (private is None) != (at.private is None):
         raise RunFolderError(f"{path} does not belong to this run: its privacy is another.")
@@ -107,6 +109,10 @@ def restore_(run: TrainingRun, path: Path) -> None:
     run.restore_(tensors, at.round, at.seconds)
     if private is not None and at.private is not None:
         private.restore_(loose, at.private, at.round)
+    if (run.schedule is None) != (at.schedule is None):
+        raise RunFolderError(f"{path} does not belong to this run: its clock or mode is another.")
+    if run.schedule is not None and at.schedule is not None:
+        run.schedule.restore_(waiting, at.schedule)
     run.progress.bytes_down, run.progress.bytes_up = at.bytes_down, at.bytes_up
     if at.chunks is not None:
         run.cut_(*at.chunks)
@@ -144,6 +150,12 @@ def _standing(path: Path, file: Any) -> Standing:
         raise RunFolderError(
             f"{path} is not a checkpoint of fedrows: start the run again with --overwrite."
         ) from None
+
+
+def _loose(file: Any, prefix: str) -> dict[str, Any]:
+    """The tensors of a checkpoint whose names begin so, without that."""
+    names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 - not a dict
+    return {name.removeprefix(prefix): file.get_tensor(name) for name in names}
 
 
 def _kind(x: Any) -> str:

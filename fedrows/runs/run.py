@@ -15,6 +15,7 @@ from fedrows.measure.evaluation import Evaluator
 from fedrows.plan import Plan
 from fedrows.privacy.accounts import Releasable
 from fedrows.server import Progress
+from fedrows.simulator.virtual_time import RunSchedule
 from fedrows.watch.observer import RoundReport
 
 
@@ -68,6 +69,10 @@ class TrainingRun(Protocol):
     @property
     def private(self) -> PrivateState | None:
         """What a private run remembers; None in the clear."""
+
+    @property
+    def schedule(self) -> RunSchedule | None:
+        """Who trains when in virtual time; None without a clock."""
 
     @property
     def chunks(self) -> tuple[int, int] | None:

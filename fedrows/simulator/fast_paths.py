@@ -29,7 +29,7 @@ from fedrows.nn import fused, kernels
 from fedrows.nn.kernels.select import select
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
-from fedrows.server import PlainRounds, Progress, RunRound
+from fedrows.server import PlainRounds, Progress, RunRound, Schedule
 from fedrows.simulator import process_group
 from fedrows.simulator.chunks import ChunkedTrainer
 from fedrows.simulator.cuda_graphs import CudaGraphTrainer
@@ -72,6 +72,7 @@ def fastest(model: Model, algorithm: Algorithm, data: FederatedData, plan: Plan)
         and plan.batches == "draw"
         and plan.chunk is None
         and plan.row_clip is None
+        and not plan.in_virtual_time
         and plan.tables == "memory"
         and plan.clients_per_round <= data.clients
         and not data.local
@@ -113,10 +114,15 @@ def fleet(
 
 
 def round_runner(
-    server_side: Fleet, fleet: SimulatedFleet, plan: Plan, progress: Progress, paths: FastPaths
+    server_side: Fleet,
+    fleet: SimulatedFleet,
+    plan: Plan,
+    progress: Progress,
+    paths: FastPaths,
+    schedule: Schedule | None = None,
 ) -> RunRound:
     """What runs the rounds of a fleet; `server_side` is what the server sees of it."""
-    plain = PlainRounds(server_side, plan, progress)
+    plain = PlainRounds(server_side, plan, progress, schedule)
     run_round: RunRound = plain
     if paths.recorded_rounds and server_side is fleet:  # or what wraps it wants to see every round
         run_round = RecordedRounds(plain, fleet)

@@ -22,7 +22,7 @@ from fedrows.fleet import NO_TRAFFIC, Traffic, clear_traffic
 from fedrows.model import Model
 from fedrows.nn import lstm_layer
 from fedrows.plan import Plan
-from fedrows.rows.heat import Heat
+from fedrows.rows.heat import Heat, heat_of
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 from fedrows.seeds import COHORT, choose
@@ -59,13 +59,11 @@ class SimulatedFleet:
             trainer = ChunkedTrainer(plain, plan.chunk, measured=False, notes=[])
         self.trainer, self._select = trainer, select
         self.notes = trainer.notes  # what turned out while training, each said once
-        self._heat = self.data.heat(plan.weighting, plan.weight_quantile)
         self.negatives = None
         check_fits(algorithm, data)
         if data.labels == "ranking":
             self.negatives = FreshNegatives(data, plan, algorithm.pooled)
-            table = self.negatives.table
-            self._heat[table] = self.negatives.heat(self.data.index[table], self.weights)
+        self.count_heat_(self.weights)
 
     @property
     def clients(self) -> int:
@@ -85,6 +83,13 @@ class SimulatedFleet:
 
     def heat(self) -> Mapping[str, Heat]:
         return self._heat
+
+    def count_heat_(self, weights: Tensor) -> None:
+        """Counts heat under some weights (N,): the clients', times how often each takes part."""
+        self._heat = {table: heat_of(index, weights) for table, index in self.data.index.items()}
+        if self.negatives is not None:
+            table = self.negatives.table
+            self._heat[table] = self.negatives.heat(self.data.index[table], weights)
 
     def draw(self, counter: int, count: int) -> Tensor:
         return choose(self.plan.seed, COHORT, counter, self.clients, count)

@@ -205,6 +205,11 @@ def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
             f"tables is {made.plan.tables}, but a deployment keeps its tables in memory: leave it "
             "out."
         )
+    if made.plan.in_virtual_time:
+        raise PlanError(
+            f"mode is {made.plan.mode} and clock is {made.plan.clock}, but only simulations have "
+            "a virtual time: leave both out."
+        )
     if made.plan.start != "zero":
         raise PlanError(
             f"start is {made.plan.start!r}, but only simulations count labels before the first "

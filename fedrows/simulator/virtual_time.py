@@ -1,0 +1,191 @@
+"""Virtual time: how long simulated clients take, and rounds that wait for them.
+
+`Clock` knows the devices and counts virtual seconds. `WaitingRounds` is the schedule of a
+synchronous run: it asks more clients than it needs, takes the first K that answer, and ends a round
+at a deadline. `asynchronous` has the schedule that does not wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedrows.client import Upload
+from fedrows.errors import PlanError
+from fedrows.fleet import id_bytes
+from fedrows.plan import Plan
+from fedrows.rows.params import Submodels
+from fedrows.seeds import SLOT, bits, key
+from fedrows.server import ATTEMPT, Schedule
+from fedrows.simulator.devices import HOUR, Work, devices_of
+from fedrows.simulator.simulated_fleet import SimulatedFleet
+
+
+class Clock:
+    """The virtual time of a run, and what its devices have spent."""
+
+    def __init__(self, fleet: SimulatedFleet, plan: Plan) -> None:
+        self.fleet, self.plan = fleet, plan
+        self.timed = plan.clock != "none"
+        names = fleet.data.client_names
+        self.devices = devices_of(
+            plan.clock, fleet.clients, plan.seed, None if names is None else names.tolist()
+        )
+        self.work = work_of(fleet, plan)
+        self.now = 0.0
+        self.spent = 0.0  # seconds of all clients together
+        self.wasted = 0.0  # the part of it whose updates were never used
+        self.starts = torch.zeros(fleet.clients, dtype=torch.int64)  # of each client
+        self._always = self.devices.always
+
+    def line(self) -> dict[str, float]:
+        """What a line of metrics has of it."""
+        if not self.timed:
+            return {}
+        return {
+            "virtual_seconds": self.now,
+            "client_hours": self.spent / HOUR,
+            "wasted_hours": self.wasted / HOUR,
+        }
+
+    def draw(self, counter: int, count: int, busy: Tensor | None = None) -> Tensor:
+        """`count` clients that are there and not busy (N,), in a random order; fewer if need be.
+
+        If all are there and none is busy, they are those of a round without a clock.
+        """
+        fleet, size = self.fleet, count
+        while True:
+            size = min(size, fleet.clients)
+            drawn = fleet.draw(counter, size)
+            if busy is not None:
+                drawn = drawn[~busy[drawn]]
+            if not self._always:
+                drawn = drawn[self.devices.there(drawn, self.now)]
+            if len(drawn) >= count or size == fleet.clients:
+                order = bits(key(self.plan.seed, SLOT, counter), drawn).argsort(stable=True)
+                return drawn[order[:count]]
+            size = 2 * size + 8
+
+    def begin(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """How long the updates take that clients begin now, and which never arrive: (k,) each."""
+        starts = self.starts[clients]
+        self.starts[clients] += 1
+        if not self.timed:
+            return torch.zeros(len(clients), dtype=torch.float64), torch.zeros(
+                len(clients), dtype=torch.bool
+            )
+        return (
+            self.devices.seconds(clients, starts, self.work),
+            self.devices.drops(clients, starts),
+        )
+
+    def wait(self) -> None:
+        """Goes on to when the next device comes, because nobody is there."""
+        then = self.devices.next_opening(self.now)
+        if not math.isfinite(then):
+            raise PlanError("No client can begin to train: ask for fewer at a time.")
+        self.now = then
+
+    def state(self) -> dict[str, Any]:
+        """Where it stands, as JSON."""
+        return {"now": self.now, "spent": self.spent, "wasted": self.wasted}
+
+    def restore_(self, state: Mapping[str, Any], starts: Tensor) -> None:
+        """Goes back to where `state` was taken."""
+        self.now, self.spent, self.wasted = (float(state[x]) for x in ("now", "spent", "wasted"))
+        self.starts.copy_(starts)
+
+
+class RunSchedule(Schedule, Protocol):
+    """A schedule in virtual time, which a checkpoint can keep."""
+
+    @property
+    def clock(self) -> Clock:
+        """The virtual time."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors, of whatever shape they have by now."""
+
+    def state(self) -> dict[str, Any]:
+        """Returns the rest of it, as JSON."""
+
+    def restore_(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Goes back to where `tensors` and `state` were taken."""
+
+
+class WaitingRounds:
+    """The schedule of a synchronous run with a clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def begin(self, number: int) -> Tensor:
+        clock, plan = self.clock, self.clock.plan
+        wanted = plan.clients_per_round
+        asked = min(clock.fleet.clients, math.ceil(wanted * plan.over_select - 1e-9))
+        attempt = 0
+        while True:
+            cohort = clock.draw(number + attempt * ATTEMPT, asked)
+            attempt += 1
+            if not len(cohort):
+                clock.wait()
+                continue
+            took, dropped = clock.begin(cohort)
+            deadline = math.inf if plan.deadline is None else plan.deadline
+            came = torch.where(dropped | (took > deadline), math.inf, took)
+            order = came.argsort(stable=True)[:wanted]
+            first = order[came[order] < math.inf]
+            if len(first) == wanted:
+                ends = float(came[first].max())
+            else:  # somebody is missing: the server waits until the end, or until it knows
+                ends = min(deadline, float(took.max()))
+            clock.now += ends
+            spent = took.clamp(max=ends)
+            clock.spent += float(spent.sum())
+            clock.wasted += float(spent.index_fill(0, first, 0.0).sum())
+            if len(first):
+                return cohort[first].sort().values
+
+    def arrived(self, number: int, upload: Upload | None) -> Upload:
+        assert upload is not None, "a round has clients"
+        return upload
+
+    def stepped(self, update: Submodels) -> None:
+        """A round starts from the model as it is."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps of it."""
+        return {"starts": self.clock.starts}
+
+    def state(self) -> dict[str, Any]:
+        """The rest of it, as JSON."""
+        return self.clock.state()
+
+    def restore_(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Goes back to where `tensors` and `state` were taken."""
+        self.clock.restore_(state, tensors["starts"])
+
+
+def work_of(fleet: SimulatedFleet, plan: Plan) -> Work:
+    """The examples, rows and bytes of an update of each client."""
+    data, schema = fleet.data, fleet.model.schema
+    everyone = torch.arange(fleet.clients)
+    sizes = data.train.splits.diff()
+    if plan.batches == "draw":
+        examples = torch.full_like(sizes, plan.local_steps * plan.batch_size)
+    else:
+        examples = sizes * plan.epochs
+    rows = torch.zeros(len(everyone), dtype=torch.float64)
+    down = torch.full_like(rows, schema.dense_size * plan.torch_dtype.itemsize)
+    ids = torch.zeros_like(rows)
+    for table, index in data.index.items():
+        count = index.lengths.double()
+        rows += count
+        if table not in data.local:
+            down += count * schema.tables[table].width * plan.torch_dtype.itemsize
+            ids += count * id_bytes(schema.tables[table].rows)
+    return Work(examples.double(), rows, down, down + ids)
