@@ -20,7 +20,7 @@ from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels
-from fedrows.server import _ATTEMPT, Progress, begin, rounds
+from fedrows.server import ATTEMPT, Progress, begin, rounds
 from fedrows.simulation import Simulation
 from fedrows.simulator.simulated_fleet import SimulatedFleet
 
@@ -104,7 +104,7 @@ class Leaving(SimulatedFleet):
 
     def draw(self, counter: int, count: int) -> Tensor:
         """The cohort of the last try, as the deployed run has drawn it."""
-        return super().draw(counter + (self.lines[counter]["tries"] - 1) * _ATTEMPT, count)
+        return super().draw(counter + (self.lines[counter]["tries"] - 1) * ATTEMPT, count)
 
     def trained(
         self, cohort: Tensor, start: Submodels, sent: Submodels | None, round_: Round

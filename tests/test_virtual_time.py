@@ -19,7 +19,7 @@ from fedrows.runs import checkpoint
 from fedrows.simulation import Simulation
 from fedrows.simulator import devices
 from fedrows.simulator.asynchronous import AsyncRounds
-from fedrows.simulator.devices import ROW, Work, drawn, read
+from fedrows.simulator.devices import ROW, UpdateWork, drawn, read
 from fedrows.simulator.virtual_time import WaitingRounds
 
 KINDS = {name: catalogue.algorithm(name) for name in catalogue.names("algorithm")}
@@ -190,7 +190,7 @@ def test_a_deadline_ends_a_round(run: Run) -> None:
 def test_how_long_an_update_takes() -> None:
     """50 examples at 50 a second, 100 rows, 1 MB down in a second, 0.5 MB up in two."""
     one = torch.ones(1, dtype=torch.float64)
-    work = Work(50 * one, 100 * one, 1e6 * one, 5e5 * one)
+    work = UpdateWork(50 * one, 100 * one, 1e6 * one, 5e5 * one)
     first = torch.zeros(1, dtype=torch.int64)
     took = drawn("constant", 1, 0).seconds(first, first, work)
     assert float(took) == pytest.approx(1 + ROW * 100 / 50 + 1 + 2)

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,42 +30,14 @@ from fedrows.algorithm import Algorithm
 from fedrows.client import Upload
 from fedrows.errors import PlanError
 from fedrows.plan import Plan
-from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels
 from fedrows.server import ATTEMPT
+from fedrows.simulator.pending_updates import Arrival, PendingUpdates
 from fedrows.simulator.virtual_time import Clock
 
-
-@dataclass
-class Pending:
-    """Updates that were trained from one model and have not all come in."""
-
-    number: int  # of the step that their clients began before
-    upload: Upload
-    moves: dict[str, Tensor]  # how often each row had been moved when it was read, by table (R,)
-
-    def __post_init__(self) -> None:
-        self.position = {client: i for i, client in enumerate(self.upload.clients.tolist())}
-
-    def select(self, positions: list[int]) -> Pending:
-        """Some of the updates, in this order."""
-        if positions == list(range(len(self.upload.clients))):
-            return self
-        which, old = torch.tensor(positions, dtype=torch.int64), self.upload
-        index = {table: x.select(which) for table, x in old.update.index.items()}
-        sources = {table: x.source for table, x in index.items()}
-        update = Submodels(
-            index,
-            {table: rows[sources[table]] for table, rows in old.update.rows.items()},
-            {name: x[which.to(x.device)] for name, x in old.update.dense.items()},
-        )
-        marks = old.occurred
-        if marks is not None:
-            marks = {table: x[sources[table]] for table, x in marks.items()}
-        upload = Upload(old.clients[which], update, old.steps[which], {}, None, occurred=marks)
-        return Pending(
-            self.number, upload, {table: x[sources[table]] for table, x in self.moves.items()}
-        )
+# When it comes in, a count, the client, the step that it began before, how long it takes, and
+# whether it never arrives.
+Entry = tuple[float, int, int, int, float, bool]
 
 
 class AsyncRounds:
@@ -74,10 +47,10 @@ class AsyncRounds:
         plan = clock.plan
         self.clock, self.buffer = clock, plan.buffer_size
         self.concurrency = concurrency_of(plan, clock.fleet.clients)
-        self.pending: list[Pending] = []
-        self._under_way: list[tuple[float, int, int, int, float, bool]] = []  # a heap, see `begin`
+        self.pending = PendingUpdates(self.concurrency + self.buffer)
+        self._under_way: list[Entry] = []  # a heap
         self._free, self._count = self.concurrency, 0
-        self._busy = torch.zeros(clock.fleet.clients, dtype=torch.bool)
+        self._busy = np.zeros(clock.fleet.clients, dtype=bool)
         self._taken: list[tuple[int, int]] = []  # the step that it began before, and the client
         # How often each row was moved. None where nobody asks.
         self.moves = {
@@ -89,12 +62,11 @@ class AsyncRounds:
     def begin(self, number: int) -> Tensor:
         """Goes on in virtual time until M updates have come in; the clients that began by then.
 
-        An entry of the heap is: when it comes in, a count, the client, the step that it began
-        before, how long it takes, and whether it never arrives.
+        A client whose update is lost, or has become too old, before the step is not trained at all.
         """
-        clock, plan, heap = self.clock, self.clock.plan, self._under_way
-        begun: dict[int, None] = {}
-        rest: set[int] = set()  # who has come in since the last step begins again after it
+        clock, plan, heap, busy = self.clock, self.clock.plan, self._under_way, self._busy
+        rest: list[int] = []  # who has come in since the last step begins again after it
+        begun, lost = set[int](), list[int]()
         self._taken, attempt = [], 0
         waiting: list[tuple[int, float, bool]] = []  # who begins next
         while len(self._taken) < self.buffer:
@@ -109,33 +81,36 @@ class AsyncRounds:
                 entry = (clock.now + took, self._count, client, number, took, dropped)
                 heapq.heappush(heap, entry)
                 self._count, self._free = self._count + 1, self._free - 1
-                self._busy[client], begun[client] = True, None
+                busy[client] = True
+                begun.add(client)
             if not heap:
                 clock.wait()
                 continue
             clock.now = heap[0][0]
             while heap and heap[0][0] == clock.now and len(self._taken) < self.buffer:
                 _, _, client, began, took, dropped = heapq.heappop(heap)
-                self._free, self._busy[client] = self._free + 1, False
+                self._free, busy[client] = self._free + 1, False
                 clock.spent += took
-                old = plan.max_age is not None and number - began > plan.max_age
-                if dropped or old:
-                    clock.wasted += took
                 if not dropped:
-                    rest.add(client)
-                if not dropped and not old:
+                    rest.append(client)
+                if not dropped and (plan.max_age is None or number - began <= plan.max_age):
                     self._taken.append((began, client))
+                    continue
+                clock.wasted += took
+                if began < number:
+                    lost.append(client)
+                else:
+                    begun.discard(client)
         for client, _, _ in waiting:  # drawn, and not needed
             clock.starts[client] -= 1
+        self.pending.release(lost)
         return torch.tensor(sorted(begun), dtype=torch.int64)
 
-    def _drawn(self, counter: int, wanted: int, rest: set[int]) -> list[tuple[int, float, bool]]:
+    def _drawn(self, counter: int, wanted: int, rest: list[int]) -> list[tuple[int, float, bool]]:
         """Clients that may begin, how long each takes and whether it drops out."""
-        busy = self._busy
-        if rest:
-            busy = busy.clone()
-            busy[torch.tensor(sorted(rest))] = True
-        clients = self.clock.draw(counter, wanted, busy)
+        busy = self._busy.copy()
+        busy[rest] = True
+        clients = self.clock.draw(counter, wanted, torch.from_numpy(busy))
         took, dropped = self.clock.begin(clients)
         drawn = zip(clients.tolist(), took.tolist(), dropped.tolist(), strict=True)
         return list(drawn)[::-1]
@@ -144,46 +119,34 @@ class AsyncRounds:
         """The M updates that have come in, weighed by their staleness."""
         if upload is not None:
             index = upload.update.index
-            moves = {t: x[index[t].ids] for t, x in self.moves.items() if t in index}
-            self.pending.append(Pending(number, upload, moves))
-        taken: dict[int, list[int]] = {}
-        where = {group.number: group for group in self.pending}
-        for began, client in self._taken:
-            taken.setdefault(began, []).append(where[began].position[client])
-        parts = [where[began].select(sorted(p)) for began, p in sorted(taken.items())]
-        uploads = [self._weighed(part, number) for part in parts]
-        self._forget()
-        return uploads[0] if len(uploads) == 1 else _joined(uploads)
+            moves = {table: x[index[table].ids] for table, x in self.moves.items()}
+            self.pending.add(upload, torch.full_like(upload.clients, number), moves)
+        clients = [client for _, client in sorted(self._taken)]
+        arrival = self.pending.take(clients)
+        self.pending.release(clients)
+        return self._weighed(arrival, number)
 
-    def _weighed(self, part: Pending, number: int) -> Upload:
+    def _weighed(self, arrival: Arrival, number: int) -> Upload:
         """Updates times s(τ); rows of local tables belong to their client as they are."""
-        age, rule, update = number - part.number, self.clock.plan.staleness, part.upload.update
-        if rule == "none" or age == 0:
-            return part.upload
-        factor = (1 + age) ** -0.5
-        dense = {name: x * factor for name, x in update.dense.items()}
+        upload, age = arrival.upload, number - arrival.began
+        rule, update = self.clock.plan.staleness, upload.update
+        if rule == "none" or not bool(age.any()):
+            return upload
+        by_client = (1 + age.double()).rsqrt_()
+        dense = {}
+        for name, x in update.dense.items():
+            own = by_client.to(x.device, x.dtype)
+            dense[name] = x * own.view(-1, *[1] * (x.dim() - 1))
         rows = dict(update.rows)
         for table in rows.keys() - self.clock.fleet.data.local:
+            index, values = update.index[table], rows[table]
             if rule == "version":
-                rows[table] = rows[table] * factor
+                factor = index.spread(by_client.to(values.dtype))
             else:
-                moved = self.moves[table][update.index[table].ids] - part.moves[table]
-                rows[table] = rows[table] * (1 + moved.to(rows[table].dtype)).rsqrt_()[:, None]
-        return replace(part.upload, update=Submodels(update.index, rows, dense))
-
-    def _forget(self) -> None:
-        """Drops updates that have come in; copies what is left once it is less than half."""
-        waiting: dict[int, list[int]] = {}
-        for _, _, client, began, _, _ in self._under_way:
-            waiting.setdefault(began, []).append(client)
-        left = []
-        for group in self.pending:
-            clients = waiting.get(group.number, [])
-            if 2 * len(clients) < len(group.position):
-                group = group.select(sorted(group.position[x] for x in clients))
-            if clients:
-                left.append(group)
-        self.pending = left
+                moved = self.moves[table][index.ids] - arrival.moves[table]
+                factor = (1 + moved.to(values.dtype)).rsqrt_()
+            rows[table] = values * factor[:, None]
+        return replace(upload, update=Submodels(update.index, rows, dense))
 
     def stepped(self, update: Submodels) -> None:
         for table, moves in self.moves.items():
@@ -194,17 +157,7 @@ class AsyncRounds:
         """What a checkpoint keeps of it: the updates that are under way, and rows' counts."""
         found = {"starts": self.clock.starts}
         found |= {f"moves/{table}": x for table, x in self.moves.items()}
-        for group in self.pending:
-            upload, name = group.upload, f"pending/{group.number}"
-            found |= {f"{name}/clients": upload.clients, f"{name}/steps": upload.steps}
-            found |= {f"{name}/dense/{d}": x for d, x in upload.update.dense.items()}
-            found |= {f"{name}/moves/{t}": x for t, x in group.moves.items()}
-            found |= {f"{name}/occurred/{t}": x for t, x in (upload.occurred or {}).items()}
-            for table, rows in upload.update.rows.items():
-                index = upload.update.index[table]
-                found |= {f"{name}/ids/{table}": index.ids, f"{name}/rows/{table}": rows}
-                found |= {f"{name}/splits/{table}": index.splits}
-        return found
+        return found | {f"pending/{name}": x for name, x in self.pending.tensors().items()}
 
     def state(self) -> dict[str, Any]:
         """The rest of it, as JSON."""
@@ -214,31 +167,15 @@ class AsyncRounds:
     def restore_(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Goes back to where `tensors` and `state` were taken."""
         self.clock.restore_(state, tensors["starts"])
-        self._under_way = [tuple(entry) for entry in state["under_way"]]
+        self._under_way = [(*entry,) for entry in state["under_way"]]
         self._free, self._count = state["free"], state["count"]
         self._busy[:] = False
-        self._busy[torch.tensor([x[2] for x in self._under_way], dtype=torch.int64)] = True
+        self._busy[[entry[2] for entry in self._under_way]] = True
         for table, moves in self.moves.items():
             moves.copy_(tensors[f"moves/{table}"])
-        numbers = {int(name.split("/")[1]) for name in tensors if name.startswith("pending/")}
-        self.pending = [self._restored(number, tensors) for number in sorted(numbers)]
-
-    def _restored(self, number: int, tensors: Mapping[str, Tensor]) -> Pending:
-        device, name = self.clock.fleet.device, f"pending/{number}/"
-
-        def part(kind: str) -> dict[str, Tensor]:
-            head = f"{name}{kind}/"
-            found = {x.removeprefix(head): y for x, y in tensors.items() if x.startswith(head)}
-            return {x: y if kind == "splits" else y.to(device) for x, y in found.items()}
-
-        ids, splits, marks = part("ids"), part("splits"), part("occurred")
-        whole = self.clock.fleet.data.index
-        index = {table: _placed(x, splits[table], whole[table]) for table, x in ids.items()}
-        update = Submodels(index, part("rows"), part("dense"))
-        clients, steps = tensors[f"{name}clients"], tensors[f"{name}steps"]
-        return Pending(
-            number, Upload(clients, update, steps, {}, None, occurred=marks or None), part("moves")
-        )
+        head, fleet = "pending/", self.clock.fleet
+        pending = {x.removeprefix(head): y for x, y in tensors.items() if x.startswith(head)}
+        self.pending.restore_(pending, fleet.data.index, fleet.device)
 
 
 def concurrency_of(plan: Plan, clients: int) -> int:
@@ -275,45 +212,3 @@ def check_virtual(algorithm: Algorithm, plan: Plan) -> None:
             f"mode is async, but {algorithm.name} keeps a state at its clients that must be of the "
             "same round as the server's: choose mode sync, or another algorithm."
         )
-
-
-def _placed(ids: Tensor, splits: Tensor, whole: Index) -> Index:
-    """An index as the federation's own, whose heat is read by one gather."""
-    if whole.held is None:
-        return Index(ids, splits)
-    place = torch.searchsorted(whole.held, ids).clamp_(max=max(len(whole.held) - 1, 0))
-    if not torch.equal(whole.held[place], ids):  # negatives, which nobody holds
-        return Index(ids, splits)
-    return Index(ids, splits, place, whole.held)
-
-
-def _joined(uploads: list[Upload]) -> Upload:
-    """Updates of several cohorts as those of one."""
-    updates, first = [x.update for x in uploads], uploads[0]
-    index = {
-        table: _joined_index([x.index[table] for x in updates]) for table in first.update.index
-    }
-    update = Submodels(
-        index,
-        {table: torch.cat([x.rows[table] for x in updates]) for table in first.update.rows},
-        {name: torch.cat([x.dense[name] for x in updates]) for name in first.update.dense},
-    )
-    marks = None
-    if first.occurred is not None:
-        every = [x.occurred or {} for x in uploads]
-        marks = {table: torch.cat([x[table] for x in every]) for table in first.occurred}
-    clients, steps = (
-        torch.cat([x.clients for x in uploads]),
-        torch.cat([x.steps for x in uploads]),
-    )
-    return Upload(clients, update, steps, {}, None, occurred=marks)
-
-
-def _joined_index(parts: list[Index]) -> Index:
-    lengths = torch.cat([x.splits.diff() for x in parts])
-    splits = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    ids, held = torch.cat([x.ids for x in parts]), parts[0].held
-    places = [x.place for x in parts if x.place is not None and x.held is held]
-    if held is None or len(places) < len(parts):
-        return Index(ids, splits)
-    return Index(ids, splits, torch.cat(places), held)

@@ -62,7 +62,7 @@ class Devices:
         """Whether every device is there all day."""
         return bool((self.hours >= 24).all())
 
-    def seconds(self, clients: Tensor, starts: Tensor, work: Work) -> Tensor:
+    def seconds(self, clients: Tensor, starts: Tensor, work: UpdateWork) -> Tensor:
         """How long an update takes that a client begins; `starts` counts its starts: (k,)."""
         i = clients
         took = work.down[i] / self.down[i] + work.up[i] / self.up[i]
@@ -93,7 +93,7 @@ class Devices:
 
 
 @dataclass(frozen=True)
-class Work:
+class UpdateWork:
     """What an update of each client takes: (N,) each."""
 
     examples: Tensor

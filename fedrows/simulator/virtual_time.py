@@ -21,7 +21,7 @@ from fedrows.plan import Plan
 from fedrows.rows.params import Submodels
 from fedrows.seeds import SLOT, bits, key
 from fedrows.server import ATTEMPT, Schedule
-from fedrows.simulator.devices import HOUR, Work, devices_of
+from fedrows.simulator.devices import HOUR, UpdateWork, devices_of
 from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 
@@ -170,7 +170,7 @@ class WaitingRounds:
         self.clock.restore_(state, tensors["starts"])
 
 
-def work_of(fleet: SimulatedFleet, plan: Plan) -> Work:
+def work_of(fleet: SimulatedFleet, plan: Plan) -> UpdateWork:
     """The examples, rows and bytes of an update of each client."""
     data, schema = fleet.data, fleet.model.schema
     everyone = torch.arange(fleet.clients)
@@ -188,4 +188,4 @@ def work_of(fleet: SimulatedFleet, plan: Plan) -> Work:
         if table not in data.local:
             down += count * schema.tables[table].width * plan.torch_dtype.itemsize
             ids += count * id_bytes(schema.tables[table].rows)
-    return Work(examples.double(), rows, down, down + ids)
+    return UpdateWork(examples.double(), rows, down, down + ids)
