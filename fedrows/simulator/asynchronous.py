@@ -72,8 +72,8 @@ class AsyncRounds:
         while len(self._taken) < self.buffer:
             while self._free:
                 if not waiting:
-                    wanted = self._free if attempt == 0 else max(self._free, self.buffer)
-                    waiting = self._drawn(number + attempt * ATTEMPT, wanted, rest)
+                    more = self.buffer if clock.timed else 0  # who may begin before the step
+                    waiting = self._drawn(number + attempt * ATTEMPT, self._free + more, rest)
                     attempt += 1
                     if not waiting:
                         break
@@ -101,8 +101,7 @@ class AsyncRounds:
                     lost.append(client)
                 else:
                     begun.discard(client)
-        for client, _, _ in waiting:  # drawn, and not needed
-            clock.starts[client] -= 1
+        clock.starts[[client for client, _, _ in waiting]] -= 1  # drawn, and not needed
         self.pending.release(lost)
         return torch.tensor(sorted(begun), dtype=torch.int64)
 

@@ -57,7 +57,7 @@ class Clock:
 
         If all are there and none is busy, they are those of a round without a clock.
         """
-        fleet, size = self.fleet, count
+        fleet, size = self.fleet, count if self._always else 2 * count + 8
         while True:
             size = min(size, fleet.clients)
             drawn = fleet.draw(counter, size)
