@@ -3,9 +3,9 @@
     FEDROWS_DATA=… python benchmarks/robust_quality.py --out robust-quality.json
 
 Every setting is run with the same seeds. A run ends with an AUC on held-out examples. The spread is
-the largest difference between two seeds of the unbounded run without liars. The bounds are those
-of a deployment: row-clip, weight-quantile and FedSubAvg's cap. A liar sends ten times its update, with the sign
-turned round, and claims 100,000 examples.
+the largest difference between two seeds of the unbounded run without liars. The bounds are those of
+a deployment: row-clip, weight-quantile and FedSubAvg's cap. A liar sends ten times its update, with
+the sign turned round, and claims 100,000 examples.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What bounds a client that lies when nobody has asked for it, in the runs that deployments make."""
+"""What bounds a client that lies when nobody has asked for it, in runs as deployments make them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def with_a_row_of_its_own(clients: int, rows: int = 30) -> FederatedData:
 
 
 def test_a_liar_moves_its_cold_row_no_further_than_it_says_to(tmp_path: Path) -> None:
-    """One client of 24 claims a row that nobody else has, and its node sends ten times every update."""
+    """One client of 24 has a row that nobody else has; its node sends ten times its updates."""
     data = with_a_row_of_its_own(clients=24)
     config = CONFIG | {"weighting": "uniform", "rounds": 6, "max-norm": 1e9}
 

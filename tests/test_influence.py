@@ -66,7 +66,7 @@ def test_quality_was_measured_under_the_bounds_of_deployments() -> None:
     from fedrows.flower.wire.contract import BOUNDS
 
     assert robust_quality.BOUNDS == BOUNDS
-    assert robust_quality.OWN == FedSubAvg.deployed
+    assert FedSubAvg.deployed == robust_quality.OWN
     assert robust_quality.summary(QUALITY["runs"]) == QUALITY["summary"]
 
 
