@@ -64,8 +64,8 @@ RULES = (
     Rule("bounded FedSubAvg", BoundedSubAvg()),
     Rule("cap 100, robust=trim", FedSubAvg(cap=100.0), "trim"),
     Rule("cap 100, robust=clip", FedSubAvg(cap=100.0), "clip"),
-    Rule(DEFAULT, FedSubAvg(), "none", **BOUNDS),
-    Rule("default, cap cohort", FedSubAvg(cap="cohort"), "none", **BOUNDS),
+    Rule("default without cap", FedSubAvg(), "none", **BOUNDS),
+    Rule(DEFAULT, FedSubAvg(**FedSubAvg.deployed), "none", **BOUNDS),
     Rule("default, bounded FedSubAvg", BoundedSubAvg(), "none", **BOUNDS),
 )
 

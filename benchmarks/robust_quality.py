@@ -3,9 +3,9 @@
     FEDROWS_DATA=… python benchmarks/robust_quality.py --out robust-quality.json
 
 Every setting is run with the same seeds. A run ends with an AUC on held-out examples. The spread is
-the largest difference between two seeds of the unbounded run without liars. The bounds are those
-of a deployment: row-clip and weight-quantile. A liar sends ten times its update, with the sign
-turned round, and claims 100,000 examples.
+the largest difference between two seeds of the unbounded run without liars. The bounds are those of
+a deployment: row-clip, weight-quantile and FedSubAvg's cap. A liar sends ten times its update, with
+the sign turned round, and claims 100,000 examples.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from fedrows.server import rounds
 from fedrows.simulation import Simulation
 from fedrows.simulator.simulated_fleet import SimulatedFleet
 
-BOUNDS = {"row_clip": 0.9, "weight_quantile": 0.25}  # those of a deployment
+# Those of a deployment: of the plan, and of the algorithm.
+BOUNDS, OWN = {"row_clip": 0.9, "weight_quantile": 0.25}, {"cap": "cohort"}
 ROUNDS = {"movielens": 300, "amazon": 100, "synthetic": 30}
 LIARS, TIMES, CLAIM = 0.05, -10.0, 100_000.0
 # Name → whether clients are bounded, and the share of liars.
@@ -108,7 +109,7 @@ def measure(
     plan_presets, own = presets(of, "fedsubavg")
     more: dict[str, Any] = dict(BOUNDS) if bounded else {}
     plan = Plan(**{**plan_presets, "rounds": rounds_, "seed": seed, "device": device, **more})
-    algorithm = catalogue.algorithm("fedsubavg")(**own)
+    algorithm = catalogue.algorithm("fedsubavg")(**own, **(OWN if bounded else {}))
     model = catalogue.model(of.model)(data, seed)
     since = time.perf_counter()
     simulation = Simulation(data, model, algorithm, plan)
@@ -165,12 +166,17 @@ def main() -> None:
     for task in typed.tasks.split(","):
         of = catalogue.task(task)
         data = of.load(of.options())
-        for seed in map(int, typed.seeds.split(",")):
-            for name in SETTINGS:
+        for name in SETTINGS:
+            for seed in map(int, typed.seeds.split(",")):
                 rounds_ = typed.rounds or ROUNDS[task]
                 lines.append(measure(task, data, name, seed, rounds_, typed.device))
                 print(json.dumps(lines[-1]), flush=True)
-        result = {"torch": torch.__version__, "summary": summary(lines), "runs": lines}
+        result = {
+            "torch": torch.__version__,
+            "device": typed.device,
+            "summary": summary(lines),
+            "runs": lines,
+        }
         if typed.out:
             typed.out.write_text(json.dumps(result, indent=1) + "\n")
         for row in result["summary"]:

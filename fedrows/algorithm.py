@@ -62,8 +62,8 @@ class Algorithm(ABC):
     additive: ClassVar[bool] = False
     uses_heat: ClassVar[bool] = False  # reads the heat; the other algorithms may be given none
     reads_shares: ClassVar[bool] = False  # if additive: reads the shares of a row's present holders
-    # Defaults of options over a network where secure sums hide single updates, and nobody can clip.
-    summed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    # Defaults of options over a network, where heat is what clients claim; simulations have none.
+    deployed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     # What it counts on at the client: steps of −lr · gradient, with no state of an optimiser.
     plain_steps: ClassVar[bool] = False

@@ -313,7 +313,7 @@ def test_the_largest_correction_is_that_of_the_coldest_row():
 @every_name
 def test_its_defaults_over_a_network_are_options_of_it(name):
     found = catalogue.algorithm(name)
-    found(**found.summed)
+    found(**found.deployed)
 
 
 def test_algorithms_have_different_titles_and_colours():

@@ -66,7 +66,7 @@ class Watched:
 @contextmanager
 def running(folder: Path, nodes: int, **terms: Any) -> Iterator[Watched]:
     words = {"device": "cpu", "clients": "40", "rounds": "100000", "evaluate_every": "100000"}
-    words |= {"clients_per_round": "10", "cap": "100"}
+    words |= {"clients_per_round": "10"}
     settings = choose(catalogue.task("synthetic"), ["fedsubavg"], words)["fedsubavg"]
     work, out = folder / "work", folder / "run"
     specs = federate(work, settings.task.load(settings.options), nodes).nodes

@@ -101,3 +101,30 @@ def test_a_node_answers_for_one_thing_to_add_up(tmp_path: Path) -> None:
     server = Ahead(tmp_path, another_range, again=True)
     server.run()
     assert [(one.kind, dict(one.parts)) for one in server.answers] == [("silent", {})]
+
+
+def test_junk_requests_to_a_sum_fill_no_disk(tmp_path: Path) -> None:
+    """The first one that the node refuses ends its part in the sum, and no other is kept."""
+    data = examples()
+    fleet, post = federation(task_of(data), PRIVATE, shards_of(data, 4), tmp_path)
+    answer, halves, kinds = post.here[VICTIM], list[int](), list[str]()
+
+    def flooded(request: bytes) -> bytes:
+        outer = unpack(request)
+        if outer.kind != "sum" or outer.facts["phase"] != 1 or halves:
+            return answer(request)
+        for _ in range(20):
+            facts = {**outer.facts, "phase": 2}
+            kinds.append(
+                unpack(answer(pack(Message("sum", facts, {"request": bytes(2**20)})))).kind
+            )
+            folder = (tmp_path / "n1").glob("*/sums/**/*")
+            halves.append(sum(path.stat().st_size for path in folder if path.is_file()))
+        return answer(request)
+
+    post.here[VICTIM] = flooded
+    its = fleet.contract
+    progress = begin(its.model(data), its.algorithm, its.plan)
+    next(iter(rounds(fleet, its.plan, progress)))
+    assert kinds == ["silent"] * 20
+    assert max(halves) < 2**20

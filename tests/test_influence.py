@@ -25,6 +25,8 @@ def test_the_page_has_the_table_that_was_measured() -> None:
 
 def test_by_default_a_liar_does_no_more_than_an_honest_round() -> None:
     rules = {line["rule"]: line for line in RESULT["rules"]}
+    uncapped, cold = rules["default without cap"], "cold, 100000 examples"
+    assert 10 * rules["default of deployments"][cold] < uncapped[cold]
     largest = rules["default of deployments"].pop("honest_largest")
     del rules["default of deployments"]["rule"]
     assert all(moved <= largest for moved in rules["default of deployments"].values())
@@ -60,9 +62,11 @@ def test_quality_was_measured_under_the_bounds_of_deployments() -> None:
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import robust_quality
 
+    from fedrows.algorithms.fedsubavg import FedSubAvg
     from fedrows.flower.wire.contract import BOUNDS
 
     assert robust_quality.BOUNDS == BOUNDS
+    assert FedSubAvg.deployed == robust_quality.OWN
     assert robust_quality.summary(QUALITY["runs"]) == QUALITY["summary"]
 
 

@@ -28,7 +28,7 @@ class FedSubAvg(Algorithm):
     colour: ClassVar[int | None] = 0
     additive: ClassVar[bool] = True
     uses_heat: ClassVar[bool] = True
-    summed: ClassVar[Mapping[str, Any]] = {"cap": "cohort"}  # heat is what clients claim there
+    deployed: ClassVar[Mapping[str, Any]] = {"cap": "cohort"}
     summable: ClassVar[bool] = True
 
     # A holder's share of the mean is 1/K. With a cap of K, a row moves no further than its holders

@@ -44,6 +44,8 @@ def main(words: Sequence[str]) -> int:
             )
     settings = _settings(task, named[0], typed)
     terms |= {name: "" for name in BOUNDS if getattr(settings.plan, name) is None}
+    own = settings.algorithm
+    terms |= {name: "" for name in own.deployed if getattr(own, name) is None}
     path = Path(out or f"runs/deploy-{task}-{named[0]}").absolute()
     check_free(path, overwrite=overwrite)
     data = settings.task.load(settings.options)
@@ -54,8 +56,8 @@ def main(words: Sequence[str]) -> int:
 
 def _settings(task: str, algorithm: str, typed: dict[str, Any]) -> Settings:
     """The run's settings, on the CPU, with the bounds on single clients that deployments have."""
-    for option_name, number in BOUNDS.items():
-        typed.setdefault(option_name, str(number))
+    for option_name, value in {**BOUNDS, **catalogue.algorithm(algorithm).deployed}.items():
+        typed.setdefault(option_name, str(value))
     typed.setdefault("rounds", "5")
     typed.setdefault("evaluate_every", "1")
     settings = choose(catalogue.task(task), [algorithm], typed)[algorithm]

@@ -9,12 +9,12 @@
     sums/UNION.npz        the same, from the end of a round's union to the beginning of its update
 
 Inputs of updates are there only while their round is under way. A sum's folder goes with its last
-message. If that never comes, it goes when the next sum of its use adds up numbers (of unions, the
-next but one), when five newer sums have begun, when it is an hour old, or when the node starts
-anew. A server has no more at a time: the updates of a round, the unions of the next two, and the
-keys for the next updates and for the union behind. What a union came to goes when its update takes
-it, or when two newer unions have ended. What clients hold back and the rows of their local tables
-are the node's own, and not here.
+message, or with the first that the node refuses. If neither comes, it goes when the next sum of its
+use adds up numbers (of unions, the next but one), when five newer sums have begun, when it is an
+hour old, or when the node starts anew. A server has no more at a time: the updates of a round, the
+unions of the next two, and the keys for the next updates and for the union behind. What a union
+came to goes when its update takes it, or when two newer unions have ended. What clients hold back
+and the rows of their local tables are the node's own, and not here.
 
 A sum is begun once, for two sums of one vector under one name would show it. Names rise, so that it
 is enough to remember the newest.

@@ -152,14 +152,13 @@ class PrivateNode(ClientNode):
             facts, reply = sums.advance(
                 name, lambda facts: self._half_begun(sums, facts), message.parts.get("request", b"")
             )
+            if not isinstance(reply, Done):
+                return Message("sum", {"sum": name}, {"reply": reply})
+            sums.inputs(facts["sum"])  # without them the policy was not asked
+            parts = self._end(sums, facts, reply.result)
         except BaseException:
-            if begins or works:
-                sums.end(str(name))  # a sum that does not begin leaves nothing here
+            sums.end(str(name))  # a half that has refused a message never goes on
             raise
-        if not isinstance(reply, Done):
-            return Message("sum", {"sum": name}, {"reply": reply})
-        sums.inputs(facts["sum"])  # without them the policy was not asked
-        parts = self._end(sums, facts, reply.result)
         sums.end(facts["sum"])
         return Message("sum", {"sum": name}, parts)
 

@@ -146,7 +146,8 @@ class TaggedTensors:
     def put(self, tag: int, tensors: Mapping[str, Tensor], **facts: Any) -> None:
         """Stores tensors under a tag, whole or not at all."""
         make_private(self.folder)
-        plain = {name: x.detach().contiguous() for name, x in tensors.items()}
+        # Copies: two names may stand for one tensor, such as the ids of a client's rows.
+        plain = {name: x.detach().contiguous().clone() for name, x in tensors.items()}
         metadata = {name: json.dumps(value) for name, value in facts.items()}
         write_private(self._path(tag), safetensors.torch.save(plain, metadata or None))
 

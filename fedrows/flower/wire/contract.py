@@ -189,17 +189,14 @@ def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
     own = _options_of(of, left)
     chosen = _options_of(DeploymentOptions, left)
     privacy = Privacy.of(**_options_of(Privacy, left), **_noise_in_sum(left, config))
-    if privacy.secret_sums:
-        own, usual = {**of.summed, **own}, dict(UNTOLD)
-    else:
-        usual = dict(BOUNDS)
+    usual = UNTOLD if privacy.secret_sums else BOUNDS
     plan = Plan(**{"device": "cpu", **usual, **_options_of(Plan, left)})
     if strange := sorted(x for x in left.keys() - known if not x.startswith(f"{task.name}_")):
         raise PlanError(
             f"{strange[0].replace('_', '-')} in the run's configuration is no option of the plan, "
             f"of {name} or of the deployment: leave it out."
         )
-    made = Contract(task, plan, of(**own), DeploymentOptions(**chosen), privacy)
+    made = Contract(task, plan, of(**{**of.deployed, **own}), DeploymentOptions(**chosen), privacy)
     if made.plan.tables != "memory":
         raise PlanError(
             f"tables is {made.plan.tables}, but a deployment keeps its tables in memory: leave it "
