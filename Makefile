@@ -51,7 +51,7 @@ LOCK = .venv/release/bin/uv pip compile --universal --python-version 3.11 -c con
 	$(foreach package,torch $(GPU),--no-emit-package $(package))
 
 lock: .venv/release.stamp
-	$(LOCK) pyproject.toml --extra cli --extra report -o requirements/demo.txt
+	$(LOCK) pyproject.toml -o requirements/demo.txt
 	$(LOCK) pyproject.toml --extra dev -o requirements/dev.txt
 	$(LOCK) --group release -o requirements/release.txt
 
@@ -69,7 +69,7 @@ clean:
 
 .venv/demo.stamp: pyproject.toml constraints.txt requirements/demo.txt | .venv/made.stamp
 	$(LOCKED) requirements/demo.txt
-	$(INSTALL) -e '.[cli,report]'
+	$(INSTALL) -e .
 	@touch $@
 
 .venv/dev.stamp: pyproject.toml constraints.txt requirements/dev.txt | .venv/made.stamp

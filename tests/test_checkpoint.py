@@ -116,5 +116,5 @@ def test_without_safetensors_the_extra_is_named(
     tmp_path: Path, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(FedrowsError, match=r"pip install fedrows\[cli\]"):
+    with pytest.raises(FedrowsError, match=r"pip install safetensors"):
         checkpoint.save(tmp_path / "x", make())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("jinja2", reason="needs jinja2: install fedrows[report]")
+pytest.importorskip("jinja2", reason="needs jinja2: install fedrows")
 
 from fedrows import report
 from fedrows.errors import RunFolderError

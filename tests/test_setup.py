@@ -47,10 +47,30 @@ def test_version_is_the_same_everywhere() -> None:
     assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()
 
 
-def test_core_depends_on_torch_and_numpy_only() -> None:
+def test_a_plain_install_brings_run_folders_pages_and_the_terminal() -> None:
+    """What the core may not import, the command line may: so `pip install fedrows` has it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
-    assert names == {"torch", "numpy"}
+    assert names == {"torch", "numpy", "jinja2", "rich", "safetensors"}
+
+
+def test_every_extra_is_in_the_readme() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    listed = set(
+        re.findall(r"^\| `fedrows\[(\w+)\]`", (ROOT / "README.md").read_text(), re.MULTILINE)
+    )
+    assert listed == extras.keys() - {"test", "dev"}
+    named = r"fedrows\[([\w,]+)\]"
+    for path in [
+        *ROOT.glob("docs/*.md"),
+        *ROOT.glob("fedrows/**/*.py"),
+        *ROOT.glob("examples/**/*"),
+    ]:
+        if path.suffix in (".md", ".py", ".toml"):
+            found = re.findall(named, path.read_text("utf-8"))
+            assert {name for names in found for name in names.split(",")} <= extras.keys(), path
 
 
 def test_constraints_are_exact_pins() -> None:

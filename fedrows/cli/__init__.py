@@ -1,7 +1,7 @@
 """The command line, one file per command. Only the command that is called is imported.
 
-So `fedrows --help` needs no torch. Every error is one line on stderr and exit code 2. Exit code 130
-means that a run was stopped and saved.
+So `fedrows --help` needs no torch. The help of a command does not either: see `stored_help`. Every
+error is one line on stderr and exit code 2. Exit code 130 means that a run was stopped and saved.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from fedrows.cli import stored_help
 from fedrows.errors import INTERRUPTED, FedrowsError, UnknownNameError
 from fedrows.version import __version__
 
@@ -68,6 +69,8 @@ def _dispatch(words: list[str]) -> int:
         raise UnknownNameError("option", words[0], ["--help", "--version"])
     if words[0] not in COMMANDS:
         raise UnknownNameError("command", words[0], COMMANDS)
+    if stored_help.shown(words):
+        return 0
     command = importlib.import_module(f"fedrows.cli.{words[0]}")
     return int(command.main(words[1:]))
 

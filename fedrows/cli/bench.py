@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrows.cli.flags import UsageError
-from fedrows.cli.show import say
 from fedrows.errors import UnknownNameError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "speed"  # each file has a `main` of its own
@@ -24,7 +23,7 @@ def main(words: Sequence[str]) -> int:
         )
     if words and words[0] in ("-h", "--help"):
         lines = "\n".join(f"  {name:9} {what}" for name, what in known.items())
-        say(f"usage: fedrows bench NAME [options]\n\n{lines}")
+        print(f"usage: fedrows bench NAME [options]\n\n{lines}")
         return 0
     if not words:
         raise UsageError(f"Name what to measure: one of {', '.join(known)}.")

@@ -79,7 +79,7 @@ def close(
     try:
         say(f"Report: {report.write(folder.path)}")
     except ImportError:
-        say(f"Metrics: {folder.path}; for a report, pip install fedrows[report].")
+        say(f"Metrics: {folder.path}; for a report, pip install jinja2.")
     return 0
 
 

@@ -29,9 +29,7 @@ def main(words: Sequence[str]) -> int:
     try:
         say(f"Report: {report.write(path, typed['private'])}")
     except ImportError:
-        raise FedrowsError(
-            "Reports need the package jinja2: pip install fedrows[report]."
-        ) from None
+        raise FedrowsError("Reports need the package jinja2: pip install jinja2.") from None
     except FedrowsError:
         raise
     except OSError as error:

@@ -169,6 +169,6 @@ def _safetensors() -> Any:
         import safetensors.torch
     except ImportError:
         raise FedrowsError(
-            "Checkpoints need the package safetensors: pip install fedrows[cli]."
+            "Checkpoints need the package safetensors: pip install safetensors."
         ) from None
     return safetensors

@@ -1,0 +1,87 @@
+"""The help of every command, kept in help.json, so that showing it need not import torch.
+
+Flags are made from dataclasses of modules that import torch, which takes seconds. So
+`docs/make_help.py` writes the flags down beforehand, and tests/test_help.py checks that what is
+kept is what the commands would say. Where a plug-in is installed or named, they say it themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from fedrows.cli.flags import Parser
+
+FILE = Path(__file__).with_name("help.json")
+ASKING = ("-h", "--help")
+OWN_GROUPS = ("positional arguments", "options")  # those that every parser has
+PLUGINS = "fedrows."  # what the groups of their entry points begin with
+
+
+def shown(words: Sequence[str]) -> bool:
+    """Whether the help that these words ask for was kept, and is now printed."""
+    if not any(word in ASKING for word in words):
+        return False
+    kept = _read().get(" ".join(word for word in words if word not in ASKING))
+    if kept is None or any(group.startswith(PLUGINS) for group in entry_points().groups):
+        return False
+    if isinstance(kept, str):
+        sys.stdout.write(kept)
+    else:
+        parser_from(kept).print_help()
+    return True
+
+
+def described(parser: Parser) -> dict[str, Any]:
+    """A parser as help.json has it: what its help says, whatever the width of the terminal."""
+    groups = [
+        [group.title, [_described(action) for action in group._group_actions]]
+        for group in parser._action_groups
+    ]
+    command = parser.prog.removeprefix("fedrows ")
+    return {"command": command, "description": parser.description, "groups": groups}
+
+
+def parser_from(kept: Mapping[str, Any]) -> Parser:
+    """A parser that has the same help; it parses nothing."""
+    parser = Parser(kept["command"], kept["description"])
+    for title, actions in kept["groups"]:
+        group = parser if title in OWN_GROUPS else parser.add_argument_group(title)
+        for name, more in actions:
+            if name != "help":
+                flags = more.get("flags") or [name]
+                own = {key: more[key] for key in ("nargs", "metavar", "help") if key in more}
+                group.add_argument(*flags, action=_Shown, **own)
+    return parser
+
+
+class _Shown(argparse.Action):
+    """A flag that is only shown."""
+
+    def __call__(self, *_: Any) -> None:
+        """Does nothing."""
+
+
+def _described(action: argparse.Action) -> list[Any]:
+    """A flag by its name, with what its line of help is made from."""
+    values = {
+        "flags": list(action.option_strings),
+        "nargs": action.nargs,
+        "metavar": action.metavar,
+        "help": action.help,
+    }
+    return [action.dest, {key: value for key, value in values.items() if value not in (None, [])}]
+
+
+def _read() -> dict[str, Any]:
+    """What is kept, by command; nothing if the file is not there."""
+    try:
+        kept: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
+        return kept
+    except (OSError, ValueError):
+        return {}
