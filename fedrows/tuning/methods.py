@@ -20,6 +20,7 @@ from fedrows.errors import PlanError
 from fedrows.tuning.space import SearchAxis, Space, Values
 
 EXTENSIONS = 3  # how often one search goes beyond an edge
+GAIN = 1e-3  # of the score: what a value beyond an edge must be better by to go on from there
 FULL_RUNS = 10  # for each algorithm by default, in searches whose space has no size
 
 
@@ -37,11 +38,6 @@ Search = Generator[list[Ask], list[float], None]  # sent back: scores, higher is
 def grid(space: Space, rounds: int, budget: int) -> Search:
     """Every combination for all rounds, and what lies beyond an edge."""
     wanted = space.grid()
-    if len(wanted) * rounds > budget:
-        raise PlanError(
-            f"The budget is {budget} rounds for each algorithm, but {len(wanted)} combinations for "
-            f"{rounds} rounds need {len(wanted) * rounds}: allow more, or choose another method."
-        )
     asks = [Ask(values, rounds) for values in wanted]
     scores = dict(enumerate((yield asks)))
     yield from _follow_edges(
@@ -132,16 +128,23 @@ def _follow_edges(
         if not more:
             break
         new = [Ask(values, rounds) for values in more]
-        for score in (yield new):
-            scores[len(scores)] = score
+        found = yield new
+        scores.update(enumerate(found, start=len(scores)))
         asks += new
         tried += more
         spent, used = spent + len(new) * rounds, used + 1
+        if max(found) <= scores[best] + GAIN * abs(scores[best]):
+            break
     return spent, used
 
 
-def fits(rounds: int, budget: int) -> None:
-    """Raises a PlanError if a budget has not one run."""
+def check_budget(method: str, sizes: Sequence[int], rounds: int, budget: int) -> None:
+    """Raises a PlanError if a budget has not one run, or less than a grid needs."""
+    if method == "grid" and max(sizes) * rounds > budget >= rounds:
+        raise PlanError(
+            f"The budget is {budget} rounds for each algorithm, but {max(sizes)} combinations for "
+            f"{rounds} rounds need {max(sizes) * rounds}: allow more, or choose another method."
+        )
     if budget < rounds:
         raise PlanError(
             f"The budget is {budget} rounds for each algorithm, but a run has {rounds}: allow at "

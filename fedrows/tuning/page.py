@@ -1,4 +1,4 @@
-"""A search as a page: what was chosen, and the metric by rate, one panel for each length of runs."""
+"""A search as a page: what was chosen, and the metric by rate, a panel for each length of runs."""
 
 from __future__ import annotations
 
@@ -97,7 +97,11 @@ def _figure(tuned: Tuned, option: str) -> Figure | None:
         curves = [
             curve
             for name in tuned.spaces
-            if (curve := _curve(tuned, [t for t in tuned.trials if t.rounds == rounds], name, option))
+            if (
+                curve := _curve(
+                    tuned, [t for t in tuned.trials if t.rounds == rounds], name, option
+                )
+            )
         ]
         values = [x for curve in curves for x in curve.x]
         if values:
@@ -140,4 +144,3 @@ def _curve(tuned: Tuned, trials: Sequence[Trial], name: str, option: str) -> Cur
         kind="joined",
         runs=tuple(trial.id for _, trial in points),
     )
-

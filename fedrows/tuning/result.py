@@ -194,4 +194,3 @@ def _mean(values: Sequence[float], digits: int) -> str:
         return "–"
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{spread}"
-

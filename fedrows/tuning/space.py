@@ -1,9 +1,9 @@
 """What is searched: the values of each option, and the next one where the best lies at the edge.
 
-    lr=0.03..3        half-decades: 0.03, 0.1, 0.3, 1, 3
-    tau=1e-8..1e-2:4  so many values, the same factor apart
-    mu=0,0.01,0.1     these; words are listed in the same way: batches=draw,epoch
-    fedadam.tau=…     for one algorithm only
+lr=0.03..3        half-decades: 0.03, 0.1, 0.3, 1, 3
+tau=1e-8..1e-2:4  so many values, the same factor apart
+mu=0,0.01,0.1     these; words are listed in the same way: batches=draw,epoch
+fedadam.tau=…     for one algorithm only
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ class OwnRun:
         return with_personal(self.federation) if self.lift.get("personal") else self.federation
 
     def simulation(self, data: FederatedData, plan: Plan) -> Simulation:
-        lifted = isinstance(self.module, Model)
-        model = self.module if lifted else Lifted(self.module, data, **self.lift)
+        module = self.module
+        model = module if isinstance(module, Model) else Lifted(module, data, **self.lift)
         return Simulation(data, model, self.algorithm, plan, metrics=self.metrics)
 
     def decides(self) -> Json:
@@ -157,7 +157,7 @@ class OwnRun:
 
 
 def trial_id(run: Tunable, tests: bool) -> str:
-    """A hash of everything that decides a trial's numbers. tests: whether it is tested in the end."""
+    """A hash of everything that decides a trial's numbers. tests: whether it is tested as well."""
     plan = {name: value for name, value in asdict(run.plan).items() if name not in MACHINE}
     decides = {
         "tune": FORMAT,

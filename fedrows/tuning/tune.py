@@ -78,8 +78,10 @@ def tune(
     }
     runs: dict[str, Tunable] = {}
     for one in given:
-        run = _task_run(data, one, options, plan) if isinstance(data, str) else None
-        if run is None:
+        run: Tunable
+        if isinstance(data, str):
+            run = _task_run(data, one, options, plan)
+        else:
             run = _own_run(data, module, one, lift, metrics, plan)
         runs[run.algorithm.name] = run
     tuner = Tuner(
@@ -162,7 +164,9 @@ def _own_run(
             "FederatedData, as FederatedData.from_frame makes it."
         )
     if not isinstance(module, nn.Module | Model):
-        raise PlanError("Own data need a module to train: give an nn.Module as the second argument.")
+        raise PlanError(
+            "Own data need a module to train: give an nn.Module as the second argument."
+        )
     if isinstance(algorithm, str):
         algorithm = catalogue.algorithm(algorithm)
     if isinstance(algorithm, type):

@@ -52,6 +52,7 @@ class Tuner:
     device: str = "auto"
     say: Say | None = None
     progress: Progress | None = None
+    _checked: bool = False
     _known: dict[str, Json] = field(default_factory=dict)  # finished trials, by id
 
     def __post_init__(self) -> None:
@@ -65,9 +66,7 @@ class Tuner:
         sizes = [len(space.grid()) for space in self.spaces.values()]
         if self.budget is None:
             self.budget = methods.usual_budget(self.method, sizes, self.rounds, self.eta)
-        if self.budget < 1:
-            raise PlanError(f"The budget is {self.budget} rounds, but must be at least 1.")
-        methods.fits(self.rounds, self.budget)
+        methods.check_budget(self.method, sizes, self.rounds, self.budget)
         for name, space in self.spaces.items():  # every value is checked before anything runs
             for values in space.grid():
                 self.runs[name].with_values(values)
@@ -79,7 +78,7 @@ class Tuner:
 
     def run(self) -> Tuned:
         """Searches; returns all trials and what they come to."""
-        self._check_data()
+        self.check()
         searches = {name: self._search(space) for name, space in self.spaces.items()}
         pending = {name: next(search) for name, search in searches.items()}
         trials: list[Trial] = []
@@ -107,8 +106,7 @@ class Tuner:
         """
         if not seeds:
             raise PlanError("Name at least one seed to confirm with, such as 0.")
-        if not len(next(iter(self.runs.values())).data().test):
-            raise PlanError(f"{self.name} has no test examples to confirm with: hold some out.")
+        self.check(tests=True)
         jobs = [
             (name, seed, self._job(name, Ask(trial.values, self.rounds), seed, tests=True))
             for name, trial in tuned.chosen.items()
@@ -136,10 +134,19 @@ class Tuner:
             return optuna_search(space, rounds, budget, self.seed, self.sampler)
         return methods.halving(space, rounds, budget, self.eta, self.seed)
 
-    def _check_data(self) -> None:
-        """Raises a PlanError if there is nothing to choose on, or no such metric."""
+    def check(self, *, tests: bool = False) -> None:
+        """Raises if there is nothing to choose on, no such metric, or no such sampler.
+
+        tests: test examples are wanted as well.
+        """
         first = next(iter(self.runs.values()))
         data = first.data()
+        if tests and not len(data.test):
+            raise PlanError(f"{self.name} has no test examples to confirm with: hold some out.")
+        if self._checked:
+            return
+        for space in self.spaces.values():
+            self._search(space)  # an extra that is missing
         if not len(data.validation):
             raise PlanError(
                 f"{self.name} has no validation examples to choose on: hold some out, as in "
@@ -156,6 +163,7 @@ class Tuner:
         known = [name for name in measured([line]) if name.startswith(f"{VALIDATION}_")]
         if self.metric not in line:
             raise UnknownNameError("metric of these validation examples", self.metric, known)
+        self._checked = True
 
     def _job(self, name: str, ask: Ask, seed: int, *, tests: bool = False) -> TrialJob:
         plan, rounds = self.runs[name].plan, ask.rounds
@@ -178,9 +186,7 @@ class Tuner:
             name: [self._job(name, ask, self.seed) for ask in some] for name, some in asked.items()
         }
         self._carry_out([job for some in jobs.values() for job in some], executor)
-        return {
-            name: [self._trial(name, job) for job in some] for name, some in jobs.items()
-        }
+        return {name: [self._trial(name, job) for job in some] for name, some in jobs.items()}
 
     def _carry_out(self, jobs: Iterable[TrialJob], executor: Executor | None) -> None:
         missing = {job.id: job for job in jobs if not self._found(job)}
