@@ -91,13 +91,17 @@ def halving(space: Space, rounds: int, budget: int, eta: int, seed: int) -> Sear
 def schedule(count: int, rounds: int, eta: int) -> list[tuple[int, int]]:
     """The steps of halving: how many combinations, and for how many rounds each.
 
-    A step keeps one of eta, and lasts eta times as long as the one before; the last keeps one.
+    A step keeps one of eta, and lasts eta times as long as the one before; the last keeps one. Of
+    steps of the same length, which very short runs come to, there is only the first.
     """
     counts = [count]
     while counts[-1] > 1:
         counts.append(max(1, counts[-1] // eta))
     lengths = [max(1, math.ceil(rounds / eta**place)) for place in range(len(counts))]
-    return list(zip(counts, reversed(lengths), strict=True))
+    steps = dict[int, int]()
+    for many, length in zip(counts, reversed(lengths), strict=True):
+        steps.setdefault(length, many)
+    return [(many, length) for length, many in steps.items()]
 
 
 def cost(count: int, rounds: int, eta: int) -> int:

@@ -40,7 +40,7 @@ def write(tuned: Tuned, folder: Path, command: str = "") -> Path:
         for trial in tuned.trials
     }
     folder.mkdir(parents=True, exist_ok=True)
-    page.write(folder, [artefact(tuned)], runs, facts)
+    page.write(folder, [artefact(tuned)], runs, facts, drawn=False)
     return folder / str(page.PAGE)
 
 

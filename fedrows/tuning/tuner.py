@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedrows.errors import PlanError, RunFolderError, UnknownNameError
+from fedrows.errors import PlanError, UnknownNameError
 from fedrows.measure.metric_choice import VALIDATION, about, best_line, measured
 from fedrows.runs.folder import RUNS, unwritable
 from fedrows.study import LIGHT
@@ -218,7 +218,7 @@ class Tuner:
 
     def _trial(self, name: str, job: TrialJob) -> Trial:
         made = self._known[job.id]
-        line = best_line(made["lines"], self.metric)
+        line = None if made["diverged"] else best_line(made["lines"], self.metric)
         return Trial(
             name,
             job.values,
@@ -278,7 +278,7 @@ def _check_importable(run: Tunable) -> None:
     own = [type(run.module), type(run.algorithm)] if isinstance(run, OwnRun) else []
     for of in own:
         if of.__module__ == "__main__":
-            raise RunFolderError(
+            raise PlanError(
                 f"{of.__name__} is defined in the script itself, which other processes cannot "
                 "import: move it into a file of its own, or leave workers out."
             )
