@@ -17,6 +17,7 @@ __all__ = [
     "read_parquet",
     "save_data",
     "simulate",
+    "tune",
     "with_personal",
     "__version__",
 ]
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from fedrows.serving.served_model import load
     from fedrows.simulation import Simulation
     from fedrows.study import Study
+    from fedrows.tuning.tune import tune
 
 _HOMES = {
     "FederatedData": "data.federation",
@@ -47,6 +49,7 @@ _HOMES = {
     "open_data": "data.stored.store",
     "read_parquet": "data.stored.parquet",
     "save_data": "data.stored.store",
+    "tune": "tuning.tune",
     "with_personal": "data.personal",
 }
 

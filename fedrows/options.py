@@ -28,13 +28,15 @@ def option(
     most: float | None = None,
     choices: Sequence[str] | None = None,
     words: Sequence[str] = (),
+    search: str = "",
 ) -> Any:
     """A dataclass field with its help and its domain: > above, ≥ least, ≤ most, one of choices.
 
-    words: texts that an option of numbers may have in place of a number.
+    words: texts that an option of numbers may have in place of a number. search: of a rate, the
+    values that `fedrows tune` tries at first (see `tuning.space`).
     """
     domain = {"above": above, "least": least, "most": most, "choices": choices, "words": words}
-    return field(default=default, metadata={"help": help, **domain})
+    return field(default=default, metadata={"help": help, "search": search, **domain})
 
 
 def takes(of: type) -> Callable[[Build], Build]:

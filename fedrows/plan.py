@@ -37,7 +37,7 @@ class Plan:
         "rows it downloads with its own; negatives are drawn from them.",
         least=1,
     )
-    lr: float = option(0.1, "Local learning rate.", above=0)
+    lr: float = option(0.1, "Local learning rate.", above=0, search="0.003..10")
     lr_decay: float = option(
         1.0, "The local learning rate is multiplied by this after every round.", above=0, most=1
     )

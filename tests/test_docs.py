@@ -93,16 +93,22 @@ def tiny(task: Task) -> Task:
     """A task of the same options whose data are small and need no file."""
     rng = np.random.default_rng(0)
     owner = np.repeat(np.arange(60), 6)
-    data = FederatedData.build(
-        name=task.name,
-        client=owner,
-        ids={"features": rng.integers(0, 20, (len(owner), 3))},
-        label=rng.integers(0, 2, len(owner)),
-        test=np.arange(len(owner)) % 5 == 0,
-        tables={"weight": 20},
-        fields={"features": "weight"},
-    )
-    return replace(task, load=lambda options: data)
+    features, label = rng.integers(0, 20, (len(owner), 3)), rng.integers(0, 2, len(owner))
+
+    def load(options: Any) -> FederatedData:
+        held = np.arange(len(owner)) % 5 == 1
+        return FederatedData.build(
+            name=task.name,
+            client=owner,
+            ids={"features": features},
+            label=label,
+            test=np.arange(len(owner)) % 5 == 0,
+            validation=held if getattr(options, "validation", 0) else None,
+            tables={"weight": 20},
+            fields={"features": "weight"},
+        )
+
+    return replace(task, load=load)
 
 
 def make_tasks_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +119,7 @@ def make_tasks_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shortened(words: list[str]) -> list[str]:
     """The same command with a hundredth of its rounds."""
-    if words[0] not in ("run", "compare") or "--help" in words:
+    if words[0] not in ("run", "compare", "tune") or "--help" in words:
         return words
     words = list(words)
     for flag in ("--rounds", "--target-rounds"):

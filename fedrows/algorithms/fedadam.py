@@ -29,10 +29,15 @@ class FedAdam(Algorithm):
     colour: ClassVar[int | None] = 5
     summable: ClassVar[bool] = True
 
-    server_lr: float = option(1.0, "Learning rate of the server.", above=0)
+    server_lr: float = option(1.0, "Learning rate of the server.", above=0, search="1e-3..1:4")
     beta1: float = option(0.9, "Decay of the first moment.", least=0, most=1)
     beta2: float = option(0.99, "Decay of the second moment.", least=0, most=1)
-    tau: float = option(1e-3, "Adaptivity: added to the root of the second moment.", above=0)
+    tau: float = option(
+        1e-3,
+        "Adaptivity: added to the root of the second moment.",
+        above=0,
+        search="1e-8..1e-2:4",
+    )
     lazy: bool = option(False, "Move received rows only: an approximation.")
 
     @property

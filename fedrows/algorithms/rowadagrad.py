@@ -33,8 +33,13 @@ class RowAdagrad(Algorithm):
     uses_heat: ClassVar[bool] = True
 
     mean: str = option("bounded", "Mean of a row that the server steps by.", choices=MEANS)
-    server_lr: float = option(0.1, "Learning rate of the server.", above=0)
-    tau: float = option(1e-3, "Adaptivity: added to the root of the sum of squares.", above=0)
+    server_lr: float = option(0.1, "Learning rate of the server.", above=0, search="1e-3..1:4")
+    tau: float = option(
+        1e-3,
+        "Adaptivity: added to the root of the sum of squares.",
+        above=0,
+        search="1e-8..1e-2:4",
+    )
 
     needs_occurred = property(needs_occurred_by_mean)
     correction = correction_by_mean

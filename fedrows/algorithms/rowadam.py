@@ -35,10 +35,15 @@ class RowAdam(Algorithm):
     uses_heat: ClassVar[bool] = True
 
     mean: str = option("bounded", "Mean of a row that the server steps by.", choices=MEANS)
-    server_lr: float = option(0.01, "Learning rate of the server.", above=0)
+    server_lr: float = option(0.01, "Learning rate of the server.", above=0, search="1e-3..1:4")
     beta1: float = option(0.9, "Decay of the first moment.", least=0, most=0.9999)
     beta2: float = option(0.99, "Decay of the second moment.", least=0, most=0.9999)
-    tau: float = option(1e-3, "Adaptivity: added to the root of the second moment.", above=0)
+    tau: float = option(
+        1e-3,
+        "Adaptivity: added to the root of the second moment.",
+        above=0,
+        search="1e-8..1e-2:4",
+    )
 
     needs_occurred = property(needs_occurred_by_mean)
     correction = correction_by_mean

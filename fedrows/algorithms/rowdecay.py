@@ -32,7 +32,7 @@ class RowDecay(Algorithm):
     uses_heat: ClassVar[bool] = True
 
     mean: str = option("bounded", "Mean of a row that the server steps by.", choices=MEANS)
-    server_lr: float = option(1.0, "Learning rate of the server.", above=0)
+    server_lr: float = option(1.0, "Learning rate of the server.", above=0, search="0.1..10:3")
     power: float = option(0.5, "Power of the count that divides a step; 0: none.", least=0, most=1)
 
     needs_occurred = property(needs_occurred_by_mean)

@@ -19,6 +19,7 @@ from fedrows.version import __version__
 COMMANDS = {
     "run": "Train one algorithm on a task.",
     "compare": "Train several algorithms on a task, over several seeds, and compare them.",
+    "tune": "Search rates and options of algorithms, on validation examples alone.",
     "paper": "Reproduce the paper: its tables, figures and theorems, on one page.",
     "heat": "Show how many clients hold each feature of a task.",
     "data": "List the data sets, show where their files are, and fetch them.",

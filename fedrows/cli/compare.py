@@ -14,6 +14,7 @@ from fedrows import catalogue
 from fedrows.cli.carry_out import carry_out, check_machine, close, conclude, load, run_of, say_notes
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
+from fedrows.cli.per_algorithm import add_rates, add_set
 from fedrows.cli.settings import (
     add_privacy,
     choose,
@@ -319,6 +320,8 @@ def _parser() -> Parser:
         help="Make the runs in N processes, each with its part of the cores unless --threads says "
         "how many (default: in this one, one after another, as always on a GPU).",
     )
+    add_rates(parser)
+    add_set(parser)
     add_privacy(parser)
     add("--target-value", metavar="X", help="A target of your own instead of CentralSGD's best.")
     return parser

@@ -21,8 +21,13 @@ from fedrows.watch.logs import without_secrets
 HERE = ""  # --resume without a folder: the one of --out, or the usual one
 
 
-def parser_of(command: str, description: str, out: str, resume: str) -> Parser:
-    """A parser with the words and flags of a command that runs something in a folder."""
+def parser_of(
+    command: str, description: str, out: str, resume: str, *, saves: bool = True
+) -> Parser:
+    """A parser with the words and flags of a command that runs something in a folder.
+
+    saves: whether its runs are saved and watched while they go.
+    """
     parser = Parser(command, description)
     tasks = ", ".join(catalogue.names("task"))
     parser.add_argument("task", metavar="TASK", nargs="?", help=f"One of {tasks}.")
@@ -31,13 +36,14 @@ def parser_of(command: str, description: str, out: str, resume: str) -> Parser:
     parser.add_argument(
         "--overwrite", action="store_true", help="Replace the folder if it is a run folder."
     )
-    parser.add_argument(
-        "--checkpoint-seconds",
-        metavar="X",
-        type=seconds,
-        default=30.0,
-        help="Save the run at least every so many seconds (default: 30).",
-    )
+    if saves:
+        parser.add_argument(
+            "--checkpoint-seconds",
+            metavar="X",
+            type=seconds,
+            default=30.0,
+            help="Save the run at least every so many seconds (default: 30).",
+        )
     parser.add_argument(
         "--metric",
         metavar="REF",
@@ -51,7 +57,8 @@ def parser_of(command: str, description: str, out: str, resume: str) -> Parser:
         default=argparse.SUPPRESS,
         help="Parameters or submodules of the model that stay on their clients.",
     )
-    add_options(parser, "watching", [Watching], {})
+    if saves:
+        add_options(parser, "watching", [Watching], {})
     return parser
 
 

@@ -13,6 +13,7 @@ from fedrows.cli.anchor_table import write_anchors
 from fedrows.cli.carry_out import carry_out, check_machine, close, conclude, load, run_of
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
+from fedrows.cli.per_algorithm import add_rates
 from fedrows.cli.settings import add_privacy, choose, extended
 from fedrows.cli.several_processes import follow, one_voice, threads_of
 from fedrows.cli.show import say
@@ -176,5 +177,6 @@ def _parser() -> Parser:
         action="store_true",
         help="After the run, also fit centralised models to the same data, and show them.",
     )
+    add_rates(parser)
     add_privacy(parser)
     return parser

@@ -22,6 +22,7 @@ from fedrows.cli.flags import (
     flag_of,
     values_for,
 )
+from fedrows.cli.per_algorithm import parts_of, rates_of, refuse_when_resumed, set_of
 from fedrows.errors import PlanError, PluginError
 from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.options import options
@@ -136,6 +137,8 @@ def choose(
     metrics = tuple(map(absolute, left.pop("metric", ())))
     personal = tuple(n.strip() for n in left.pop("personal", "").split(",") if n.strip())
     load_metrics(metrics)  # an error before anything else is done
+    rates = rates_of(left.pop("rates", None), task.name, algorithms)
+    set_for_one = set_of(left.pop("set", ()), algorithms)
     made: dict[str, Settings] = {}
     unused = dict(left)
     for name in algorithms:
@@ -143,8 +146,10 @@ def choose(
         own, rest = values_for(of, left)
         unused = {key: unused[key] for key in unused.keys() & rest.keys()}
         plan_presets, own_presets = presets(task, name)
-        algorithm = of(**{**own_presets, **own})
-        its_plan = Plan(**{**plan_presets, **plan})
+        plan_rates, own_rates = parts_of(rates.get(name, {}), of)
+        plan_set, own_set = parts_of(set_for_one.get(name, {}), of)
+        algorithm = of(**{**own_presets, **own_rates, **own, **own_set})
+        its_plan = Plan(**{**plan_presets, **plan_rates, **plan, **plan_set})
         try:
             algorithm.check_plan(its_plan)
         except PlanError as error:
@@ -205,6 +210,7 @@ def extended(
     stored: Mapping[str, Settings], typed: Mapping[str, Any], path: Path
 ) -> dict[str, Settings]:
     """Stored settings with the rounds, or the ε, that the user now wants; no other change goes."""
+    refuse_when_resumed(typed, path)
     task = next(iter(stored.values())).task
     dials, typed = values_for(Privacy, typed)
     privacy = _extended(next(iter(stored.values())).privacy, dials, path)

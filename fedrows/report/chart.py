@@ -120,10 +120,13 @@ def _line(found: Pieces, x: Axis, y: Axis, style: str, near: float) -> Markup:
 
 
 def _shifts(layout: PanelLayout, panel: Panel) -> dict[str, float]:
-    """By how many pixels joined dots stand aside, so that equal values do not hide each other."""
+    """By how many pixels joined dots stand aside, so that equal values do not hide each other.
+
+    On an axis of numbers they stand where they are.
+    """
     joined = [curve.name for curve, found in layout.curves if curve.kind == "joined" and found]
     step = (WIDTH - LEFT - RIGHT) / max(1, len(panel.labels) * len(joined))
-    wide = min(7.0, 0.6 * step)
+    wide = min(7.0, 0.6 * step) if panel.labels else 0.0
     return {name: (i - (len(joined) - 1) / 2) * wide for i, name in enumerate(joined)}
 
 

@@ -29,15 +29,18 @@ def write(
     artefacts: Sequence[Artefact],
     runs: Mapping[str, Mapping[str, Any]],
     facts: Mapping[str, Any],
+    *,
+    drawn: bool = True,
 ) -> list[str]:
     """Writes the files above into `out`; gives back what could not be made, a sentence each.
 
     `runs`: what is known of each run, by id. `facts`: date, machine, fedrows, torch, command, quick
     (whether it is the reduced version), and for a study of one's own `title` and `summary`.
+    `drawn`: figures are also wanted as SVG and PNG, which takes a while.
     Everything is made before anything is written, and each file takes its place in one step.
     """
     files = Files(artefacts)
-    made, notes = _pictures(out, files)
+    made, notes = _pictures(out, files) if drawn else ({}, [])
     for name, table in files.tables.items():
         made[f"data/{name}.csv"] = csv_files.table_csv(table).encode()
     for name, figure in files.figures.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrows.errors import UnknownNameError
@@ -14,6 +14,11 @@ PACKAGES = ("polars", "pandas")
 
 def frame(runs: Sequence[FinishedRun], package: str) -> Any:
     """The frame; what a setting gives beside its presets is a column too."""
+    return frame_of(columns(runs), package)
+
+
+def frame_of(columns: Mapping[str, list[Any]], package: str) -> Any:
+    """Columns as a frame of a package."""
     if package not in PACKAGES:
         raise UnknownNameError("package for frames", package, PACKAGES)
     try:
@@ -22,7 +27,7 @@ def frame(runs: Sequence[FinishedRun], package: str) -> Any:
         raise StudyError(
             f"A frame of {package} needs {package}, which is not installed: pip install {package}."
         ) from None
-    return made.DataFrame(columns(runs))
+    return made.DataFrame(columns)
 
 
 def columns(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:

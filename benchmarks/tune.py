@@ -1,0 +1,155 @@
+"""The default search of `fedrows tune` beside the full grid, on MovieLens.
+
+    nice python benchmarks/tune.py --out benchmarks/results/tune.json
+
+Both search the same values with the same seed, one trial after another in one process, each in a
+folder of its own. The two take turns by algorithm, so that a busy machine slows both. Then the
+grid's best and the search's choice run with three other seeds: what counts is whether the choice is
+within the spread of those seeds. Test examples are not looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fedrows
+from fedrows.files.whole import as_json, write_whole
+from fedrows.tuning.result import Tuned
+
+ALGORITHMS = ("fedavg", "fedsubavg", "fedadam")
+BEST_KNOWN = {  # of docs/results.md, searched by fedrows/paper/rates_search.py
+    "fedavg": {"lr": 3.0},
+    "fedsubavg": {"lr": 0.3},
+    "fedadam": {"server_lr": 0.01, "tau": 1e-6},
+}
+SEEDS = (0, 1, 2)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measures, and writes after every algorithm."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tune.json"))
+    parser.add_argument("--task", default="movielens")
+    parser.add_argument("--rounds", type=int, default=300)
+    given = parser.parse_args(words)
+    found: dict[str, Any] = {}
+    budget, sizes = usual_budget(given.rounds)
+    for name in ALGORITHMS:
+        with tempfile.TemporaryDirectory() as folder:
+            tune(given, name, "halving", Path(folder) / "warm", rounds=4)  # loads the data once
+            quick, quick_times = timed(given, name, "halving", Path(folder) / "halving", budget)
+            grid = sizes[name] * given.rounds  # and nothing beyond its edges
+            whole, whole_times = timed(given, name, "grid", Path(folder) / "grid", grid)
+        candidates = {
+            "halving": quick.rates[name],
+            "grid": whole.rates[name],
+            "best_known": BEST_KNOWN[name],
+        }
+        runs: dict[str, Any] = {}
+        for values in candidates.values():
+            if str(values) not in runs:
+                runs[str(values)] = over_seeds(given, name, values)
+        found[name] = {
+            "halving": about(quick, name) | quick_times,
+            "grid": about(whole, name) | whole_times,
+            "best_known": BEST_KNOWN[name],
+            "seeds": {label: runs[str(values)] for label, values in candidates.items()},
+        }
+        write(given, budget, found)
+        print(json.dumps({name: found[name]["seeds"]}), flush=True)
+
+
+def tune(given: argparse.Namespace, name: str, method: str, out: Path, **more: Any) -> Tuned:
+    """One search in this process."""
+    more = {"rounds": given.rounds, **more}
+    return fedrows.tune(
+        given.task, None, name, method=method, workers=1, device="cpu", out=out, **more
+    )
+
+
+def usual_budget(rounds: int) -> tuple[int, dict[str, int]]:
+    """What `fedrows tune` gives each of the three by default, and how large their grids are."""
+    from fedrows import catalogue
+    from fedrows.tuning.methods import usual_budget
+    from fedrows.tuning.space import spaces
+    from fedrows.tuning.tuner import ETA
+
+    every = spaces({name: catalogue.algorithm(name) for name in ALGORITHMS}, {})
+    sizes = {name: len(space.grid()) for name, space in every.items()}
+    return usual_budget("halving", list(sizes.values()), rounds, ETA), sizes
+
+
+def timed(
+    given: argparse.Namespace, name: str, method: str, out: Path, budget: int | None
+) -> tuple[Tuned, dict[str, float]]:
+    """A search, and the seconds it took: of the clock, and of the processor."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    tuned = tune(given, name, method, out, budget=budget)
+    return tuned, {
+        "seconds": round(time.perf_counter() - wall, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+    }
+
+
+def about(tuned: Tuned, name: str) -> dict[str, Any]:
+    """What a search came to."""
+    chosen = tuned.chosen[name]
+    return {
+        "chosen": chosen.values,
+        "value": chosen.value,
+        "rounds": tuned.spent(name),
+        "trials": len(tuned.trials),
+        "note": tuned.note(name),
+    }
+
+
+def over_seeds(given: argparse.Namespace, name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The metric of some values with each seed that no search had."""
+    search = {key: [value] for key, value in values.items()}
+    found = []
+    for seed in SEEDS:
+        tuned = fedrows.tune(
+            given.task, None, name, search=search, method="grid", seed=seed, trials=1, workers=1,
+            device="cpu", rounds=given.rounds,
+        )  # fmt: skip
+        found.append(tuned.chosen[name].value)
+    known = [value for value in found if value is not None]
+    return {
+        "values": found,
+        "mean": statistics.fmean(known),
+        "sd": statistics.stdev(known),
+    }
+
+
+def write(given: argparse.Namespace, budget: int, found: dict[str, Any]) -> None:
+    """Writes what is known so far."""
+    total = {
+        key: sum(one["halving"][key] for one in found.values())
+        / sum(one["grid"][key] for one in found.values())
+        for key in ("seconds", "cpu_seconds", "rounds")
+    }
+    content = {
+        "task": given.task,
+        "rounds": given.rounds,
+        "budget": budget,
+        "metric": "validation_loss",
+        "share_of_the_grid": {key: round(value, 3) for key, value in total.items()},
+        "algorithms": found,
+        "machine": {"python": platform.python_version(), "torch": torch.__version__},
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+    write_whole(given.out, as_json(content, indent=1))
+
+
+if __name__ == "__main__":
+    main()

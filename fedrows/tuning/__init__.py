@@ -1,0 +1,1 @@
+"""The search of rates and options, on validation examples alone: `fedrows tune`."""

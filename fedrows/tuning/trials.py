@@ -1,0 +1,300 @@
+"""One trial: a short or a whole run that never sees a test example, made here or anywhere.
+
+What is tuned is a task, or data and a module of the user's own. Both come to a run that can be
+pickled, and that says what decides its numbers.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedrows import catalogue
+from fedrows.algorithm import Algorithm
+from fedrows.catalogue import FROM
+from fedrows.data.federation import FederatedData
+from fedrows.data.personal import with_personal
+from fedrows.errors import NotFiniteError
+from fedrows.lifting.lifted import Lifted
+from fedrows.measure.metric_choice import TEST
+from fedrows.measure.own_metrics import OwnMetrics
+from fedrows.model import Model
+from fedrows.plan import Plan
+from fedrows.rows.ragged import Ragged
+from fedrows.runs.driver import InMemory, drive
+from fedrows.runs.settings import Settings, check_clients, from_config
+from fedrows.simulation import Simulation, threads
+from fedrows.study.finished import keep
+from fedrows.study.jobs import Heard, Json, Rounds
+from fedrows.study.making import load
+from fedrows.study.setting import files_of, work_of
+from fedrows.tuning.space import Values
+from fedrows.version import __version__
+
+FORMAT = 1  # grows when the same trial comes to other numbers
+MACHINE = ("device", "threads", "deterministic")  # of the plan: no part of a trial's name
+
+
+class Tunable(Protocol):
+    """A run that may be tried with other values; plain enough to be pickled."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def algorithm(self) -> Algorithm: ...
+
+    def with_values(self, values: Mapping[str, Any], **plan: Any) -> Tunable:
+        """The same run with other options, of the algorithm or of the plan; raises a PlanError."""
+
+    def data(self) -> FederatedData:
+        """The federation, test examples included."""
+
+    def simulation(self, data: FederatedData, plan: Plan) -> Simulation:
+        """The run before its first round."""
+
+    def decides(self) -> Json:
+        """What decides its numbers, beside the plan and the algorithm's options."""
+
+    @property
+    def work(self) -> float:
+        """How long it takes, roughly and in no unit."""
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """A run of a task, as config.json has it."""
+
+    config: Json
+
+    @property
+    def settings(self) -> Settings:
+        """The run with everything found by its name."""
+        [found] = from_config(self.config, Path("tune")).values()
+        return found
+
+    @property
+    def plan(self) -> Plan:
+        return self.settings.plan
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.settings.algorithm
+
+    def with_values(self, values: Mapping[str, Any], **plan: Any) -> TaskRun:
+        algorithm, new = _replaced(self.algorithm, self.plan, values, plan)
+        return TaskRun(replace(self.settings, algorithm=algorithm, plan=new).config())
+
+    def data(self) -> FederatedData:
+        return load(self.settings.task.name, **asdict(self.settings.options))
+
+    def simulation(self, data: FederatedData, plan: Plan) -> Simulation:
+        return replace(self.settings, plan=plan).simulation(data)
+
+    def decides(self) -> Json:
+        settings = self.settings
+        config = json.loads(json.dumps(self.config))
+        for plugin in ("task", "algorithm"):  # where its file lies decides no numbers
+            config[plugin].pop(FROM, None)
+        builder = catalogue.builder(settings.task.model)
+        plugins = (type(settings.algorithm), settings.task.load, builder)
+        code = [found for plugin in plugins if (found := catalogue.code_of(plugin))]
+        rest = {key: config[key] for key in config.keys() - {"plan", "algorithm", "torch"}}
+        return {**rest, "files": files_of(settings.task.name, settings.options), "code": code}
+
+    @property
+    def work(self) -> float:
+        return work_of(self.settings)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRun:
+    """A run on data and a module of the user's own; lift: what `Lifted` takes beside them."""
+
+    federation: FederatedData
+    module: nn.Module | Model
+    algorithm: Algorithm
+    plan: Plan
+    lift: Json = field(default_factory=dict)
+    metrics: OwnMetrics | None = None
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.digest:
+            object.__setattr__(self, "digest", _digest(self.federation, self.module, self.lift))
+
+    def with_values(self, values: Mapping[str, Any], **plan: Any) -> OwnRun:
+        algorithm, new = _replaced(self.algorithm, self.plan, values, plan)
+        algorithm.check_plan(new)
+        return replace(self, algorithm=algorithm, plan=new)
+
+    def data(self) -> FederatedData:
+        return with_personal(self.federation) if self.lift.get("personal") else self.federation
+
+    def simulation(self, data: FederatedData, plan: Plan) -> Simulation:
+        module = self.module
+        model = module if isinstance(module, Model) else Lifted(module, data, **self.lift)
+        return Simulation(data, model, self.algorithm, plan, metrics=self.metrics)
+
+    def decides(self) -> Json:
+        code = catalogue.code_of(type(self.algorithm))
+        return {"own": self.digest, **({"code": code} if code else {})}
+
+    @property
+    def work(self) -> float:
+        plan = self.plan
+        return float(plan.rounds * plan.clients_per_round * plan.local_steps * plan.batch_size)
+
+
+def trial_id(run: Tunable, tests: bool) -> str:
+    """A hash of everything that decides a trial's numbers. tests: whether it is tested as well."""
+    plan = {name: value for name, value in asdict(run.plan).items() if name not in MACHINE}
+    decides = {
+        "tune": FORMAT,
+        "tests": tests,
+        "algorithm": [run.algorithm.name, asdict(run.algorithm)],
+        "plan": plan,
+        **run.decides(),
+    }
+    text = json.dumps(decides, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """A trial as it travels to whoever makes it."""
+
+    id: str
+    run: Tunable
+    device: str
+    tests: bool
+    about: Json  # what its file says of it: algorithm, values
+
+    def make(self, heard: Heard) -> Json:
+        """Makes the trial; returns the content of its file."""
+        plan = replace(self.run.plan, device=self.device)
+        on, data = plan.torch_device, self.run.data()
+        check_clients(plan, data)
+        if not self.tests:
+            data = without_test(data)
+        if on.type == "cuda":  # what the last run had there goes before this one comes
+            gc.collect()
+            torch.cuda.empty_cache()
+        elif plan.chunk is None:  # not measured: that is not the same twice
+            plan = replace(plan, chunk=plan.clients_per_round)
+        since, keeper, diverged = time.perf_counter(), InMemory(), False
+        with threads(1) if on.type == "cpu" else nullcontext():
+            simulation = self.run.simulation(data, plan)
+            try:
+                drive(simulation, keeper, [Rounds(heard)])
+            except NotFiniteError:  # that is a result too
+                diverged = True
+        return {
+            "id": self.id,
+            **self.about,
+            "rounds": plan.rounds,
+            "seed": plan.seed,
+            "lines": [_without(line, self.tests) for line in keeper.lines()],
+            "diverged": diverged,
+            "seconds": round(time.perf_counter() - since, 3),
+            "device": torch.cuda.get_device_name(on) if on.type == "cuda" else "CPU",
+            "torch": torch.__version__,
+            "fedrows": __version__,
+        }
+
+
+@dataclass(frozen=True)
+class TrialJob:
+    """A trial to make, which is kept as one file in a folder, or by whoever asked for it."""
+
+    id: str
+    run: Tunable
+    values: Values
+    device: str
+    tests: bool = False
+    folder: Path | None = None
+    done: dict[str, Json] = field(default_factory=dict, compare=False)  # gets what was made, by id
+
+    @property
+    def label(self) -> str:
+        """What it is called in messages."""
+        words = " ".join(f"{name} {show(value)}" for name, value in self.values.items())
+        return f"{self.run.algorithm.name} {words}, {self.rounds} rounds"
+
+    @property
+    def work(self) -> float:
+        """How long it takes, roughly and in no unit."""
+        return self.run.work
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it has."""
+        return self.run.plan.rounds
+
+    def request(self, elsewhere: bool) -> TrialRequest:
+        """Returns what travels."""
+        about = {"algorithm": self.run.algorithm.name, "values": self.values}
+        return TrialRequest(self.id, self.run, self.device, self.tests, about)
+
+    def keep(self, content: Json) -> bool:
+        """Keeps the trial."""
+        self.done[self.id] = content
+        if self.folder is not None:
+            keep(self.folder, content)
+        return True
+
+
+def without_test(data: FederatedData) -> FederatedData:
+    """The same federation without its test examples: what a search may see."""
+    return replace(data, test=data.test.none())
+
+
+def show(value: Any) -> str:
+    """A value as people write it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _without(line: Json, tests: bool) -> Json:
+    """A line without the buckets, and without what there is of test examples if none were asked."""
+    return {
+        key: value
+        for key, value in line.items()
+        if key != "buckets" and (tests or not key.startswith(f"{TEST}_"))
+    }
+
+
+def _replaced(
+    algorithm: Algorithm, plan: Plan, values: Mapping[str, Any], more: Mapping[str, Any]
+) -> tuple[Algorithm, Plan]:
+    own = {item for item in asdict(algorithm)}
+    new = replace(algorithm, **{name: value for name, value in values.items() if name in own})
+    rest = {name: value for name, value in values.items() if name not in own}
+    return new, replace(plan, **{**rest, **more})
+
+
+def _digest(data: FederatedData, module: nn.Module | Model, lift: Mapping[str, Any]) -> str:
+    """A hash of the training and validation examples and of the module's numbers."""
+    digest = hashlib.sha256(repr((dict(data.tables), sorted(map(str, lift.items())))).encode())
+
+    columns: list[Tensor | Ragged] = []
+    for part in (data.train, data.validation):
+        columns += [part.splits, part.label, *part.ids.values(), *part.numbers.values()]
+        columns += [] if part.weight is None else [part.weight]
+    if isinstance(module, nn.Module):
+        digest.update(repr(module).encode())
+        columns += module.state_dict().values()
+    for column in columns:
+        whole = [column.values, column.offsets] if isinstance(column, Ragged) else [column]
+        for tensor in whole:
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
