@@ -3,8 +3,8 @@
 Paint, lag and bytes are measured in the system's Chromium, on the folder of a run of 10,000 rounds
 that has a line for every round, and on a study of 100 runs of 300 lines each. Their lines are made
 up, in the shape of real ones. The cost is measured on a real run: blocks of rounds in a folder that
-20 viewers follow take turns with blocks in a folder that nobody follows. Writes
-`results/live.json`.
+20 viewers follow take turns with blocks in two folders that nobody follows. The two say how much
+the measurement itself scatters. Writes `results/live.json`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from playwright.sync_api import sync_playwright
@@ -38,7 +40,7 @@ from fedrows.study.setting import Setting
 RESULT = Path(__file__).parent / "results" / "live.json"
 CHROMIUM = "/usr/bin/chromium"
 ROUNDS, RUNS, LINES, VIEWERS = 10_000, 100, 300, 20
-UPDATES, TURNS, BLOCK = 12, 8, 600
+UPDATES, TURNS, BLOCK = 12, 16, 200
 CONFIG = {"task": {"name": "synthetic"}, "algorithm": {"name": "fedavg"}, "plan": {"rounds": 20000}}
 
 Json = dict[str, Any]
@@ -146,8 +148,9 @@ def cost(path: Path) -> Json:
     plan = {"rounds": BLOCK, "evaluate_every": 10}
     settings = Setting("synthetic", "fedsubavg", plan=plan).planned(0).settings
     data = settings.task.load(settings.options)
-    watched, alone = path / "watched", path / "alone"
-    seconds: dict[Path, list[tuple[float, float]]] = {watched: [], alone: []}
+    watched, alone, other = path / "watched", path / "alone", path / "other"
+    folders = [watched, alone, other]
+    seconds: dict[Path, list[tuple[float, float]]] = {folder: [] for folder in folders}
 
     def block(folder_path: Path) -> None:
         simulation = settings.simulation(data)
@@ -169,41 +172,54 @@ def cost(path: Path) -> Json:
             for one in seconds.values():
                 one.clear()
             for turn in range(TURNS):
-                for folder_path in (watched, alone) if turn % 2 else (alone, watched):
-                    block(folder_path)
+                for place in range(3):
+                    block(folders[(turn + place) % 3])
         finally:
             viewers.kill()
             viewers.wait()
-    pairs = list(zip(seconds[watched], seconds[alone], strict=True))
+
+    def ratio(one: Path, to: Path, which: int) -> Json:
+        pairs = zip(seconds[one], seconds[to], strict=True)
+        return spread([a[which] / b[which] for a, b in pairs])
+
     status = StatusFile(alone, 0, BLOCK)
-    since = time.perf_counter()
+    since = time.process_time()
     for _ in range(200):
         status.write()
     return {
         "viewers": VIEWERS,
-        "processor_seconds_ratio": spread([a[0] / b[0] for a, b in pairs]),
-        "ratio_of_sums": round(sum(a[0] for a, _ in pairs) / sum(b[0] for _, b in pairs), 4),
-        "wall_ratio_of_sums": round(sum(a[1] for a, _ in pairs) / sum(b[1] for _, b in pairs), 4),
-        "processor_seconds_of_a_block": round(statistics.median(b[0] for _, b in pairs), 3),
-        "seconds_of_a_status": round((time.perf_counter() - since) / 200, 6),
+        "processor_seconds_ratio": ratio(watched, alone, 0),
+        "processor_seconds_ratio_of_nobody_to_nobody": ratio(other, alone, 0),
+        "wall_ratio": ratio(watched, alone, 1),
+        "wall_ratio_of_nobody_to_nobody": ratio(other, alone, 1),
+        "processor_seconds_of_a_block": round(statistics.median(x[0] for x in seconds[alone]), 3),
+        "processor_seconds_of_a_status": round((time.process_time() - since) / 200, 6),
     }
 
 
 def spread(values: list[float]) -> Json:
-    """The middle one and the largest."""
-    return {"median": round(statistics.median(values), 4), "most": round(max(values), 4)}
+    """The middle one, the smallest and the largest."""
+    least, most = min(values), max(values)
+    return {
+        "median": round(statistics.median(values), 4),
+        "least": round(least, 4),
+        "most": round(most, 4),
+    }
 
 
 def view(address: str) -> None:
-    """Follows a page from many connections, until it is killed."""
-    everyone = [
-        threading.Thread(target=lambda: list(map(len, httpx_events(address))))
-        for _ in range(VIEWERS)
-    ]
-    for one in everyone:
-        one.start()
-    for one in everyone:
-        one.join()
+    """Follows a page from many connections, until it is killed; it reads, and keeps nothing."""
+    url = urlsplit(address)
+    assert url.port is not None
+    waiting = selectors.DefaultSelector()
+    for _ in range(VIEWERS):
+        viewer = socket.create_connection(("127.0.0.1", url.port))
+        viewer.sendall(f"GET /events?{url.query} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        waiting.register(viewer, selectors.EVENT_READ, viewer)
+    while waiting.get_map():
+        for key, _ in waiting.select():
+            if not key.data.recv(2**20):
+                waiting.unregister(key.data)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from fedrows.live import start
 from fedrows.live.curve import thinned
 from fedrows.live.followed import Followed
 from fedrows.live.followed_path import check
-from fedrows.live.json_lines import JsonLines
+from fedrows.live.growing_lines import GrowingLines
 from fedrows.live.page import page
 from fedrows.live.server import Viewers
 from fedrows.runs.folder import RunFolder
@@ -53,7 +53,7 @@ def test_lines_are_read_once_they_are_whole_and_anew_when_the_file_is_replaced(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "lines"
-    lines = JsonLines(path)
+    lines = GrowingLines(path)
     assert lines.read() == ([], False)
     path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
     assert lines.read() == ([{"a": 1}, {"a": 2}], False)

@@ -12,8 +12,8 @@ from typing import Any
 
 from fedrows.errors import RunFolderError
 from fedrows.live.curve import LiveCurve
-from fedrows.live.json_lines import JsonLines
-from fedrows.live.run_facts import Refusals, Speed, nodes_of, state_of
+from fedrows.live.growing_lines import GrowingLines
+from fedrows.live.run_facts import Refusals, RoundRate, nodes_of, state_of
 from fedrows.measure.metric_choice import measured, number
 from fedrows.measure.summary import display
 from fedrows.report.spent import covered, without_private
@@ -75,8 +75,8 @@ class FollowedFolder(FollowedRun):
         self.path = path
         self._config, self._hidden = config, _is_covered(config)
         self._again = again or _again(path, config)
-        self._metrics, self._rounds = JsonLines(path / METRICS), JsonLines(path / ROUNDS)
-        self._speed, self._refusals = Speed(), Refusals()
+        self._metrics, self._rounds = GrowingLines(path / METRICS), GrowingLines(path / ROUNDS)
+        self._speed, self._refusals = RoundRate(), Refusals()
 
     def look(self) -> bool:
         lines, anew = self._metrics.read()

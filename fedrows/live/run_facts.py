@@ -18,7 +18,7 @@ LATEST = 30  # refusals that are listed
 Json = dict[str, Any]
 
 
-class Speed:
+class RoundRate:
     """Rounds per second over the last seconds, from what status.json says."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ CHUNK = 8 * 2**20  # bytes of one look, so that a long file is not one long wait
 Json = dict[str, Any]
 
 
-class JsonLines:
+class GrowingLines:
     """Reads what was added to a file since the last look.
 
     A last line without its line break is left for the next look. A file that was replaced, or has
