@@ -53,11 +53,11 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
-def start(*words: str) -> subprocess.Popen[str]:
-    """The command in a process of its own."""
+def start(*words: str, out: Any = subprocess.PIPE) -> subprocess.Popen[str]:
+    """The command in a process of its own; out: where its output goes."""
     return subprocess.Popen(
         [sys.executable, "-m", "fedrows", *words],
-        stdout=subprocess.PIPE,
+        stdout=out,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"},

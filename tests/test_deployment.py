@@ -14,6 +14,7 @@ from fedrows.flower.deployment import ROUNDS, Deployment, Journal, carry_out
 from fedrows.flower.wire.contract import make_contract
 from fedrows.report.exchange import read_rounds
 from fedrows.runs.folder import RunFolder
+from fedrows.runs.status_file import STATUS, read_status
 from fedrows.watch import Observers
 
 DATA = examples()
@@ -61,6 +62,17 @@ def test_a_run_that_was_killed_goes_on_to_the_same_model(tmp_path: Path) -> None
     ]
     assert {"evaluate", "save"} <= rounds[0]["seconds"].keys()
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_the_status_names_the_nodes_and_how_they_answered(tmp_path: Path) -> None:
+    run(tmp_path / "run", tmp_path / "nodes")
+    status = read_status(tmp_path / "run")
+    assert (status["round"], status["rounds"], status["failed"]) == (4, 4, "")
+    assert status["nodes"].keys() == shards_of(DATA).keys()
+    for node in status["nodes"].values():
+        assert (node["said"], node["answered"]) == ("", node["asked"])
+        assert node["heard"] <= status["time"]
+    assert (tmp_path / "run" / STATUS).stat().st_mode & 0o077 == 0
 
 
 def test_a_folder_is_one_servers_until_it_is_closed(

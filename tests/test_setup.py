@@ -13,7 +13,7 @@ import pytest
 import fedrows
 
 ROOT = Path(__file__).parent.parent
-BEYOND_CORE = {"cli", "report", "flower", "privacy", "__main__"}
+BEYOND_CORE = {"cli", "report", "live", "flower", "privacy", "__main__"}
 EXTRAS = ["rich", "jinja2", "safetensors", "pandas", "polars", "pyarrow", "flwr", "cryptography"]
 EXTRAS += ["dp_accounting", "tensorboard", "mlflow", "onnx", "onnxscript", "matplotlib", "scipy"]
 

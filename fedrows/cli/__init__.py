@@ -29,6 +29,7 @@ COMMANDS = {
     "predict": "Score new rows by the model of a bundle.",
     "evaluate": "Measure the model of a bundle on rows with labels.",
     "deploy": "Train over a real network: nodes, a server, keys, a demo on this machine.",
+    "watch": "Serve a page that follows runs, comparisons and deployments as they go.",
     "report": "Make the report.html of a run or comparison again.",
     "bench": "Measure how fast fedrows is.",
 }

@@ -13,6 +13,7 @@ import torch
 from fedrows import catalogue
 from fedrows.cli.carry_out import carry_out, check_machine, close, conclude, load, run_of, say_notes
 from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.live import LivePage
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
 from fedrows.cli.per_algorithm import add_rates, add_set
 from fedrows.cli.settings import (
@@ -57,6 +58,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _main(typed: dict[str, Any], observer: Observers) -> int:
+    live = LivePage.typed(typed)
     resume, out, overwrite = typed.pop("resume"), typed.pop("out"), typed.pop("overwrite")
     seconds, command, task = (
         typed.pop("checkpoint_seconds"),
@@ -74,7 +76,8 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
             raise UsageError("--overwrite and --resume cannot be used together: choose one.")
         path = out_of(resume, out, lambda: _default(task))
         seeds = sorted(set(seeds))
-        return _resume(path, task, algorithms, seeds, target, typed, seconds, observer, workers)
+        with live.following(path):
+            return _resume(path, task, algorithms, seeds, target, typed, seconds, observer, workers)
     if task is None:
         raise UsageError(f"Name a task to compare on: {', '.join(catalogue.names('task'))}.")
     path = Path(out) if out else _default(task)
@@ -100,7 +103,8 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         comparison = Comparison(folder, settings, seeds, target)
         with folder.locked():
             comparison.begin(data)
-        return _go(comparison, data, seconds, observer, workers)
+        with live.following(path):
+            return _go(comparison, data, seconds, observer, workers)
 
 
 def _usable(

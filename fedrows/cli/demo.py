@@ -9,6 +9,7 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError, add_options, values_for
+from fedrows.cli.live import LivePage
 from fedrows.cli.parse import algorithms_of, parse, parser_of
 from fedrows.cli.settings import choose
 from fedrows.cli.show import say
@@ -26,6 +27,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     for unused in ("resume", "checkpoint_seconds", "command"):
         typed.pop(unused, None)
+    live = LivePage.typed(typed)
     out, overwrite, count = typed.pop("out"), typed.pop("overwrite"), typed.pop("nodes")
     named = algorithms_of(typed) or [catalogue.DEFAULT]
     task = typed.pop("task") or "synthetic"
@@ -51,7 +53,8 @@ def main(words: Sequence[str]) -> int:
     data = settings.task.load(settings.options)
     if data.clients < nodes:
         raise UsageError(f"--nodes is {nodes}, but {task} has {data.clients} clients only.")
-    return demo(settings, data, nodes, path, terms, overwrite, say)
+    with live.following(path):
+        return demo(settings, data, nodes, path, terms, overwrite, say)
 
 
 def _settings(task: str, algorithm: str, typed: dict[str, Any]) -> Settings:

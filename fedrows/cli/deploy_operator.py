@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedrows.cli.deploy_typed import authority, needed, number, trust
 from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
 
@@ -52,18 +53,25 @@ def run(words: Sequence[str]) -> int:
         default="10",
         help="How often to submit again when a server died (10).",
     )
+    add_live(parser)
     if (typed := parser.parse_or_help(words)) is None:
         return 0
     from fedrows.flower.launch.resubmit import submit_until_done
 
     project = Path(needed(typed, "project", "Name the folder of a Flower project"))
     config, known = _config(project, typed["config"])
+    live, out = LivePage.typed(typed), {**known, **config}.get("out")
+    if live.wanted and not out:
+        raise UsageError(
+            "--live needs the run's folder: give the project's configuration an `out`."
+        )
     retries = number(typed["retries"], "--retries", 0, 10**6)
     control = _control(typed)
     control.check()
     say("The log of its rounds is logs/serverapp.log in the SuperLink's state folder.")
-    code = submit_until_done(control, project, config, retries, say)
-    if code == 0 and (out := {**known, **config}.get("out")):
+    with live.following(Path(str(out)).expanduser()):
+        code = submit_until_done(control, project, config, retries, say)
+    if code == 0 and out:
         say(f"Its folder on the server is {out}, with the report in report.html.")
     return code
 

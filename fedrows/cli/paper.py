@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.show import say
 from fedrows.errors import INTERRUPTED
 from fedrows.paper import catalogue
@@ -43,6 +44,7 @@ def main(words: Sequence[str]) -> int:
             say(f"{experiment.name}\t{experiment.title}")
         return 0
     writer()  # refuses before anything is made
+    live = LivePage.typed(typed)
     display = _Display()
     work = Workplace(
         Path(typed["out"]),
@@ -61,7 +63,7 @@ def main(words: Sequence[str]) -> int:
         raise unwritable(work.folder, error) from error
     command = shlex.join(["fedrows", "paper", *words])
     try:
-        with hearing_signals():
+        with hearing_signals(), live.following(work.folder):
             return _make(work, experiments, display, command, typed["allow_missing"])
     except KeyboardInterrupt:
         display.end()
@@ -213,5 +215,6 @@ def _parser() -> Parser:
     add("--device", metavar="TEXT", default="auto", help="auto, cpu, cuda or cuda:1.")
     add("--workers", metavar="N", help="Processes on a CPU (default: as many as cores).")
     add("--allow-missing", action="store_true", help="Exit code 0 even if data are missing.")
+    add_live(parser)
     add("--list", action="store_true", help="List the experiments, and make none.")
     return parser

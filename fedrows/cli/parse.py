@@ -11,6 +11,7 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError, add_options, values_for
+from fedrows.cli.live import add_live
 from fedrows.cli.settings import add_mechanisms, add_settings, seconds
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
@@ -57,6 +58,7 @@ def parser_of(
         default=argparse.SUPPRESS,
         help="Parameters or submodules of the model that stay on their clients.",
     )
+    add_live(parser)
     if saves:
         add_options(parser, "watching", [Watching], {})
     return parser

@@ -12,6 +12,7 @@ from fedrows.catalogue import DEFAULT
 from fedrows.cli.anchor_table import write_anchors
 from fedrows.cli.carry_out import carry_out, check_machine, close, conclude, load, run_of
 from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.live import LivePage
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
 from fedrows.cli.per_algorithm import add_rates
 from fedrows.cli.settings import add_privacy, choose, extended
@@ -43,7 +44,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _main(typed: dict[str, Any], observer: Observers) -> int:
-    command = typed.pop("command")
+    command, live = typed.pop("command"), LivePage.typed(typed)
     resume, out, seconds = typed.pop("resume"), typed.pop("out"), typed.pop("checkpoint_seconds")
     overwrite, anchored = typed.pop("overwrite"), typed.pop("anchors")
     named = algorithms_of(typed)
@@ -55,7 +56,7 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         if overwrite:
             raise UsageError("--overwrite and --resume cannot be used together: choose one.")
         path = out_of(resume, out, lambda: _default(task, algorithm, typed))
-        return _resume(path, task, algorithm, typed, seconds, observer, anchored)
+        return _resume(path, task, algorithm, typed, seconds, observer, anchored, live)
     if task is None:
         raise UsageError(f"Name a task to run: one of {', '.join(catalogue.names('task'))}.")
     path = Path(out) if out else _default(task, algorithm, typed)
@@ -74,7 +75,7 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         folder = RunFolder.create(path, "run", config, overwrite=overwrite)
         with folder.locked():
             begin(folder, simulation, simulation.evaluator.facts())
-            code = _go(folder, settings, simulation, seconds, observer)
+            code = _go(folder, settings, simulation, seconds, observer, live)
             return _anchored(code, folder, settings, data, anchored)
 
 
@@ -86,6 +87,7 @@ def _resume(
     seconds: float,
     observer: Observers,
     anchored: bool,
+    live: LivePage,
 ) -> int:
     folder = RunFolder.open(path, "run")
     stored = from_config(folder.config, path)
@@ -111,7 +113,7 @@ def _resume(
     with threads(own), folder.locked():
         data = load(settings.task, settings.options, [settings.plan])
         simulation = resumed(folder, settings, data)
-        code = _go(folder, settings, simulation, seconds, observer)
+        code = _go(folder, settings, simulation, seconds, observer, live)
         return _anchored(code, folder, settings, data, anchored)
 
 
@@ -121,6 +123,7 @@ def _go(
     simulation: Simulation,
     seconds: float,
     observer: Observers,
+    live: LivePage,
 ) -> int:
     again, ranked = _again(folder.path), simulation.ranked
     name, plan = settings.algorithm.name, settings.plan
@@ -131,9 +134,10 @@ def _go(
         + (f"going on after round {at} of {plan.rounds}" if at else f"{plan.rounds} rounds")
     )
     observer.begin(run_of(folder.path.resolve().name, folder, simulation))
-    with Stop() as stop:
-        done = carry_out(simulation, folder, observer, stop, name, again, seconds)
-    code = close(folder, done, f"after round {simulation.progress.round}", again)
+    with live.following(folder.path):
+        with Stop() as stop:
+            done = carry_out(simulation, folder, observer, stop, name, again, seconds)
+        code = close(folder, done, f"after round {simulation.progress.round}", again)
     conclude(observer, folder, done)
     return code
 

@@ -47,6 +47,7 @@ from fedrows.runs.folder import BEST, CHECKPOINT, CONFIG, DATA, LEDGER, RunFolde
 from fedrows.runs.release import write_release
 from fedrows.runs.resume import drop_later_lines, go_back_, never_saved
 from fedrows.runs.run import TrainingRun
+from fedrows.runs.status_file import StatusFile
 from fedrows.server import begin, rounds
 from fedrows.watch import Observer, RoundReport, RunInfo
 
@@ -185,6 +186,7 @@ class Journal:
 
     def __init__(self, folder: RunFolder, deployment: Deployment, lock: ExitStack) -> None:
         self.folder, self.deployment, self._lock = folder, deployment, lock
+        self.status: StatusFile | None = None  # from the first round on
 
     @classmethod
     def opened(cls, path: Path, deployment: Deployment) -> Journal:
@@ -275,6 +277,15 @@ class Journal:
         assert self.deployment.fleet.last is not None
         with (self.folder.path / ROUNDS).open("ab") as file:
             file.write(as_json(asdict(self.deployment.fleet.last)))
+        if self.status is not None:
+            fleet, registered = self.deployment.fleet, self.deployment.registry.nodes
+            hosted = {name: len(node.clients) for name, node in registered.items()}
+            self.status.nodes(report.round, fleet.answers, hosted)
+            self.status.round(report)
+
+    def fail(self, why: str) -> None:
+        if self.status is not None:
+            self.status.end(failed=why)
 
 
 def carry_out(deployment: Deployment, journal: Journal, observer: Observer) -> None:
@@ -282,7 +293,17 @@ def carry_out(deployment: Deployment, journal: Journal, observer: Observer) -> N
     path, config = journal.folder.path, journal.folder.config
     at, rounds = deployment.progress.round, deployment.plan.rounds
     observer.begin(RunInfo(path.name, config, rounds, at, path))
+    journal.status = status = StatusFile(path, at, rounds, private=True)
+    tell = deployment.fleet.notice
+
+    def notice(text: str) -> None:
+        status.notice(text)
+        tell(text)
+
+    deployment.fleet.notice = notice
     drive(deployment, journal, [observer])
+    if deployment.stopped:
+        status.end(stopped=deployment.stopped)
     write_release(journal.folder, deployment)
     report.write_summary(path)
     with suppress(ImportError):

@@ -33,6 +33,7 @@ from fedrows.study.jobs import sentence
 from fedrows.study.making import StudyJob, load
 from fedrows.study.scheduling import Progress, executor_for, make
 from fedrows.study.setting import PlannedRun, files_of
+from fedrows.study.status import written
 from fedrows.version import __version__
 
 ARTEFACTS = "artefacts"
@@ -114,7 +115,7 @@ class Workplace:
                 return
             tried |= missing.keys()
             jobs = [StudyJob(id_, run, self.folder, self.device) for id_, run in missing.items()]
-            for _ in make(jobs, self._shared_executor(), self.progress):
+            for _ in make(jobs, self._shared_executor(), written(self.folder, self.progress)):
                 pass
 
     def make(self, experiment: Experiment) -> tuple[Artefact, str]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedrows.errors import FedrowsError
 from fedrows.measure.metric_choice import BEST_ROUND
 from fedrows.rows.params import Params
 from fedrows.runs import checkpoint
@@ -21,6 +22,7 @@ from fedrows.runs.folder import BEST, CHECKPOINT, RunFolder
 from fedrows.runs.memory import fits_in_memory, lower_in_a_round
 from fedrows.runs.release import write_release
 from fedrows.runs.run import TrainingRun
+from fedrows.runs.status_file import StatusFile
 from fedrows.watch.observer import RoundReport
 
 Json = dict[str, Any]
@@ -47,6 +49,9 @@ class Keeper(Protocol):
 
     def note(self, report: RoundReport) -> None:
         """Keeps what happened in a round."""
+
+    def fail(self, why: str) -> None:
+        """Keeps why the run could not go on."""
 
 
 class Watcher(Protocol):
@@ -77,7 +82,11 @@ def drive(
     with fits_in_memory(
         lambda: f"round {run.progress.round + 1}", lambda: lower_in_a_round(run.plan)
     ):
-        return _drive(run, keeper, watchers, stopping)
+        try:
+            return _drive(run, keeper, watchers, stopping)
+        except FedrowsError as error:
+            keeper.fail(str(error))
+            raise
 
 
 def _drive(
@@ -185,6 +194,9 @@ class InMemory:
     def note(self, report: RoundReport) -> None:
         pass
 
+    def fail(self, why: str) -> None:
+        pass
+
 
 class InFolder:
     """Keeps a run in its folder, and saves it at least every so many seconds.
@@ -196,6 +208,8 @@ class InFolder:
         self._folder, self._run, self._seconds = folder, run, seconds
         self.saved = run.progress.round  # the round that can be gone back to
         self._next = time.monotonic() + seconds
+        at, rounds = run.progress.round, run.plan.rounds
+        self._status = StatusFile(folder.path, at, rounds, folder.private)
 
     def lines(self) -> list[Json]:
         return self._folder.lines()
@@ -214,13 +228,18 @@ class InFolder:
         checkpoint.save(path, self._run)
         write_release(self._folder, self._run)
         self.saved, self._next = self._run.progress.round, time.monotonic() + self._seconds
+        if self._run.stopped:
+            self._status.end(stopped=self._run.stopped)
         return path
 
     def keep_best(self, run: TrainingRun) -> None:
         checkpoint.save(self._folder.path / BEST, run)
 
     def note(self, report: RoundReport) -> None:
-        pass
+        self._status.round(report)
+
+    def fail(self, why: str) -> None:
+        self._status.end(failed=why)
 
 
 class _Clock:

@@ -4,6 +4,7 @@
     data.json               what the data are like
     metrics.jsonl           a line per evaluated round
     summary.json            what it came to
+    status.json             how it stands while it goes (see `status_file`)
     checkpoint.safetensors  where it stands (see `checkpoint`)
     best.safetensors        with patience: where it stood when it was best
     ledger.jsonl            of a private run: what it has spent (see `privacy.ledger_file`)
@@ -36,6 +37,7 @@ from fedrows.files.whole import (
     write_through,
     write_whole,
 )
+from fedrows.runs.status_file import STATUS
 from fedrows.version import __version__
 
 FORMAT = 1  # grows when a folder of an older fedrows can no longer be read
@@ -49,6 +51,7 @@ FILES = (
     METRICS,
     DATA,
     SUMMARY,
+    STATUS,
     CHECKPOINT,
     BEST,
     LEDGER,

@@ -35,6 +35,7 @@ from fedrows.study.finished import (
 from fedrows.study.making import StudyJob
 from fedrows.study.scheduling import Progress, executor_for, make
 from fedrows.study.setting import PlannedRun, Setting
+from fedrows.study.status import written
 
 __all__ = ["Comparison", "FinishedRun", "Results", "Setting", "Study", "StudyError", "finished"]
 
@@ -126,7 +127,7 @@ class Study:
             executor = self.executor or executor_for(workers, device, len(missing))
             try:
                 jobs = [StudyJob(id_, run, folder, device) for id_, run in missing.items()]
-                made = make(jobs, executor, progress, len(there))
+                made = make(jobs, executor, written(folder, progress), len(there))
                 failures = {job.id: why for job, _, why in made if why}
             finally:
                 if executor is not None and executor is not self.executor:

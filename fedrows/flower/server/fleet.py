@@ -60,6 +60,7 @@ class FlowerFleet:
         self.contract, self.schema, self.registry = contract, schema, registry
         self.transport, self.run = transport, run
         self.last: Exchange | None = None  # the newest round's
+        self.answers: dict[str, str] = {}  # in it, by node: "", or why its answer does not count
         self.rejected: Counter[str] = Counter()  # uploads, over the whole run
         self._fingerprint, self._log = fingerprint, log
         self._enrolment = Enrolment(
@@ -213,7 +214,9 @@ class FlowerFleet:
                 reply = uploads.add(positions, answer)
             except UploadRefused as error:
                 self._refuse(exchange, error.reason, f"node {name!r}", str(error))
+                self.answers[name] = f"its upload was refused: {error.reason}"
                 continue
+            self.answers[name] = ""
             self._row_cache.confirm(name, hashes[name], tag)
             if reply.facts.get("changes"):
                 self._changes.append((name, reply))
@@ -242,6 +245,7 @@ class FlowerFleet:
     def _begin_exchange(self, round_: Round) -> Exchange:
         """A new record of a round; it counts the tries of the same round."""
         again = self.last is not None and self.last.round == round_.number
+        self.answers = dict(self.answers) if again else {}
         tries = 1 + self.last.tries if self.last is not None and again else 1
         self.last = Exchange(round_.number, tries, asked=len(round_.cohort))
         return self.last
@@ -316,6 +320,8 @@ class FlowerFleet:
 
     def _dropped(self, exchange: Exchange, cohort: Tensor, positions: list[int], why: str) -> None:
         names = [self._name(cohort, position) for position in positions]
+        nodes = {self.registry.clients[int(cohort[position])].node for position in positions}
+        self.answers |= dict.fromkeys(nodes, why)
         exchange.dropped.setdefault(why, []).extend(names)
 
     def _decline_(self, name: str) -> None:

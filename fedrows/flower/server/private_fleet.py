@@ -316,6 +316,7 @@ class PrivateFlowerFleet(SumFleet):
         except (ProtocolError, PlanError, RangeError) as error:
             return self._failed(exchange, cohort, hosts, str(error))
         sum_.add_traffic_(exchange)
+        self.answers |= dict.fromkeys(inside, "")
         for node, own_positions in hosts.items():
             if node not in inside:
                 why = sum_.silent.get(node, "it dropped out of the secure sum")
