@@ -1,6 +1,6 @@
 """What the gate answers itself, for operators who have shown the control token.
 
-    GET  /v1/fedrows/runs        how the last runs stand, with their nodes
+    GET  /v1/fedrows/runs        how the last runs stand, with their nodes; runs/ID: one of them
     POST /v1/fedrows/stop        {"run": "17…"}: end the run after its present round
     POST /v1/fedrows/revoke      {"node": "95…"}: runs go on without the node
     POST /v1/fedrows/watching    {"metrics_port": 9109}: how the next run is watched
@@ -30,8 +30,9 @@ class OperatorApi:
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """The status and the body of an answer."""
         what = path.removeprefix(PREFIX)
-        if method == "GET" and what == "runs":
-            return 200, as_json({"runs": self._folder.progress()})
+        if method == "GET" and what.split("/")[0] == "runs":
+            runs, run = self._folder.progress(), what.removeprefix("runs").removeprefix("/")
+            return 200, as_json({"runs": [one for one in runs if run in ("", one.get("run"))]})
         if method != "POST" or what not in ("stop", "revoke", "watching"):
             return 404, b"There is no such request."
         try:

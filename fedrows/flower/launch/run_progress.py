@@ -13,7 +13,6 @@ from fedrows.measure.metric_choice import measured
 from fedrows.watch.observer import RoundReport, RunInfo
 
 SHOWN = 30  # rounds that are told of, so that who asks every few seconds misses none
-NodesNow = Callable[[], Mapping[str, Any]]
 
 
 class ProgressWriter:
@@ -26,8 +25,8 @@ class ProgressWriter:
         self,
         folder: OperatorFolder,
         run: int,
-        nodes: NodesNow = dict,
-        turned_away: NodesNow = dict,
+        nodes: Callable[[], Mapping[str, Any]] = dict,
+        turned_away: Callable[[], Mapping[int, str]] = dict,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._folder, self._run, self._clock = folder, run, clock

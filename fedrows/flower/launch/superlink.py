@@ -59,7 +59,8 @@ def main() -> int:
             node_body=int(os.environ.get(MAX_BODY, NODE_BODY)),
             operator=OperatorApi(OperatorFolder.named(os.environ.get(FOLDER))),
         )
-        listen_with(partial(serve, notices=notices))
+        authority = value_of(words, "--ssl-ca-certfile")
+        listen_with(partial(serve, notices=notices, ca=authority))
         excuse_database(partial(_excuse, notices))
         check_port(value_of(words, "--host", "127.0.0.1"), int(value_of(words, "--port", "8000")))
     except (LaunchError, TokenError) as error:

@@ -32,7 +32,7 @@ class _Record:
 
 
 class NodeRecords:
-    """The nodes of a run by name. `event` hears who is lost and who is back."""
+    """The nodes of a run by name. `event` hears who is lost, who is back and who has left."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -45,9 +45,9 @@ class NodeRecords:
             self._record(name)
             if address and address not in here:
                 self._lose(name, NOT_CONNECTED)
-        for name in self._nodes.keys() - nodes.keys():
-            if not self._nodes[name].why:
-                self._lose(name, "it takes no part any longer")
+        for name in sorted(self._nodes.keys() - nodes.keys()):  # it declines, or was revoked
+            del self._nodes[name]
+            self.event("node-left", {"node": name})
 
     def asked(
         self, nodes: Mapping[str, int], asked: Iterable[int], answers: Mapping[int, bytes | str]

@@ -11,7 +11,13 @@ from fedrows.watch import logs
 from fedrows.watch.observer import RoundReport, RunInfo, metrics_of
 from fedrows.watch.watching import Watching
 
-WARNINGS = {"rejected", "failed", "repeated", "node-lost"}  # events that someone should look at
+WARNINGS = {
+    "rejected",
+    "failed",
+    "repeated",
+    "node-lost",
+    "node-left",
+}  # events that someone should look at
 CONFIG = ("task", "algorithm", "plan")  # what a log says of a run's settings
 
 

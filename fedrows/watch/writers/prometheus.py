@@ -102,6 +102,7 @@ class Prometheus:
         self._client, self._registry = client, client.CollectorRegistry()
         self._meters = {name: self._meter(name, *about) for name, about in METERS.items()}
         self._path, self._run, self._next_write = path, "", 0.0
+        self._nodes: set[str] = set()
         self._refused: dict[tuple[str, str], int] = {}  # node, reason → how often, as counted
         if path is not None:
             self._write_first(path)
@@ -139,6 +140,9 @@ class Prometheus:
                 self._count("bytes_total", size, direction=direction)
         for phase, seconds in report.seconds.items():
             self._labelled("phase_seconds", phase=phase).observe(seconds)
+        for gone in self._nodes - report.nodes.keys():  # it takes no part any longer
+            self._set("node_up", 0, node=gone)
+        self._nodes |= report.nodes.keys()
         for node, its in report.nodes.items():
             self._node(node, its)
         self._write()
