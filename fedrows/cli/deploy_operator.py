@@ -89,6 +89,22 @@ def run(words: Sequence[str]) -> int:
     return code
 
 
+def app_hash(words: Sequence[str]) -> int:
+    """Shows the hash by which a node pins an app."""
+    parser = Parser("deploy hash", "Shows the hash of a Flower project, for `deploy node --apps`.")
+    parser.add_argument("project", metavar="PROJECT", nargs="?", help="The project's folder.")
+    if (typed := parser.parse_or_help(words)) is None:
+        return 0
+    from fedrows.flower.launch.flwr_calls import start_request
+
+    project = Path(needed(typed, "project", "Name the folder of a Flower project"))
+    try:
+        say(str(start_request(project.resolve(), {}).fab.hash_str))
+    except ValueError as error:
+        raise FedrowsError(f"{project} is not a Flower project that can run: {error}") from None
+    return 0
+
+
 def revoke(words: Sequence[str]) -> int:
     """Has a node's key refused, at once and for good."""
     parser = Parser(
@@ -182,7 +198,8 @@ def export(words: Sequence[str]) -> int:
     known = [one for one in control.progress(named) if one.get("folder")]
     if not known:
         which = "No run" if named is None else f"Run {named}"
-        raise FedrowsError(f"{which} at {control.address} has begun, so there is no model yet.")
+        begun = "has begun" if named is None else "has not begun"
+        raise FedrowsError(f"{which} at {control.address} {begun}, so there is no model yet.")
     folder = Path(known[0]["folder"])
     if not folder.is_dir():
         raise FedrowsError(
