@@ -178,6 +178,12 @@ def test_systemd_reads_its_units(tmp_path: Path) -> None:
     assert not [line for line in said.splitlines() if "fedrows" in line], said
 
 
+def test_the_page_shows_the_same_units() -> None:
+    page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
+    shown = dict(re.findall(r"```ini\n# /etc/systemd/system/(\S+)\n(.*?)```", page, re.S))
+    assert shown == {x.name: x.read_text("utf-8") for x in (DEPLOY / "systemd").iterdir()}
+
+
 def test_systemd_finds_a_wrong_line(tmp_path: Path) -> None:
     """The check above can fail."""
     analyze = shutil.which("systemd-analyze")

@@ -1,4 +1,4 @@
-"""What an operator sees and asks: progress, lost nodes, stopping, revoking, and runs made longer."""
+"""What an operator sees and asks: progress, lost nodes, runs that are stopped or made longer."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_finished_run_is_made_longer(tmp_path: Path) -> None:
     assert difference(longer.progress.whole(), whole.progress.whole()) == 0
     config = RunFolder.open(tmp_path / "run").config
     assert config["plan"]["rounds"] == 6
-    again, seen = run(tmp_path / "run", tmp_path / "nodes", rounds=6)
+    _, seen = run(tmp_path / "run", tmp_path / "nodes", rounds=6)
     assert not seen.rounds  # it is finished
     with pytest.raises(RunFolderError, match="ask for at least 6"):
         run(tmp_path / "run", tmp_path / "nodes", rounds=5)

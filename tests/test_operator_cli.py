@@ -1,4 +1,4 @@
-"""What operators type: status, nodes, revoke, stop, export and run, and the JSON events of a run."""
+"""What operators type: status, nodes, revoke, stop, export, run; and the JSON events of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New certificates and keys: made whole, the old put aside, and taken up by a SuperLink that runs."""
+"""New certificates and keys: the old are put aside, and a SuperLink that runs takes them up."""
 
 from __future__ import annotations
 
@@ -79,9 +79,8 @@ class Link:
 
     def _serve(self) -> None:
         plain, _ = self.listener.accept()
-        with plain:
-            with contextlib.suppress(OSError):
-                self.context.wrap_socket(plain, server_side=True).close()
+        with plain, contextlib.suppress(OSError):
+            self.context.wrap_socket(plain, server_side=True).close()
 
 
 def test_a_server_certificate_is_replaced_while_it_is_in_use(
