@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedrows import cli
+from fedrows.cli.deploy import ACTIONS
 from fedrows.errors import FedrowsError
 from fedrows.flower.launch import certificates
 from fedrows.flower.launch.processes import free_port
@@ -72,8 +73,20 @@ CASES = {  # what is typed, with words in capitals filled in, and what the sente
     "nobody there": ("run project CA --superlink FREE", "cannot be reached"),
     "no token": ("status CA --superlink x:1 --token none", "control token none cannot be read"),
     "no run": ("stop CA --superlink x:1 last", "RUN is 'last'"),
-    "no node": ("expel CA --superlink x:1", "Name the node's id"),
+    "no node": ("revoke CA --superlink x:1", "Name the node"),
+    "an older name": ("expel CA --superlink x:1", "Name the node"),
+    "no file": ("export CA --superlink x:1", "--to"),
+    "odd rounds": ("run project CA --superlink x:1 --rounds many", "--rounds is 'many'"),
+    "odd metrics": ("run project CA --superlink x:1 --metrics-port x", "--metrics-port is 'x'"),
+    "host alone": ("run project CA --superlink x:1 --metrics-host x", "--metrics-port"),
+    "odd wait": ("stop CA --superlink x:1 --wait soon", "--wait is 'soon'"),
+    "nothing to hash": ("hash .", "is not a Flower project"),
+    "nothing to rotate": ("rotate KEYS", "Choose what to replace"),
     "nothing listens": ("status CA --superlink FREE", "cannot be reached"),
+    "no nodes there": ("nodes CA --superlink FREE", "cannot be reached"),
+    "none to revoke": ("revoke north CA --superlink FREE", "cannot be reached"),
+    "none to stop": ("stop CA --superlink FREE", "cannot be reached"),
+    "none to export": ("export --to m.fedrows CA --superlink FREE", "cannot be reached"),
     "unknown action": ("undo", "no action called"),
     "unknown option": ("node --what", "--what"),
 }
@@ -116,7 +129,7 @@ def test_a_state_that_cannot_be_written(
 
 
 @pytest.mark.parametrize(
-    "action", ["", "keys", "superlink", "node", "admit", "expel", "run", "status", "stop"]
+    "action", ["", *(action for action in ACTIONS if action not in ("demo", "policy"))]
 )
 def test_help(action: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert deploy(*filter(None, [action, "--help"])) == 0

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedrows.cli import deploy_operator
+from fedrows.cli import deploy_operator, deploy_rotate, deploy_status
 from fedrows.cli.deploy_typed import (
     authority,
     comma_list,
@@ -28,14 +28,19 @@ ACTIONS = {
     "keys": "make a certificate authority, the SuperLink's certificate and node keys",
     "superlink": "start a SuperLink",
     "admit": "admit a node to a SuperLink, by its public key",
-    "expel": "take a node off that list again",
+    "revoke": "refuse a node's key from now on; runs go on without it",
+    "rotate": "replace certificates or a node's key, and say what must be restarted",
     "node": "join a SuperLink with a shard of data",
+    "hash": "show the hash of a project, by which nodes pin it",
     "policy": "write a node's policy: what a run may ask of it",
     "peer": "show the public signing key of a node, for private runs",
     "run": "submit a Flower project to a SuperLink, and wait for it",
     "status": "show the runs of a SuperLink and its nodes",
-    "stop": "end a run, whoever submitted it",
+    "nodes": "show the nodes: who is there, who answers, what was refused",
+    "stop": "end a run after its present round, whoever submitted it",
+    "export": "write the model of a deployed run as a bundle",
 }
+OLD_NAMES = {"expel": "revoke"}
 
 
 def main(words: Sequence[str]) -> int:
@@ -46,7 +51,7 @@ def main(words: Sequence[str]) -> int:
             say(f"  {name:10} {what}")
         say("\n  fedrows deploy ACTION --help      what an action does and its options")
         return 0
-    action, rest = words[0], words[1:]
+    action, rest = OLD_NAMES.get(words[0], words[0]), words[1:]
     if action not in ACTIONS:
         raise UnknownNameError("action", action, ACTIONS)
     if importlib.util.find_spec("flwr") is None:
@@ -63,12 +68,16 @@ def main(words: Sequence[str]) -> int:
         "keys": _keys,
         "superlink": _superlink,
         "admit": deploy_operator.admit,
-        "expel": deploy_operator.expel,
+        "revoke": deploy_operator.revoke,
+        "rotate": deploy_rotate.main,
         "node": _node,
         "peer": _peer,
+        "hash": deploy_operator.app_hash,
         "run": deploy_operator.run,
-        "status": deploy_operator.status,
+        "status": deploy_status.status,
+        "nodes": deploy_status.nodes,
         "stop": deploy_operator.stop,
+        "export": deploy_operator.export,
     }
     return does[action](rest)
 

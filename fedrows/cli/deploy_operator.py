@@ -1,26 +1,29 @@
-"""`fedrows deploy admit, expel, run, status` and `stop`: what operators ask of a SuperLink."""
+"""`fedrows deploy admit, revoke, run, stop` and `export`: what operators ask of a SuperLink."""
 
 from __future__ import annotations
 
+import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedrows.cli.deploy_typed import authority, needed, number, trust
+from fedrows.cli.deploy_status import find_node
+from fedrows.cli.deploy_typed import add_connection, connect, needed, number
+from fedrows.cli.export import main as write_export
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
 
 if TYPE_CHECKING:
-    from fedrows.flower.launch.control import ControlClient
+    from fedrows.flower.launch.control import ControlClient, RunState, Value
 
 
 def admit(words: Sequence[str]) -> int:
     parser = Parser("deploy admit", "Admits a node to a SuperLink, by its public key.")
     parser.add_argument("key", metavar="KEY.pub", nargs="?", help="The node's public key.")
-    _add_connection(parser)
+    add_connection(parser)
     parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
     if (typed := parser.parse_or_help(words)) is None:
         return 0
@@ -28,7 +31,7 @@ def admit(words: Sequence[str]) -> int:
 
     key = Path(needed(typed, "key", "Name the node's public key, a file that ends in .pub"))
     check_file(key, "Name the public key that `fedrows deploy keys` has written")
-    control = _control(typed)
+    control = connect(typed)
     control.check()
     node = control.admit(key, typed["name"] or key.stem)
     say(f"Admitted {key} as node {node}.")
@@ -38,7 +41,7 @@ def admit(words: Sequence[str]) -> int:
 def run(words: Sequence[str]) -> int:
     parser = Parser("deploy run", "Submits a Flower project, and waits until its run has finished.")
     parser.add_argument("project", metavar="PROJECT", nargs="?", help="The project's folder.")
-    _add_connection(parser)
+    add_connection(parser)
     parser.add_argument(
         "--config",
         metavar="KEY=VALUE",
@@ -54,126 +57,177 @@ def run(words: Sequence[str]) -> int:
         help="How often to submit again when a server died (10).",
     )
     add_live(parser)
+    parser.add_argument(
+        "--rounds", metavar="N", help="Rounds in all; more than before make a finished run longer."
+    )
+    parser.add_argument(
+        "--metrics-port",
+        metavar="N",
+        help="Serve Prometheus on this port of the SuperLink's machine; 0 takes a free one.",
+    )
+    parser.add_argument(
+        "--metrics-host",
+        metavar="HOST",
+        help="The address that --metrics-port listens on (127.0.0.1).",
+    )
     if (typed := parser.parse_or_help(words)) is None:
         return 0
+    from fedrows.flower.launch.following import RoundLines
     from fedrows.flower.launch.resubmit import submit_until_done
 
     project = Path(needed(typed, "project", "Name the folder of a Flower project"))
-    config, known = _config(project, typed["config"])
+    rounds = [f"rounds={number(typed['rounds'], '--rounds', 1, 10**9)}"] if typed["rounds"] else []
+    config, known = _config(project, [*typed["config"], *rounds])
     live, out = LivePage.typed(typed), {**known, **config}.get("out")
     if live.wanted and not out:
         raise UsageError(
             "--live needs the run's folder: give the project's configuration an `out`."
         )
+    watching = _watching(typed)
     retries = number(typed["retries"], "--retries", 0, 10**6)
-    control = _control(typed)
+    control = connect(typed)
     control.check()
+    control.watch_next(watching)
     say("The log of its rounds is logs/serverapp.log in the SuperLink's state folder.")
+    follow = RoundLines(control, say)
     with live.following(Path(str(out)).expanduser()):
-        code = submit_until_done(control, project, config, retries, say)
+        code = submit_until_done(control, project, config, retries, say, follow=follow)
     if code == 0 and out:
         say(f"Its folder on the server is {out}, with the report in report.html.")
     return code
 
 
-def expel(words: Sequence[str]) -> int:
-    """Takes a node off the list of those who may join."""
-    parser = Parser("deploy expel", "Takes a node off the list of those who may join a SuperLink.")
-    parser.add_argument("node", metavar="NODE", nargs="?", help="Its id, as `deploy status` shows.")
-    _add_connection(parser)
+def app_hash(words: Sequence[str]) -> int:
+    """Shows the hash by which a node pins an app."""
+    parser = Parser("deploy hash", "Shows the hash of a Flower project, for `deploy node --apps`.")
+    parser.add_argument("project", metavar="PROJECT", nargs="?", help="The project's folder.")
     if (typed := parser.parse_or_help(words)) is None:
         return 0
-    node = number(needed(typed, "node", "Name the node's id"), "NODE", 1, 2**64)
-    _control(typed).expel(node)
-    say(f"Node {node} may not join any more.")
+    from fedrows.flower.launch.flwr_calls import start_request
+
+    project = Path(needed(typed, "project", "Name the folder of a Flower project"))
+    try:
+        say(str(start_request(project.resolve(), {}).fab.hash_str))
+    except ValueError as error:
+        raise FedrowsError(f"{project} is not a Flower project that can run: {error}") from None
     return 0
 
 
-def status(words: Sequence[str]) -> int:
-    """Shows the runs and the nodes of a SuperLink."""
-    parser = Parser("deploy status", "Shows the runs of a SuperLink, its nodes and its troubles.")
-    parser.add_argument("run", metavar="RUN", nargs="?", help="One run (the last 20).")
-    _add_connection(parser)
+def revoke(words: Sequence[str]) -> int:
+    """Has a node's key refused, at once and for good."""
+    parser = Parser(
+        "deploy revoke",
+        "Has a SuperLink refuse a node's key, at once and after a restart. Runs go on without it.",
+    )
+    parser.add_argument("node", metavar="NODE", nargs="?", help="Its name or its id.")
+    add_connection(parser)
     if (typed := parser.parse_or_help(words)) is None:
         return 0
-    one = number(typed["run"], "RUN", 1, 2**64) if typed["run"] else None
-    control = _control(typed)
+    text = needed(typed, "node", "Name the node, or its id: `fedrows deploy nodes` shows both")
+    control = connect(typed)
     control.check()
-    runs = [control.look(one)] if one is not None else control.runs()
-    for run in runs:
-        times = " ".join(
-            f"{word} {when[:19].replace('T', ' ')}"
-            for word, when in (("since", run.began), ("until", run.ended))
-            if when
-        )
-        say(f"run {run.run}  {run.status:18}  {times}".rstrip())
-        if run.details:
-            say(f"    {run.details}")
-    if not runs:
-        say("No run was submitted.")
-    if one is None:
-        nodes = control.nodes()
-        for node in nodes:
-            say(f"node {node.node}  {node.status:10}  {node.name}".rstrip())
-        if not nodes:
-            say("No node is admitted.")
-    if control.heard.notice:
-        say(f"Trouble: {control.heard.notice}")
+    node = find_node(control, text)
+    control.revoke(node.node)
+    called = f" ({node.name})" if node.name else ""
+    say(f"The key of node {node.node}{called} is refused from now on; runs go on without the node.")
     return 0
 
 
 def stop(words: Sequence[str]) -> int:
     """Ends a run, whoever submitted it."""
-    parser = Parser("deploy stop", "Ends a run, whoever submitted it.")
+    parser = Parser("deploy stop", "Ends a run after its present round, saved and with its report.")
     parser.add_argument("run", metavar="RUN", nargs="?", help="Its id (the only one that goes on).")
-    _add_connection(parser)
+    add_connection(parser)
+    parser.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        default="60",
+        help="How long the present round may take; then the run is broken off (60).",
+    )
     if (typed := parser.parse_or_help(words)) is None:
         return 0
-    control = _control(typed)
-    if typed["run"]:
-        state = control.look(number(typed["run"], "RUN", 1, 2**64))
-    else:
-        going = [run for run in control.runs() if not run.over]
-        if not going:
-            raise FedrowsError("No run is going on.")
-        if len(going) > 1:
-            which = ", ".join(str(run.run) for run in going)
-            raise UsageError(f"Name the run to stop: those that go on are {which}.")
-        (state,) = going
+    named = number(typed["run"], "RUN", 1, 2**64) if typed["run"] else None
+    wait = number(typed["wait"], "--wait", 0, 86400)
+    control = connect(typed)
+    control.check()
+    state = _going(control) if named is None else control.look(named)
     if state.over:
         say(f"Run {state.run} has ended already: {state.status}.")
         return 0
+    if wait and _ends_in_order(control, state.run, wait):
+        say(f"Run {state.run} is stopped after a whole round; its folder is saved.")
+        return 0
     control.stop(state.run)
-    say(f"Run {state.run} is stopped; its folder has every round that was finished.")
+    say(f"Run {state.run} is broken off; its folder has every round that was finished.")
     return 0
 
 
-def _add_connection(parser: Parser) -> None:
-    parser.add_argument("--superlink", metavar="HOST:PORT", help="The SuperLink.")
-    parser.add_argument("--certificates", metavar="DIR", help="The folder of ca.pem.")
-    parser.add_argument("--insecure", action="store_true", help="Use no TLS.")
-    parser.add_argument(
-        "--token",
-        metavar="FILE",
-        help="The SuperLink's control.token (this user's, if it is here).",
+def _going(control: ControlClient) -> RunState:
+    """The only run that goes on."""
+    going = [run for run in control.runs() if not run.over]
+    if not going:
+        raise FedrowsError("No run is going on.")
+    if len(going) > 1:
+        which = ", ".join(str(run.run) for run in going)
+        raise UsageError(f"Name the run: those that go on are {which}.")
+    return going[0]
+
+
+def _ends_in_order(control: ControlClient, run: int, seconds: float) -> bool:
+    """Asks a run to end after its present round; False if it does not within so many seconds."""
+    control.ask_to_stop(run)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if control.look(run).over:
+            return True
+        if any(own.get("status") == "stopped" for own in control.progress(run)):
+            return True
+        time.sleep(0.25)
+    return False
+
+
+def export(words: Sequence[str]) -> int:
+    """Writes the model of a deployed run."""
+    parser = Parser(
+        "deploy export",
+        "Writes the model of a deployed run as a bundle. The run may still be going on.",
     )
+    parser.add_argument("run", metavar="RUN", nargs="?", help="Its id (the newest).")
+    add_connection(parser)
+    parser.add_argument("--to", metavar="FILE", help="The file to write, such as model.fedrows.")
+    parser.add_argument("--task", metavar="REFERENCE", help="Its task, such as task.py:TASK.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace a file that exists.")
+    if (typed := parser.parse_or_help(words)) is None:
+        return 0
+    to = needed(typed, "to", "Name the file to write with --to, such as model.fedrows")
+    named = number(typed["run"], "RUN", 1, 2**64) if typed["run"] else None
+    control = connect(typed)
+    control.check()
+    known = [one for one in control.progress(named) if one.get("folder")]
+    if not known:
+        which = "No run" if named is None else f"Run {named}"
+        begun = "has begun" if named is None else "has not begun"
+        raise FedrowsError(f"{which} at {control.address} {begun}, so there is no model yet.")
+    folder = Path(known[0]["folder"])
+    if not folder.is_dir():
+        raise FedrowsError(
+            f"Run {known[0]['run']} is in {folder} on the SuperLink's machine, which is not here: "
+            "export it there, or copy the folder here and use `fedrows export`."
+        )
+    more = ["--task", typed["task"]] if typed["task"] else []
+    more += ["--overwrite"] if typed["overwrite"] else []
+    return write_export([str(folder), "--to", to, *more])
 
 
-def _control(typed: dict[str, Any]) -> ControlClient:
-    from fedrows.flower.launch.certificates import read_certificate
-    from fedrows.flower.launch.control import ControlClient, split_address
-    from fedrows.flower.launch.control_token import find_token, read_token
-
-    address = needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
-    host, port = split_address(address)
-    certificates = trust(typed)
-    ca = authority(certificates) if certificates else None
-    if ca is not None:
-        read_certificate(ca)
-    token = Path(typed["token"]) if typed["token"] else find_token(host, port)
-    if token is not None:
-        read_token(token)
-    return ControlClient(address, ca, token)
+def _watching(typed: dict[str, Any]) -> dict[str, Value]:
+    """How the run is to be watched, on the SuperLink's machine."""
+    if typed["metrics_port"] is None:
+        if typed["metrics_host"]:
+            raise UsageError("--metrics-host needs --metrics-port: name the port too.")
+        return {}
+    port = number(typed["metrics_port"], "--metrics-port", 0, 65535)
+    host = {"metrics_host": typed["metrics_host"]} if typed["metrics_host"] else {}
+    return {"metrics_port": port, **host}
 
 
 def _config(project: Path, pairs: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedrows.cli.flags import UsageError
+from fedrows.cli.flags import Parser, UsageError
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import make_private
+
+if TYPE_CHECKING:
+    from fedrows.flower.launch.control import ControlClient
 
 
 def needed(typed: dict[str, Any], name: str, otherwise: str) -> str:
@@ -66,3 +69,33 @@ def authority(certificates: Path) -> Path:
     from fedrows.flower.launch.certificates import CA
 
     return (certificates / CA if certificates.is_dir() else certificates).absolute()
+
+
+def add_connection(parser: Parser) -> None:
+    """Adds the flags by which an operator names a SuperLink."""
+    parser.add_argument("--superlink", metavar="HOST:PORT", help="The SuperLink.")
+    parser.add_argument("--certificates", metavar="DIR", help="The folder of ca.pem.")
+    parser.add_argument("--insecure", action="store_true", help="Use no TLS.")
+    parser.add_argument(
+        "--token",
+        metavar="FILE",
+        help="The SuperLink's control.token (this user's, if it is here).",
+    )
+
+
+def connect(typed: dict[str, Any]) -> ControlClient:
+    """The operator's connection to the SuperLink that these flags name."""
+    from fedrows.flower.launch.certificates import read_certificate
+    from fedrows.flower.launch.control import ControlClient, split_address
+    from fedrows.flower.launch.control_token import find_token, read_token
+
+    address = needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
+    host, port = split_address(address)
+    certificates = trust(typed)
+    ca = authority(certificates) if certificates else None
+    if ca is not None:
+        read_certificate(ca)
+    token = Path(typed["token"]) if typed["token"] else find_token(host, port)
+    if token is not None:
+        read_token(token)
+    return ControlClient(address, ca, token)

@@ -4,9 +4,10 @@
     app = server_app(TASK)        # server_app.py
 
 Flower starts the ServerApp beside the SuperLink and the ClientApp on every node, carries their
-messages, and knows who is there. The run's configuration (pyproject.toml, `flwr run --run-config`)
-has the options of plan, algorithm and deployment by their names on the command line, and `out`, the
-folder that the server writes to. A run whose folder exists goes on from its last finished round.
+messages, and knows who is there. The run's configuration (pyproject.toml and `fedrows deploy run
+--config`) has the options of plan, algorithm and deployment by their names on the command line, and
+`out`, the folder that the server writes to. A run whose folder exists goes on from its last
+finished round.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,10 +34,13 @@ from fedrows.flower.deployment import Deployment, Journal, carry_out
 from fedrows.flower.launch.bell import BELL, Bell
 from fedrows.flower.launch.flwr_patches import pull_objects_sooner
 from fedrows.flower.launch.notices import LEFT, leave_notice
+from fedrows.flower.launch.operator_folder import EVENTS, FOLDER, OperatorFolder
+from fedrows.flower.launch.run_progress import ProgressWriter, nodes_now
 from fedrows.flower.node.joining import answer, file_in
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.options import options
+from fedrows.watch import logs
 
 RECORD, FIELD = "fedrows", "message"  # the one record of a Flower message, and its field
 GRACE = 0.02  # seconds from an answer's first part to its last one
@@ -71,20 +78,56 @@ def server_app(task: DeployedTask) -> ServerApp:
         os.umask(PRIVATE)
         config: dict[str, Any] = dict(context.run_config)
         out = file_in(config, "out", "folder")
+        folder = OperatorFolder.named(os.environ.get(FOLDER))
         names = {item.name: item.name.replace("_", "-") for item in options(watch.Watching)}
         seen = {n: config.pop(flag) for n, flag in names.items() if config.get(flag, "") != ""}
-        with watch.opened(watch.Watching(**{"log": "text", **seen})) as observer:
+        seen = {"log": "text", **folder.watching(), **seen}
+        with _events(os.environ.get(EVENTS)), watch.opened(watch.Watching(**seen)) as observer:
             agreed = make_contract(task, config)
             pull_objects_sooner(
                 max(1.0, min(10.0, agreed.options.timeout / 4))
             )  # of half-sent replies
             deployment = Deployment(agreed, GridTransport(grid), config, log.info)
-            left = os.environ.get(LEFT)
-            deployment.fleet.notice = lambda sentence: leave_notice(sentence, left)
-            with Journal.opened(out, deployment) as journal:
-                carry_out(deployment, journal, observer)
+            fleet, run = deployment.fleet, int(context.run_id)
+            progress = ProgressWriter(
+                folder, run, lambda: nodes_now(fleet), lambda: fleet.turned_away
+            )
+            fleet.notice = partial(_notice, progress)
+            fleet.revoked = folder.revoked
+            with Journal.opened(out, deployment) as journal, _told(progress):
+                watchers = watch.Observers([observer, progress])
+                carry_out(deployment, journal, watchers, lambda: folder.is_to_stop(run))
 
     return app
+
+
+@contextmanager
+def _events(path: str | None) -> Iterator[None]:
+    """Adds every event to a file, as lines of JSON, if there is to be one."""
+    handler = logs.start("json", Path(path)) if path else None
+    try:
+        yield
+    finally:
+        if handler is not None:
+            logs.stop(handler)
+
+
+@contextmanager
+def _told(progress: ProgressWriter) -> Iterator[None]:
+    """Tells operators if the run fails."""
+    try:
+        yield
+    except FedrowsError as error:
+        with suppress(OSError):
+            progress.failed(str(error))
+        raise
+
+
+def _notice(progress: ProgressWriter, sentence: str) -> None:
+    """Tells operators what a run waits for."""
+    leave_notice(sentence, os.environ.get(LEFT))
+    with suppress(OSError):  # a full disk is told of elsewhere
+        progress.waits(sentence)
 
 
 class GridTransport:

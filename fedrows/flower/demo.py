@@ -23,6 +23,7 @@ from fedrows.data.stored.store import open_data, save_data
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.files.whole import write_private
 from fedrows.flower.deployment import ROUNDS
+from fedrows.flower.launch import control_token
 from fedrows.flower.launch.control import FINISHED, as_toml
 from fedrows.flower.launch.federation import LocalFederation, NodeSpec
 from fedrows.flower.node.policy import NodePolicy
@@ -83,7 +84,12 @@ def demo(
     with federate(work, data, nodes) as federation:
         run = federation.submit(project, {})
         say(f"SuperLink at {federation.address}, run {run}. Ctrl-C ends everything.")
-        _follow(federation, run, path, settings.plan.rounds, say)
+        say(
+            "From another terminal: fedrows deploy status --superlink "
+            f"{federation.address} --insecure"
+        )
+        with control_token.published(federation.token, federation.port):
+            _follow(federation, run, path, settings.plan.rounds, say)
     return _compare(settings, data, path, federation.logs, say)
 
 

@@ -15,9 +15,9 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,7 @@ class Deployment:
             sets_known=not contract.secret,
             weight_quantile=self.plan.weight_quantile,
         )
+        self._data = data
         self.fingerprint = contract.fingerprint(self.model, data)
         parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", log)
         self.fleet = _private(parts, config, data) if contract.secret else FlowerFleet(*parts)
@@ -104,6 +105,11 @@ class Deployment:
             last = self.fleet.last
             assert last is not None
             yield last
+
+    def fingerprint_with(self, rounds: int) -> str:
+        """The fingerprint of the same run with another number of rounds."""
+        shorter = replace(self.contract, plan=replace(self.plan, rounds=rounds))
+        return shorter.fingerprint(self.model, self._data)
 
     def end_(self, why: str) -> None:
         """Ends the run after the present round."""
@@ -153,6 +159,7 @@ class Deployment:
             last.bytes_down,
             last.bytes_up,
             last.seconds,
+            self.fleet.records.reports(),
         )
 
     def cut_(self, clients: int, at_a_time: int) -> None:
@@ -226,7 +233,9 @@ class Journal:
         A run that was killed before its first checkpoint begins.
         """
         deployment, path = self.deployment, self.folder.path
-        if self.folder.config.get("contract") != digest(deployment.fingerprint):
+        config, rounds = self.folder.config, deployment.plan.rounds
+        before = config["plan"]["rounds"]
+        if config.get("contract") != digest(deployment.fingerprint_with(before)):
             raise RunFolderError(
                 f"{path} is a run of another model, plan or algorithm: choose another folder."
             )
@@ -247,6 +256,10 @@ class Journal:
         at = deployment.progress.round
         left = [line for line in read_rounds(path / ROUNDS) if line["round"] <= at]
         write_whole(path / ROUNDS, b"".join(map(as_json, left)))
+        if rounds != before:  # the run is made longer, or ends earlier
+            longer = {"plan": {**config["plan"], "rounds": rounds}}
+            config |= {**longer, "contract": digest(deployment.fingerprint)}
+            self.folder.write_json(CONFIG, config)
 
     def _registry(self, version: int) -> Path:
         return self.folder.path / f"registry-{version}.safetensors"
@@ -288,8 +301,16 @@ class Journal:
             self.status.end(failed=why)
 
 
-def carry_out(deployment: Deployment, journal: Journal, observer: Observer) -> None:
-    """Runs the rounds that are left, each in the folder before the next one begins."""
+def carry_out(
+    deployment: Deployment,
+    journal: Journal,
+    observer: Observer,
+    stopping: Callable[[], bool] = lambda: False,
+) -> None:
+    """Runs the rounds that are left, each in the folder before the next one begins.
+
+    stopping: whether the run is to end after the present round; it can go on later.
+    """
     path, config = journal.folder.path, journal.folder.config
     at, rounds = deployment.progress.round, deployment.plan.rounds
     observer.begin(RunInfo(path.name, config, rounds, at, path))
@@ -301,14 +322,15 @@ def carry_out(deployment: Deployment, journal: Journal, observer: Observer) -> N
         tell(text)
 
     deployment.fleet.notice = notice
-    drive(deployment, journal, [observer])
+    deployment.fleet.records.event = observer.event
+    done = drive(deployment, journal, [observer], stopping)
     if deployment.stopped:
         status.end(stopped=deployment.stopped)
     write_release(journal.folder, deployment)
     report.write_summary(path)
     with suppress(ImportError):
         observer.event("report", {"path": str(report.write(path))})
-    observer.end(done=True)
+    observer.end(done=done)
 
 
 def _created(path: Path, deployment: Deployment) -> RunFolder:

@@ -29,6 +29,17 @@ class RunInfo:
 
 
 @dataclass(frozen=True)
+class NodeReport:
+    """How a node of a deployed run stands after a round."""
+
+    answered: int = 0  # messages, of this process
+    last_answer: float | None = None  # seconds since 1970; None: it has not answered yet
+    away: float | None = None  # seconds since it last answered, if it does not answer now
+    why: str = ""  # why it does not
+    refused: Mapping[str, int] = field(default_factory=dict)  # reason → how often
+
+
+@dataclass(frozen=True)
 class RoundReport:
     """What happened in one round. Bytes are those of all its clients together."""
 
@@ -40,6 +51,7 @@ class RoundReport:
     bytes_down: float | None = None  # None: nothing travels
     bytes_up: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)  # phase → seconds
+    nodes: Mapping[str, NodeReport] = field(default_factory=dict)  # of a deployed run, by name
 
 
 @runtime_checkable

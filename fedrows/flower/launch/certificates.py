@@ -64,10 +64,13 @@ def make_authority(folder: Path) -> Path:
     return certificate
 
 
-def make_server(folder: Path, hosts: Sequence[str]) -> Path:
-    """The SuperLink's certificate for its host names and addresses, signed by the authority."""
+def make_server(folder: Path, hosts: Sequence[str], into: Path | None = None) -> Path:
+    """The SuperLink's certificate for its host names and addresses, signed by the authority.
+
+    into: another folder to write it to.
+    """
     x509, _, hashes, ec, _ = _cryptography()
-    certificate, key = folder / SERVER, folder / SERVER_KEY
+    certificate, key = (into or folder) / SERVER, (into or folder) / SERVER_KEY
     _check_free(certificate, key)
     authority, signer = read_certificate(folder / CA), _read_key(folder / CA_KEY)
     private = ec.generate_private_key(ec.SECP384R1())

@@ -18,6 +18,7 @@ from fedrows.flower.launch.control_token import read_token
 from fedrows.flower.launch.flwr_calls import (
     Heard,
     RefusalError,
+    ask_gate,
     control_api,
     control_message,
     read_public_key,
@@ -125,6 +126,34 @@ class ControlClient:
             listed = api.ListNodes(control_message("ListNodesRequest")).nodes_info
         nodes = [AdmittedNode(int(node.node_id), node.name, node.status) for node in listed]
         return [node for node in nodes if node.status != "unregistered"]
+
+    def progress(self, run: int | None = None) -> list[dict[str, Any]]:
+        """How runs stand by their own account (`run_progress`), the newest first; one, or all."""
+        with self._asking("say how its runs are"):
+            answer = self._own("runs" if run is None else f"runs/{run}")
+        runs = answer.get("runs", [])
+        return [one for one in runs if isinstance(one, dict)] if isinstance(runs, list) else []
+
+    def ask_to_stop(self, run: int) -> None:
+        """Asks a run to end after its present round."""
+        with self._asking(f"ask run {run} to stop"):
+            self._own("stop", {"run": str(run)})
+
+    def revoke(self, node: int) -> None:
+        """Has a node's key refused from now on, and runs go on without the node."""
+        self.expel(node)
+        with self._asking(f"tell runs that node {node} is revoked"):
+            self._own("revoke", {"node": str(node)})
+
+    def watch_next(self, settings: Mapping[str, Value]) -> None:
+        """Says how the next run is to be watched, beside what its own configuration says."""
+        with self._asking("take the settings for the next run"):
+            self._own("watching", dict(settings))
+
+    def _own(self, what: str, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer of our gate; nothing if the SuperLink is another one's."""
+        token = read_token(self.token) if self.token else ""
+        return ask_gate(self.address, self.ca, token, what, request, self.heard)
 
     def check(self) -> None:
         """Raises a ControlError unless the SuperLink can be reached, by TLS if it is to be."""

@@ -12,6 +12,7 @@ import platform
 import re
 import secrets
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedrows.errors import FedrowsError
@@ -57,6 +58,17 @@ def publish(path: Path, port: int) -> None:
         copy = _known(port)
         make_private(copy.parent)
         write_private(copy, path.read_bytes())
+
+
+@contextlib.contextmanager
+def published(path: Path, port: int) -> Iterator[None]:
+    """Leaves such a copy for a while."""
+    publish(path, port)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, RuntimeError):
+            _known(port).unlink(missing_ok=True)
 
 
 def find_token(host: str, port: int) -> Path | None:

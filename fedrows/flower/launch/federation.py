@@ -89,8 +89,12 @@ class LocalFederation:
     def control(self) -> ControlClient:
         """The operator's connection to the SuperLink."""
         ca = self.security.ca.absolute() if self.security else None
-        token = self.folder / "home" / SUPERLINK / TOKEN_FILE
-        return ControlClient(self.address, ca, token)
+        return ControlClient(self.address, ca, self.token)
+
+    @property
+    def token(self) -> Path:
+        """The file of the SuperLink's control token."""
+        return self.folder / "home" / SUPERLINK / TOKEN_FILE
 
     def __enter__(self) -> LocalFederation:
         try:

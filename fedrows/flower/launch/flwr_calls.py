@@ -1,5 +1,6 @@
 """What we ask of flwr 1.41 that it has no command or public function for.
 
+ask_gate         what our gate answers in its place
 control_api      what flwr's command line asks, in milliseconds, and with our control token
 sign_off         takes a killed node off the SuperLink's list, or its key is refused for a minute
 report_killed    says at once that an app was killed; flwr finds out after a minute
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import ssl
 import sys
 import time
 import warnings
@@ -57,6 +59,40 @@ def control_api(address: str, ca: Path | None, token: str, heard: Heard) -> Iter
         raise OSError(" ".join(str(error).split())) from None
     finally:
         client.close()
+
+
+def ask_gate(
+    address: str,
+    ca: Path | None,
+    token: str,
+    what: str,
+    request: Mapping[str, Any] | None,
+    heard: Heard,
+) -> dict[str, Any]:
+    """The gate's own answer (`operator_api`), to a POST if there is a request.
+
+    It is empty if the SuperLink has no such gate. Errors are those of `control_api`.
+    """
+    http, scheme = import_module("httpx"), "https" if ca else "http"
+    trusted = ssl.create_default_context(cafile=str(ca)) if ca else True
+    try:
+        with http.Client(verify=trusted, trust_env=False, timeout=30.0) as client:
+            answer = client.request(
+                "GET" if request is None else "POST",
+                f"{scheme}://{address}/v1/fedrows/{what}",
+                headers={HEADER.decode(): token},
+                json=request,
+            )
+    except http.HTTPError as error:
+        raise OSError(" ".join(str(error).split())) from None
+    heard.notice = answer.headers.get(NOTICE, "")
+    heard.started = answer.headers.get(STARTED, heard.started)
+    if answer.status_code == 404:
+        return {}
+    if answer.status_code != 200:
+        raise RefusalError(answer.status_code, answer.text)
+    found = answer.json()
+    return found if isinstance(found, dict) else {}
 
 
 def control_message(kind: str, /, **fields: Any) -> Any:
@@ -156,7 +192,14 @@ def load_command(name: str) -> Callable[[], None]:
     """Imports one of flwr's commands."""
     (entry,) = entry_points(group="console_scripts", name=name)
     command: Callable[[], None] = entry.load()
+    plain_logs()
     return command
+
+
+def plain_logs() -> None:
+    """Has flwr write its log without colours: it goes to files, and is read by programs."""
+    colors = import_module("flwr.supercore.logger").LOG_COLORS
+    colors.update(dict.fromkeys(colors, ""))
 
 
 class RefusalError(Exception):

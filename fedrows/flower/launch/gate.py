@@ -7,6 +7,7 @@ reaches the port control it. The gate decides by the header alone, and then read
     /health         all                              none                        nothing
     /v1/fleet/      nodes                            a signature by a known key  NODE_BODY
     /v1/runtime/    executors of named networks      flwr's tokens               RUNTIME_BODY
+    /v1/fedrows/    the same operators               the control token           CONTROL_BODY
     the rest        operators of named networks      the control token           CONTROL_BODY
 
 Named networks are this machine, and those of --control-from. A body that comes too slowly, or is
@@ -28,6 +29,8 @@ from fedrows.flower.launch.connections import PROOF
 from fedrows.flower.launch.control_token import HEADER
 from fedrows.flower.launch.node_proof import NodeProof, Refused
 from fedrows.flower.launch.notices import DATABASE, NOTICE, STARTED, Notices
+from fedrows.flower.launch.operator_api import PREFIX, OperatorApi
+from fedrows.flower.launch.operator_folder import OperatorFolder
 from fedrows.flower.launch.processes import LaunchError
 
 THIS_MACHINE = "127.0.0.0/8,::1/128"
@@ -55,10 +58,12 @@ class Gate:
         token: str,
         notices: Notices | None = None,
         node_body: int = NODE_BODY,
+        operator: OperatorApi | None = None,
     ) -> None:
         self.app, self.networks, self.token = app, networks, token
         self.notices = notices or Notices()
         self.node_body = node_body
+        self.operator = operator or OperatorApi(OperatorFolder(None))
         self.started = secrets.token_hex(8).encode()
         self.nodes = NodeProof(self.notices)
 
@@ -71,6 +76,9 @@ class Gate:
         except Refused as refusal:
             _note(scope, proof=False)
             await _refuse(send, refusal)
+            return
+        if str(scope["path"]).startswith(PREFIX):
+            await self._answer_operator(scope, body, send)
             return
         if scope["path"] == "/health":
             send = _closing(send)
@@ -113,6 +121,17 @@ class Gate:
         if isinstance(address, IPv6Address) and address.ipv4_mapped:
             address = address.ipv4_mapped
         return any(address in network for network in self.networks)
+
+    async def _answer_operator(self, scope: Scope, body: bytes, send: Send) -> None:
+        """Answers what flwr knows nothing of: how runs stand, and what operators want of them."""
+        method, path = str(scope.get("method", "")), str(scope["path"])
+        if method == "POST":
+            self.nodes.forget()  # a key that was just revoked counts no longer
+        status, text = await asyncio.to_thread(self.operator.answer, method, path, body)
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text))]
+        send = self._with_news(send)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": text})
 
     def _with_news(self, send: Send) -> Send:
         """Adds to the header of an answer what the SuperLink says of itself."""

@@ -21,11 +21,13 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from fedrows.flower.launch.certificate_reload import CertificateReload
 from fedrows.flower.launch.connections import (
     PROOF,
     Connection,
@@ -188,6 +190,7 @@ class LimitedServer(uvicorn.Server):
     """uvicorn's server behind a `Listener`."""
 
     notices = Notices()
+    ca = ""  # the file of the authority; with it, a new certificate is taken up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
@@ -206,18 +209,25 @@ class LimitedServer(uvicorn.Server):
         sock.setblocking(False)
         listener = Listener(sock, protocol, connections, config.ssl)
         self.servers = [listener]  # type: ignore[list-item]
+        if config.ssl is not None and self.ca and config.ssl_keyfile:
+            files = (config.ssl_certfile, config.ssl_keyfile, self.ca)
+            reload = CertificateReload(config.ssl, *(Path(str(name)) for name in files))
+            self._reload = asyncio.get_running_loop().create_task(reload.watch())
 
     def _broke_off(self) -> None:
         self.notices.count("breaks", BROKE_OFF)
 
 
-def serve(app: Any, notices: Notices | None = None, **options: Any) -> None:
-    """Takes the place of `uvicorn.run`. notices: get how many connections broke off."""
+def serve(app: Any, notices: Notices | None = None, ca: str = "", **options: Any) -> None:
+    """Takes the place of `uvicorn.run`. notices: get how many connections broke off.
+
+    ca: the file of the authority that signs the certificate.
+    """
     fixed = {"http": TimedProtocol, "ws": "none", "proxy_headers": False}
     config = uvicorn.Config(app, **{**options, **fixed})
     config.load_app()
     server = LimitedServer(config)
-    server.notices = notices or server.notices
+    server.notices, server.ca = notices or server.notices, ca
     server.run()
 
 

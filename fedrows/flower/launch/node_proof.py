@@ -71,6 +71,10 @@ class NodeProof:
             )
         return node is None
 
+    def forget(self) -> None:
+        """Looks every key up again from here on."""
+        self._known.clear()
+
     async def _node(self, scope: Mapping[str, Any], key: bytes) -> int | None:
         """The id of the node with a key; None if the SuperLink does not know it."""
         now = time.monotonic()

@@ -41,6 +41,7 @@ def environment(home: Path, mark: str, **more: str) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1",  # a bell is rung for those that are urgent
+        "NO_COLOR": "1",  # logs are files
         "PYTHONUNBUFFERED": "1",  # a killed process leaves a whole log
         "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
         "PATH": os.pathsep.join([beside, os.environ.get("PATH", "")]),

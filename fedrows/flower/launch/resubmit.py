@@ -47,9 +47,11 @@ def submit_until_done(
     say: Callable[[str], None],
     every: float = 1.0,
     patience: float = PATIENCE,
+    follow: Callable[[int], str] = lambda run: "",
 ) -> int:
     """Submits and waits; 0 when a run has completed, 130 when it was stopped, else it raises.
 
+    follow: is called all the time; "stopped" if the run itself says that it was asked to end.
     Ctrl-C and SIGTERM stop the run too: nothing is left running.
     """
     run: int | None = None
@@ -58,9 +60,12 @@ def submit_until_done(
             for attempt in range(retries + 1):
                 run = _insist(lambda: control.submit(project, config), attempt, every, patience)
                 say(f"Run {run} is submitted.")
-                state = _outcome(control, run, say, every, patience)
+                state = _outcome(control, run, say, every, patience, follow)
                 status, details = state.status, state.details
                 if status == f"{FINISHED}:completed":
+                    if follow(run) == "stopped":
+                        say(f"Run {run} was stopped after a whole round, and is saved.")
+                        return INTERRUPTED
                     say(f"Run {run} has completed.")
                     return 0
                 if status == f"{FINISHED}:stopped":
@@ -81,7 +86,12 @@ def submit_until_done(
 
 
 def _outcome(
-    control: RunControl, run: int, say: Callable[[str], None], every: float, patience: float
+    control: RunControl,
+    run: int,
+    say: Callable[[str], None],
+    every: float,
+    patience: float,
+    follow: Callable[[int], str],
 ) -> RunState:
     """How a run ended; a SuperLink that has started again ends the run."""
     gone_since: float | None = None
@@ -95,6 +105,7 @@ def _outcome(
                 raise
             trouble = f"{error} It is asked again."
         else:
+            follow(run)
             if state.over:
                 return state
             if control.heard.started != started:  # its ServerApp died with it, or is to

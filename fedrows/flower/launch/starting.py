@@ -19,6 +19,7 @@ from fedrows.flower.launch.control import Value, as_toml
 from fedrows.flower.launch.control_token import make_token
 from fedrows.flower.launch.gate import NODE_BODY, THIS_MACHINE
 from fedrows.flower.launch.notices import LEFT
+from fedrows.flower.launch.operator_folder import EVENTS, FOLDER
 from fedrows.flower.launch.processes import (
     PORT_IN_USE,
     LaunchError,
@@ -62,6 +63,8 @@ def begin_superlink(
         **seldom,
         BELL: str((home / "bell").absolute()),
         LEFT: str((home / "notice").absolute()),
+        FOLDER: str((home / "operator").absolute()),
+        EVENTS: str((group.logs / "events.jsonl").absolute()),
         CONTROL_FROM: ",".join(filter(None, [control_from, _own_address(host)])),
         CONTROL_TOKEN: str(make_token(home)),
         MAX_BODY: str(max_body),

@@ -27,6 +27,8 @@ from fedrows.flower.launch.gate import NODE_BODY, THIS_MACHINE, Gate, networks
 from fedrows.flower.launch.listener import serve
 from fedrows.flower.launch.long_poll import LongPoll
 from fedrows.flower.launch.notices import DATABASE, LEFT, Notices
+from fedrows.flower.launch.operator_api import OperatorApi
+from fedrows.flower.launch.operator_folder import FOLDER, OperatorFolder
 from fedrows.flower.launch.processes import (
     PORT_IN_USE,
     LaunchError,
@@ -55,8 +57,10 @@ def main() -> int:
             networks=networks(os.environ.get(CONTROL_FROM, THIS_MACHINE)),
             token=read_token(Path(os.environ.get(CONTROL_TOKEN, "control.token"))),
             node_body=int(os.environ.get(MAX_BODY, NODE_BODY)),
+            operator=OperatorApi(OperatorFolder.named(os.environ.get(FOLDER))),
         )
-        listen_with(partial(serve, notices=notices))
+        authority = value_of(words, "--ssl-ca-certfile")
+        listen_with(partial(serve, notices=notices, ca=authority))
         excuse_database(partial(_excuse, notices))
         check_port(value_of(words, "--host", "127.0.0.1"), int(value_of(words, "--port", "8000")))
     except (LaunchError, TokenError) as error:

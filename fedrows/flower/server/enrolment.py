@@ -51,6 +51,7 @@ class Enrolment:
             int, tuple[float, float]
         ] = {}  # node → asked again at, after a pause of
         self.declined: dict[int, str] = {}  # nodes that take no part → what people call them
+        self.not_let_in: dict[int, str] = {}  # nodes whose registration was refused → why
 
     def poll(self, run: str) -> list[str]:
         """Asks nodes that are new to enrol, reads new answers, and returns who has enrolled."""
@@ -107,9 +108,11 @@ class Enrolment:
             pause = min(2 * pause, LONGEST)
             self._refused[request.node] = time.monotonic() + pause, pause
             self._rejected["registration"] += 1
+            self.not_let_in[request.node] = str(error)[:300]
             self._log(f"Node {request.node} is not let in: {error}")
             return None
         self.declined.pop(request.node, None)
+        self.not_let_in.pop(request.node, None)
         count = len(self._registry.nodes[name].clients)
         self._log(f"Node {name!r} is here with {count} clients.")
         return name

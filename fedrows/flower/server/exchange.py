@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedrows.flower.wire.message import WireError, unpack
 from fedrows.rows.params import Submodels
 
 
@@ -30,3 +31,13 @@ class Exchange:
 def distinct_rows(submodels: Submodels, positions: list[int]) -> Submodels:
     """A node's part of a download: its rows stand, each once, at the first of its clients."""
     return submodels.slice(positions[0], positions[0] + 1)
+
+
+def short_kind(answer: bytes) -> str:
+    """The kind of an answer that is too short for an update; empty if it is another one."""
+    if len(answer) > 4096:
+        return ""
+    try:
+        return unpack(answer).kind
+    except WireError:
+        return ""

@@ -20,14 +20,15 @@ from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.fleet import OpenRound, Traffic
 from fedrows.flower.server.enrolment import Enrolment
-from fedrows.flower.server.exchange import Exchange, distinct_rows
+from fedrows.flower.server.exchange import Exchange, distinct_rows, short_kind
+from fedrows.flower.server.node_records import NodeRecords
 from fedrows.flower.server.registry import Registry
 from fedrows.flower.server.row_cache import RowCache, RowHashes
 from fedrows.flower.server.uploads import RoundUploads
 from fedrows.flower.wire.clients import ClientName
 from fedrows.flower.wire.codings import ids_to_bytes
 from fedrows.flower.wire.contract import Contract, digest
-from fedrows.flower.wire.message import Message, WireError, pack, unpack
+from fedrows.flower.wire.message import Message, WireError, pack
 from fedrows.flower.wire.submodels import encode_submodels
 from fedrows.flower.wire.tags import tag_of
 from fedrows.flower.wire.transport import Transport
@@ -71,6 +72,14 @@ class FlowerFleet:
         self._declined: list[str] = []  # nodes that take no part any longer
         self._left_out: set[int] = set()  # nodes that declined, as far as operators know
         self.notice: Callable[[str], None] = lambda _: None  # takes what operators must hear
+        self.records = NodeRecords()  # who answers, and who does not
+        self.revoked: Callable[[], Collection[int]] = lambda: ()  # addresses to go on without
+
+    @property
+    def turned_away(self) -> Mapping[int, str]:
+        """The nodes that take no part, by Flower's id, and why."""
+        declined = dict.fromkeys(self._enrolment.declined, "it declines: its own log says why")
+        return {**declined, **self._enrolment.not_let_in}
 
     @property
     def clients(self) -> int:
@@ -102,9 +111,7 @@ class FlowerFleet:
 
         Before the first round it waits until there are enough, later only while there are too few.
         """
-        for name in self._declined:
-            self.registry.remove(name)
-        self._declined.clear()
+        self._remove_nodes()
         options, plan = self.contract.options, self.contract.plan
         logged = said = time.monotonic()
         while True:
@@ -113,6 +120,7 @@ class FlowerFleet:
             clients, nodes = self.clients, len(self.registry.nodes)
             connected = set(self.transport.nodes())
             here = [node for node in self.registry.nodes.values() if node.address in connected]
+            self.records.connected(self.registry.addresses(), connected)
             first = self.last is None and all(one.accepted == 0 for one in self.registry.clients)
             enough = clients >= plan.clients_per_round and len(here) >= self.fewest_nodes
             enough &= sum(len(node.clients) for node in here) >= self.least
@@ -129,6 +137,8 @@ class FlowerFleet:
                     f"Waiting for nodes: {len(here)} are here and at least {needed} are needed; "
                     f"{clients} clients are known and at least {plan.clients_per_round} are needed."
                 )
+                if lost := self.records.away():
+                    waiting += f" Away: {lost}."
                 if away := [x for n, x in self._enrolment.declined.items() if n in connected]:
                     waiting += (
                         f" These decline, and their own logs say why: {', '.join(away)}. Mend that,"
@@ -139,6 +149,13 @@ class FlowerFleet:
                     logged = now
                     self._log(waiting)
             time.sleep(POLL)
+
+    def _remove_nodes(self) -> None:
+        """Takes out the nodes that decline, and those whose keys were revoked."""
+        revoked, nodes = self.revoked(), self.registry.addresses()
+        for name in {*self._declined, *(x for x, address in nodes.items() if address in revoked)}:
+            self.registry.remove(name)
+        self._declined.clear()
 
     def _say_left_out(self) -> None:
         """Says once which nodes a run goes on without."""
@@ -200,7 +217,7 @@ class FlowerFleet:
                 self._dropped(exchange, cohort, positions, answer)
                 continue
             exchange.bytes_up += len(answer)
-            kind = _short_kind(answer)
+            kind = short_kind(answer)
             if kind == "declined":
                 self._decline_(name)
                 self._dropped(exchange, cohort, positions, "its node declines to take part")
@@ -313,6 +330,8 @@ class FlowerFleet:
                 answers[waiting.pop(message_id)] = answer
         for message_id, answer in (self.transport.receive(waiting) if waiting else {}).items():
             answers[waiting.pop(message_id)] = answer  # what was there when the time was up
+        asked = [node for node in messages if awaited is None or node in awaited]
+        self.records.asked(self.registry.addresses(), asked, answers)
         return answers
 
     def _name(self, cohort: Tensor, position: int) -> ClientName:
@@ -336,6 +355,9 @@ class FlowerFleet:
     def _refuse(self, exchange: Exchange, reason: str, who: str, why: str) -> None:
         exchange.refused.setdefault(reason, []).append(who)
         self.rejected[reason] += 1
+        for name in self.registry.nodes:
+            if who.endswith(f"node {name!r}"):
+                self.records.refuse(name, reason)
         self._log(f"Round {exchange.round}: the upload of {who} is refused: {why.rstrip('.')}.")
 
     def _apply_changes(self) -> None:
@@ -374,16 +396,6 @@ class ClearRound(FlowerRound):
 
     def train(self, start: Submodels, sent: Submodels | None) -> Upload:
         return self.fleet.train(self, start, sent)
-
-
-def _short_kind(answer: bytes) -> str:
-    """The kind of an answer that is too short for an update; empty if it is another one."""
-    if len(answer) > 4096:
-        return ""
-    try:
-        return unpack(answer).kind
-    except WireError:
-        return ""
 
 
 def _int64(numbers: list[int]) -> bytes:

@@ -89,6 +89,10 @@ class Registry:
         """The tables that the server has a say in."""
         return [table for table in self.schema.tables if table not in self.local]
 
+    def addresses(self) -> dict[str, int]:
+        """Flower's id of every node by its name; 0 while it is not known."""
+        return {name: node.address for name, node in self.nodes.items()}
+
     def index(self, clients: Iterable[int]) -> dict[str, Index]:
         """The index sets of some clients, by their numbers."""
         chosen = [self.clients[number] for number in clients]

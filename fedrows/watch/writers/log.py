@@ -11,7 +11,13 @@ from fedrows.watch import logs
 from fedrows.watch.observer import RoundReport, RunInfo, metrics_of
 from fedrows.watch.watching import Watching
 
-WARNINGS = {"rejected", "failed", "repeated"}  # events that someone should look at
+WARNINGS = {
+    "rejected",
+    "failed",
+    "repeated",
+    "node-lost",
+    "node-left",
+}  # events that someone should look at
 CONFIG = ("task", "algorithm", "plan")  # what a log says of a run's settings
 
 
@@ -40,7 +46,10 @@ class LogWriter:
     def round(self, report: RoundReport) -> None:
         self._at = report.round
         level = logging.WARNING if any(report.rejected.values()) else logging.INFO
-        self._say("round", vars(report), level)
+        away = {name: round(x.away, 1) for name, x in report.nodes.items() if x.away is not None}
+        self._say(
+            "round", {**vars(report), "nodes": len(report.nodes) or None, "away": away}, level
+        )
 
     def measured(self, line: Mapping[str, Any]) -> None:
         self._at = line["round"]

@@ -20,7 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from fedrows.files.whole import placing, reason
 from fedrows.measure.summary import METRICS
 from fedrows.version import __version__
-from fedrows.watch.observer import RoundReport, RunInfo, WatchError
+from fedrows.watch.observer import NodeReport, RoundReport, RunInfo, WatchError
 from fedrows.watch.watching import Watching, missing
 
 EVERY = 1.0  # seconds between two writings of the file
@@ -52,6 +52,21 @@ METERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("direction",),
     ),
     "phase_seconds": ("Histogram", "How long each phase of a round took.", ("phase",)),
+    "node_up": (
+        "Gauge",
+        "1 while a node of a deployed run answers, 0 while it does not.",
+        ("node",),
+    ),
+    "node_last_answer_timestamp_seconds": (
+        "Gauge",
+        "When a node of a deployed run last answered.",
+        ("node",),
+    ),
+    "node_refusals_total": (
+        "Counter",
+        "What was refused of a node and of its clients, by reason.",
+        ("node", "reason"),
+    ),
     "events_total": ("Counter", "Other things that happened, by name.", ("event",)),
     **{
         name: ("Gauge", f"The {title}, last evaluated.", ())
@@ -87,6 +102,8 @@ class Prometheus:
         self._client, self._registry = client, client.CollectorRegistry()
         self._meters = {name: self._meter(name, *about) for name, about in METERS.items()}
         self._path, self._run, self._next_write = path, "", 0.0
+        self._nodes: set[str] = set()
+        self._refused: dict[tuple[str, str], int] = {}  # node, reason → how often, as counted
         if path is not None:
             self._write_first(path)
         metrics = client.make_wsgi_app(self._registry)
@@ -123,7 +140,21 @@ class Prometheus:
                 self._count("bytes_total", size, direction=direction)
         for phase, seconds in report.seconds.items():
             self._labelled("phase_seconds", phase=phase).observe(seconds)
+        for gone in self._nodes - report.nodes.keys():  # it takes no part any longer
+            self._set("node_up", 0, node=gone)
+        self._nodes |= report.nodes.keys()
+        for node, its in report.nodes.items():
+            self._node(node, its)
         self._write()
+
+    def _node(self, name: str, node: NodeReport) -> None:
+        self._set("node_up", node.away is None, node=name)
+        if node.last_answer is not None:
+            self._set("node_last_answer_timestamp_seconds", node.last_answer, node=name)
+        for why, count in node.refused.items():
+            before = self._refused.get((name, why), 0)
+            self._count("node_refusals_total", max(count - before, 0), node=name, reason=why)
+            self._refused[name, why] = count
 
     def measured(self, line: Mapping[str, Any]) -> None:
         for name in METRICS:

@@ -1,0 +1,75 @@
+"""A run's rounds in words, as they are finished: what `fedrows deploy run` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from fedrows.flower.launch.control import ControlError
+
+NAMED = 6  # nodes that a line names
+
+
+class Progress(Protocol):
+    """What is needed of a `ControlClient`."""
+
+    def progress(self, run: int | None = None) -> list[dict[str, Any]]:
+        """How runs stand."""
+
+
+class RoundLines:
+    """Says a line for every round that is new, and who is lost; returns how the run stands."""
+
+    def __init__(self, control: Progress, say: Callable[[str], None]) -> None:
+        self._control, self._say = control, say
+        self._shown = 0
+
+    def __call__(self, run: int) -> str:
+        try:
+            found = self._control.progress(run)
+        except ControlError:  # who waits for the run says so
+            return ""
+        if not found:
+            return ""
+        (progress, *_) = found
+        recent = [x for x in progress.get("recent", ()) if x["round"] > self._shown]
+        for line in recent:
+            last = line["round"] == progress.get("round")
+            self._say(in_words(line, progress["rounds"], progress.get("left") if last else None))
+            self._shown = line["round"]
+        return str(progress.get("status", ""))
+
+
+def in_words(line: Mapping[str, Any], rounds: int, left: float | None = None) -> str:
+    """One round: who answered, who is away, the loss if it was evaluated, seconds, time left."""
+    parts = [f"round {line['round']:>{len(str(rounds))}}/{rounds}"]
+    parts.append(f"{line['answered']} of {line['asked']} clients")
+    if line["nodes"]:
+        parts.append(f"of {_names(line['nodes'])}")
+    if line["away"]:
+        parts.append(f"away: {_names([f'{n} for {span(s)}' for n, s in line['away'].items()])}")
+    if line["rejected"]:
+        parts.append(f"refused: {', '.join(f'{n} {why}' for why, n in line['rejected'].items())}")
+    if line["loss"] is not None:
+        parts.append(f"loss {line['loss']:.4f}")
+    parts.append(f"{line['seconds']:.1f} s")
+    if left:
+        parts.append(f"about {span(left)} left")
+    return "  ".join(parts)
+
+
+def span(seconds: float) -> str:
+    """A length of time in words: 45 s, 12 min, 3 h 20 min, 2 days."""
+    if seconds < 100:
+        return f"{max(seconds, 0):.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes / 1440:.0f} days"
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

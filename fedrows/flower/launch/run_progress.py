@@ -1,0 +1,131 @@
+"""How a deployed run stands, for operators: its round, its rate, its nodes, its last event."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fedrows.flower.launch.operator_folder import OperatorFolder
+from fedrows.measure.metric_choice import measured
+from fedrows.watch.observer import RoundReport, RunInfo
+
+SHOWN = 30  # rounds that are told of, so that who asks every few seconds misses none
+
+
+class ProgressWriter:
+    """An observer that keeps a run's progress in the operator's folder.
+
+    nodes: how the nodes stand, by name. turned_away: nodes that take no part, by id, and why.
+    """
+
+    def __init__(
+        self,
+        folder: OperatorFolder,
+        run: int,
+        nodes: Callable[[], Mapping[str, Any]] = dict,
+        turned_away: Callable[[], Mapping[int, str]] = dict,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder, self._run, self._clock = folder, run, clock
+        self._nodes, self._turned_away = nodes, turned_away
+        self._recent: deque[dict[str, Any]] = deque(maxlen=SHOWN)
+        self._ends: deque[tuple[float, int]] = deque(maxlen=SHOWN)  # when a round ended
+        self._loss: dict[int, float] = {}
+        self._about: dict[str, Any] = {"run": str(run), "status": "starting"}
+
+    def begin(self, run: RunInfo) -> None:
+        names = {
+            kind: str((run.config.get(kind) or {}).get("name", ""))
+            for kind in ("task", "algorithm")
+        }
+        self._ends.append((self._clock(), run.at))
+        self._about |= {
+            **names,
+            "folder": str(run.folder) if run.folder else None,
+            "status": "running",
+            "began": self._clock(),
+            "round": run.at,
+            "rounds": run.rounds,
+            "metrics": {},
+            "waiting": "",
+        }
+        self._event("begin", {})
+
+    def round(self, report: RoundReport) -> None:
+        self._ends.append((self._clock(), report.round))
+        away = {n: round(x.away, 1) for n, x in report.nodes.items() if x.away is not None}
+        self._recent.append(
+            {
+                "round": report.round,
+                "asked": report.asked,
+                "answered": report.answered,
+                "dropped": report.dropped,
+                "rejected": dict(report.rejected),
+                "nodes": [name for name in report.nodes if name not in away],
+                "away": away,
+                "loss": self._loss.pop(report.round, None),
+                "seconds": round(self._ends[-1][0] - self._ends[-2][0], 3),
+            }
+        )
+        self._about |= {"round": report.round, "waiting": ""}
+        self._event("round", {"round": report.round})
+
+    def measured(self, line: Mapping[str, Any]) -> None:
+        self._about["metrics"] = {name: line.get(name) for name in measured([line])}
+        loss = line.get("test_loss", line.get("train_loss"))
+        if loss is not None:
+            self._loss = {line["round"]: loss}
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        self._event(name, fields)
+
+    def end(self, done: bool) -> None:
+        self._about["status"] = "finished" if done else "stopped"
+        self._event("end" if done else "stopped", {})
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+    def failed(self, why: str) -> None:
+        """The run has ended with an error."""
+        self._about["status"] = "failed"
+        self._event("failed", {"why": why})
+
+    def waits(self, sentence: str) -> None:
+        """The run waits for something."""
+        self._about["waiting"] = sentence
+        self._write()
+
+    def _event(self, name: str, fields: Mapping[str, Any]) -> None:
+        self._about["last_event"] = {"event": name, "time": self._clock(), **fields}
+        self._write()
+
+    def _write(self) -> None:
+        rate = self._rate()
+        left = self._about.get("rounds", 0) - self._about.get("round", 0)
+        self._about |= {
+            "updated": self._clock(),
+            "rate": rate,
+            "left": left / rate if rate else None,
+            "nodes": dict(self._nodes()),
+            "turned_away": {str(node): why for node, why in self._turned_away().items()},
+            "recent": list(self._recent),
+        }
+        self._folder.write_progress(self._run, self._about)
+
+    def _rate(self) -> float | None:
+        """Rounds per second, of the last rounds."""
+        (since, first), (until, last) = self._ends[0], self._ends[-1]
+        return (last - first) / (until - since) if last > first and until > since else None
+
+
+def nodes_now(fleet: Any) -> dict[str, Any]:
+    """How the nodes of a fleet stand, as an operator is told."""
+    addresses = fleet.registry.addresses()
+    return {
+        name: {"address": str(addresses.get(name, 0)), **asdict(report)}
+        for name, report in fleet.records.reports().items()
+    }
