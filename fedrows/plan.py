@@ -123,7 +123,12 @@ class Plan:
         "rows that were touched.",
         choices=("memory", "mapped"),
     )
-    threads: int | None = option(None, "CPU threads; as PyTorch chooses if not given.", least=1)
+    threads: int | None = option(
+        None,
+        "CPU threads; as PyTorch chooses if not given, fewer while others keep the cores busy.",
+        least=1,
+        most=1024,  # with a hundred thousand, PyTorch ends in a segmentation fault
+    )
     deterministic: bool = option(
         False, "On a GPU, add in a fixed order: slower, but the same seed gives the same bits."
     )

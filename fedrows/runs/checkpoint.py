@@ -36,6 +36,11 @@ class Standing:
     tables: SavePoint | None = None  # where mapped tables stand
 
 
+def check_installed() -> None:
+    """Raises a FedrowsError if no checkpoint could be written."""
+    _safetensors()
+
+
 def save(path: Path, run: TrainingRun) -> None:
     """Writes where the run stands, or raises an OSError and leaves an older file alone."""
     safetensors = _safetensors()
