@@ -29,6 +29,7 @@ from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
 from fedrows.server import Progress, begin, rounds
 from fedrows.simulator import fast_paths, process_group
+from fedrows.simulator.argument_checks import check_arguments
 from fedrows.simulator.chunks import Chunks
 from fedrows.simulator.counted_start import check_counted, count_labels, start_counted_
 from fedrows.simulator.cpu_threads import usual_threads
@@ -60,6 +61,7 @@ class Simulation:
         paths: FastPaths | None = None,
         metrics: OwnMetrics | None = None,
     ) -> None:
+        check_arguments(data, model, algorithm)
         if process_group.several():
             plan = replace(plan, device=process_group.device_of(plan.torch_device))
         algorithm = algorithm.for_cohorts(plan.clients_per_round)

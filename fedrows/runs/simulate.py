@@ -22,6 +22,7 @@ from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
 from fedrows.runs.driver import InMemory, drive
 from fedrows.simulation import Simulation, threads
+from fedrows.simulator.argument_checks import check_arguments
 from fedrows.tables import whole
 from fedrows.watch.observer import RoundReport
 
@@ -77,8 +78,9 @@ def simulate(
     """
     if isinstance(algorithm, str):
         algorithm = catalogue.algorithm(algorithm)
-    if isinstance(algorithm, type):
+    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         algorithm = algorithm()
+    check_arguments(data, module, algorithm)
     data = with_personal(data) if personal else data
     model = (
         module
