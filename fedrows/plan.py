@@ -109,6 +109,9 @@ class Plan:
     watch_metric: str = option(
         "validation_loss", "With patience: train_loss, or a metric of the validation examples."
     )
+    go_on: bool = option(
+        False, "Go on when the training loss is not finite, or explodes, instead of stopping."
+    )
     train_sample: int = option(
         10_000, "Size of the fixed sample of training examples for the train loss.", least=1
     )

@@ -36,6 +36,7 @@ from fedrows.cli.show import metrics_of, say, show
 from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.errors import NotFiniteError, PlanError, UnknownNameError
+from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import METRICS, Target
 from fedrows.privacy.packages import check_packages
 from fedrows.runs.folder import RunFolder, check_free
@@ -194,8 +195,9 @@ def _go(
             def here(run: ComparedRun, heard: Heard) -> tuple[Json, str]:
                 try:
                     return {"done": _run(run, data, observer, stop, titles[run.label])}, ""
-                except NotFiniteError as error:  # the others are made all the same
-                    return {}, str(error)
+                except NotFiniteError as error:  # a result too; the others are made all the same
+                    say(f"{run.label}: {error}")
+                    return {"done": True, DIVERGED: str(error), "round": _next_round(run)}, ""
 
             stopped = comparison.run(
                 here=here, stopping=lambda: stop.asked, checkpoint_seconds=seconds
@@ -265,6 +267,12 @@ def _run_elsewhere(
     finally:
         display.end()
         executor.shutdown()
+
+
+def _next_round(run: ComparedRun) -> int:
+    """The round in which a run that has diverged was to be evaluated next."""
+    last = max((line["round"] for line in run.lines()), default=0)
+    return min(last + run.settings.plan.evaluate_every, run.rounds)
 
 
 def _name(run: ComparedRun) -> str:

@@ -44,8 +44,6 @@ from fedrows.rows.heat import Heat, ceiling, heat_of
 from fedrows.rows.index import Index
 from fedrows.rows.ragged import Column, Ragged
 
-NO_TEST = "No example is held out for the test: every test metric will be missing."
-
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
@@ -246,8 +244,6 @@ class FederatedData:
         parts = [train, chosen_on, tested]
         check_local(local, tables, fields, padded, parts, names[order], words, unknown)
         notes = tuple(about.pop("notes", ()))
-        if not test.any():
-            notes += (NO_TEST,)
         if count < len(names):
             notes += (untrained_note(len(names) - count, len(names)),)
         return cls(

@@ -124,6 +124,8 @@ def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
     time = None if by_validation is None else flat[by_validation]
     validation = mark_validation(layout.validation, test, owner, time, layout.seed)
     notes: list[str] = []
+    if not test.any() and not layout.split.takes_nothing:
+        notes.append("The split holds no test example out: every test metric will be missing.")
     raw = {c: _cut(c, columns[c], layout.longest(c), notes) for c in layout.fields}
     ids, sizes, vocabulary, more = _number(raw, layout, test | validation)
     numbers = {c: as_numbers(c, flat[c], count) for c in layout.numbers}

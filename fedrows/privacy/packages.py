@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 from fedrows.privacy.ledger import accounting_package
 from fedrows.privacy.options import Privacy
 
@@ -11,6 +9,6 @@ from fedrows.privacy.options import Privacy
 def check_packages(privacy: Privacy) -> None:
     """Raises a FedrowsError if a package is missing that a run in this mode would import."""
     if privacy.secret_sums:
-        importlib.import_module("fedrows.privacy.keys")  # which says what is missing
+        from fedrows.privacy import keys  # noqa: F401 - it says what is missing
     if privacy.mechanism is not None:
         accounting_package()

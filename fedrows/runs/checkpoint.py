@@ -1,8 +1,8 @@
 """Where a run stands, in one file: every tensor that it depends on, its round in the header.
 
 The file is plain safetensors, so reading one never runs code. It is written beside its place and
-moved into it in one step: a checkpoint that is there is whole. A digest of its tensors in the header
-tells a file that was damaged later; one of an older fedrows has none and is taken as it is.
+moved into it in one step: a checkpoint that is there is whole. A digest of its tensors, in the
+header, tells a file that was damaged later; one of an older fedrows has none, and is taken as it is.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def check_digest(path: Path) -> None:
         tensors = ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
         if _digest(tensors, header.get("fedrows", "")) != header[DIGEST]:
             raise RunFolderError(
-                f"{path} was damaged after it was written: restore it from a copy, or start the run "
-                "again with --overwrite."
+                f"{path} was damaged after it was written: restore it from a copy, or start the "
+                "run again with --overwrite."
             )
 
 

@@ -41,7 +41,13 @@ from fedrows.rows.ragged import Ragged
 from fedrows.runs.simulate import Result
 from fedrows.version import __version__
 
-SUFFIXES = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".onnx": "onnx"}
+SUFFIXES = {
+    "": "safetensors",
+    ".safetensors": "safetensors",
+    ".pt": "torch",
+    ".pth": "torch",
+    ".onnx": "onnx",
+}
 LARGEST = 2**31 - 2**20  # bytes in an ONNX file: protobuf ends at 2 GiB
 
 
@@ -132,7 +138,7 @@ def format_of(path: Path) -> str:
     if format is None:
         raise ExportError(
             f"The name of {path} does not say what to write: end it in "
-            f"{', '.join(SUFFIXES)}, or say which format."
+            f"{', '.join(filter(None, SUFFIXES))}, or say which format."
         )
     return format
 
