@@ -37,7 +37,7 @@ class MemoryShortageError(FedrowsError, MemoryError):
 
 
 class NotFiniteError(FedrowsError, ArithmeticError):
-    """A model, or a loss, that has become infinite or NaN: the training diverged."""
+    """A model or a loss that is infinite or NaN, or a loss that explodes: the training diverged."""
 
 
 class PluginError(FedrowsError, ImportError):

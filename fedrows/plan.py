@@ -111,6 +111,9 @@ class Plan:
     watch_metric: str = option(
         "validation_loss", "With patience: train_loss, or a metric of the validation examples."
     )
+    go_on: bool = option(
+        False, "Go on when the training loss is not finite, or explodes, instead of stopping."
+    )
     train_sample: int = option(
         10_000, "Size of the fixed sample of training examples for the train loss.", least=1
     )
@@ -125,7 +128,12 @@ class Plan:
         "rows that were touched.",
         choices=("memory", "mapped"),
     )
-    threads: int | None = option(None, "CPU threads; as PyTorch chooses if not given.", least=1)
+    threads: int | None = option(
+        None,
+        "CPU threads; as PyTorch chooses if not given, fewer while others keep the cores busy.",
+        least=1,
+        most=1024,  # with a hundred thousand, PyTorch ends in a segmentation fault
+    )
     deterministic: bool = option(
         False, "On a GPU, add in a fixed order: slower, but the same seed gives the same bits."
     )

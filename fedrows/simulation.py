@@ -29,9 +29,11 @@ from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
 from fedrows.server import Progress, begin, rounds
 from fedrows.simulator import fast_paths, process_group
+from fedrows.simulator.argument_checks import check_arguments
 from fedrows.simulator.asynchronous import AsyncRounds, check_virtual
 from fedrows.simulator.chunks import Chunks
 from fedrows.simulator.counted_start import check_counted, count_labels, start_counted_
+from fedrows.simulator.cpu_threads import usual_threads
 from fedrows.simulator.fast_paths import FastPaths
 from fedrows.simulator.simulated_fleet import SimulatedFleet, check_fits
 from fedrows.simulator.virtual_time import Clock, RunSchedule, WaitingRounds
@@ -61,6 +63,7 @@ class Simulation:
         paths: FastPaths | None = None,
         metrics: OwnMetrics | None = None,
     ) -> None:
+        check_arguments(data, model, algorithm)
         if process_group.several():
             plan = replace(plan, device=process_group.device_of(plan.torch_device))
         algorithm = algorithm.for_cohorts(plan.clients_per_round)
@@ -286,8 +289,8 @@ def _behind(fleet: SimulatedFleet, privacy: Privacy) -> PrivateSimulatedFleet:
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
     """PyTorch's threads while a run goes; of several processes, each has its part of the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or (process_group.cores() if process_group.several() else before))
+    before, usual = torch.get_num_threads(), 1 if count else usual_threads()
+    torch.set_num_threads(count or (process_group.cores() if process_group.several() else usual))
     try:
         yield
     finally:

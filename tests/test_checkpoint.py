@@ -118,3 +118,28 @@ def test_without_safetensors_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(FedrowsError, match=r"pip install safetensors"):
         checkpoint.save(tmp_path / "x", make())
+
+
+@pytest.mark.parametrize("place", [0.2, 0.6, 0.99])
+def test_four_damaged_bytes_are_noticed(tmp_path: Path, make: Make, place: float) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    checkpoint.save(path, advance(make(), 2))
+    data = bytearray(path.read_bytes())
+    header = 8 + int.from_bytes(data[:8], "little")
+    at = header + int((len(data) - header) * place) - 4
+    data[at : at + 4] = bytes(byte ^ 1 for byte in data[at : at + 4])  # all of it is finite still
+    path.write_bytes(data)
+    with pytest.raises(RunFolderError, match="was damaged after it was written"):
+        checkpoint.restore_(make(), path)
+
+
+def test_a_checkpoint_without_a_digest_is_read(tmp_path: Path, make: Make) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    saved = advance(make(), 2)
+    checkpoint.save(path, saved)
+    with safetensors.safe_open(path, framework="pt") as file:
+        header = {"fedrows": file.metadata()["fedrows"]}
+    save_file(safetensors.torch.load_file(path), path, header)  # as an older fedrows wrote it
+    again = make()
+    checkpoint.restore_(again, path)
+    assert again.progress.round == 2

@@ -28,8 +28,9 @@ from fedrows.watch.observer import RoundReport
 DATA = examples()
 
 
-def simulation(rounds: int = 5) -> Simulation:
-    plan = Plan(rounds=rounds, evaluate_every=2, clients_per_round=3, local_steps=2, device="cpu")
+def simulation(rounds: int = 5, **more: Any) -> Simulation:
+    usual = {"evaluate_every": 2, "clients_per_round": 3, "local_steps": 2, "device": "cpu"}
+    plan = Plan(rounds=rounds, **{**usual, **more})
     return Simulation(DATA, Logistic(DATA), FedAvg(), plan)
 
 
@@ -102,6 +103,44 @@ def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_kept() -> None:
         drive(run, keeper, [told])
     assert told.events == [1]
     assert keeper.lines() == []
+
+
+def exploding(run: Simulation, losses: list[float]) -> None:
+    """Lets the evaluations of a run, one a round, come to these losses."""
+    measure = run.evaluate
+    run.evaluate = lambda: measure() | {"train_loss": losses[run.progress.round - 1]}
+
+
+@pytest.mark.parametrize(
+    ("losses", "ends"),
+    [
+        ([0.7, 1.0, 200.0, 300.0, 1.0], 4),  # twice in a row
+        ([0.7, 200.0, 1.0, 300.0, 1.0], None),  # never twice in a row
+        ([1e-6, 1e-3, 1e-2, 0.1, 1.0], None),  # near 0 to begin with
+        ([5e3, 1e4, 4e5, 4e5, 4e5], None),  # in large units
+        ([5e3, 1e4, 6e5, 6e5, 1.0], 4),
+    ],
+)
+def test_a_loss_that_explodes_ends_the_run(
+    losses: list[float], ends: int | None, tmp_path: Path
+) -> None:
+    folder, run = RunFolder.create(tmp_path / "run", "run", {}), simulation(5, evaluate_every=1)
+    begin(folder, run, {})
+    exploding(run, losses)
+    if ends is None:
+        assert drive(run, InFolder(folder, run, 0))
+        return
+    said = rf"fed\w+ diverged: after round {ends} the training loss is .* lower lr, which is 0\.1"
+    with pytest.raises(NotFiniteError, match=said):
+        drive(run, InFolder(folder, run, 0))
+    assert checkpoint.standing(folder.path / CHECKPOINT).round == ends - 2  # the last good one
+
+
+def test_a_run_goes_on_if_it_is_told_to() -> None:
+    run, keeper = simulation(5, evaluate_every=1, go_on=True), InMemory()
+    exploding(run, [0.7, 200.0, 300.0, math.nan, 1.0])
+    assert drive(run, keeper)
+    assert len(keeper.lines()) == 5
 
 
 def test_a_model_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:

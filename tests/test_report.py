@@ -326,3 +326,10 @@ def test_in_a_browser(tmp_path: Path, browser: Any, scheme: str, width: int) -> 
     assert wrong == []
     assert asked == [path.as_uri()]
     page.close()
+
+
+def test_there_is_no_tick_at_round_one_and_a_half() -> None:
+    ticks = [label for _, label in axes.linear_axis([1, 2, 3], 0, 100, whole=True).ticks]
+    assert ticks == ["1", "2", "3"]
+    assert [at for at, _ in axes.linear_axis([4], 0, 100, whole=True).ticks] == [4]
+    assert "1.5" in [label for _, label in axes.linear_axis([1, 2, 3], 0, 100).ticks]

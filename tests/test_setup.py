@@ -15,6 +15,7 @@ import fedrows
 ROOT = Path(__file__).parent.parent
 BEYOND_CORE = {"cli", "report", "live", "flower", "privacy", "__main__"}
 EXTRAS = ["rich", "jinja2", "safetensors", "pandas", "polars", "pyarrow", "flwr", "cryptography"]
+EXTRAS += ["datasets", "wandb"]
 EXTRAS += ["dp_accounting", "tensorboard", "mlflow", "onnx", "onnxscript", "matplotlib", "scipy"]
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 from fedrows.cli import stored_help
 from fedrows.errors import INTERRUPTED, FedrowsError, UnknownNameError
@@ -39,6 +42,7 @@ REFUSED, PIPE_CLOSED = 2, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line, and gives the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without ± shows ?
@@ -73,8 +77,42 @@ def _dispatch(words: list[str]) -> int:
         raise UnknownNameError("command", words[0], COMMANDS)
     if stored_help.shown(words):
         return 0
-    command = importlib.import_module(f"fedrows.cli.{words[0]}")
+    with _leaving_at_once():
+        command = importlib.import_module(f"fedrows.cli.{words[0]}")
     return int(command.main(words[1:]))
+
+
+def _open_streams() -> None:
+    """Opens standard streams that are closed onto nothing: the next file would take their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(nothing := os.open(os.devnull, os.O_RDWR), number)
+            if nothing != number:
+                os.close(nothing)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
+@contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """Ends the process at Ctrl-C: while packages are imported, they would show where they are."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        os.write(2, b"Stopped.\n")
+        os._exit(INTERRUPTED)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.default_int_handler:
+        signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _help() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +42,16 @@ def load(task: Task, options: Any, plans: Iterable[Plan]) -> FederatedData:
     for note in data.notes:
         say(f"Note: {note}")
     return data
+
+
+def say_threads(plan: Plan, typed: Mapping[str, Any]) -> None:
+    """Says so if a run has fewer threads than PyTorch would take."""
+    most = torch.get_num_threads()
+    if "threads" not in typed and plan.threads is not None and plan.threads < most:
+        say(
+            f"Note: other programs keep the cores busy, so this run has {plan.threads} of {most} "
+            "threads; --threads says otherwise."
+        )
 
 
 def check_machine(folder: RunFolder, plan: Plan) -> None:

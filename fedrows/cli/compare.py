@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -11,10 +12,19 @@ from typing import Any
 import torch
 
 from fedrows import catalogue
-from fedrows.cli.carry_out import carry_out, check_machine, close, conclude, load, run_of, say_notes
+from fedrows.cli.carry_out import (
+    carry_out,
+    check_machine,
+    close,
+    conclude,
+    load,
+    run_of,
+    say_notes,
+    say_threads,
+)
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.live import LivePage
-from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
+from fedrows.cli.parse import algorithms_of, listed_once, out_of, parse, parser_of, watched
 from fedrows.cli.per_algorithm import add_rates, add_set
 from fedrows.cli.settings import (
     add_privacy,
@@ -28,7 +38,9 @@ from fedrows.cli.show import metrics_of, say, show
 from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.errors import NotFiniteError, PlanError, UnknownNameError
+from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import METRICS, Target
+from fedrows.privacy.packages import check_packages
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.settings import Settings, resolve
 from fedrows.simulation import threads
@@ -69,7 +81,8 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     typed.pop("algorithms")
     workers = typed.pop("workers")
     workers = None if workers is None else _whole("--workers", workers, 1)
-    seeds = [_whole("--seeds", x, 0) for x in (typed.pop("seeds") or "").split(",") if x.strip()]
+    listed = typed.pop("seeds")
+    seeds = [] if listed is None else _seeds(listed)
     target = _target(typed)
     if resume is not None:
         if overwrite:
@@ -93,9 +106,12 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     target = target or Target()
     if target.rounds is None:  # leave room for those who need longer than CentralSGD
         target = replace(target, rounds=max(1, plan.rounds * 2 // 3))
+    first = next(iter(settings.values()))
+    check_packages(first.privacy)
+    if workers is None:
+        say_threads(plan, typed)
     check_free(path, overwrite=overwrite)
     with threads(plan.threads):
-        first = next(iter(settings.values()))
         data = load(chosen, first.options, [one.plan for one in settings.values()])
         settings = _usable(settings, data, left_out)
         config = config_of(settings, plan, seeds, target) | {"command": command}
@@ -184,8 +200,9 @@ def _go(
             def here(run: ComparedRun, heard: Heard) -> tuple[Json, str]:
                 try:
                     return {"done": _run(run, data, observer, stop, titles[run.label])}, ""
-                except NotFiniteError as error:  # the others are made all the same
-                    return {}, str(error)
+                except NotFiniteError as error:  # a result too; the others are made all the same
+                    say(f"{run.label}: {error}")
+                    return {"done": True, DIVERGED: str(error), "round": _next_round(run)}, ""
 
             stopped = comparison.run(
                 here=here, stopping=lambda: stop.asked, checkpoint_seconds=seconds
@@ -257,6 +274,12 @@ def _run_elsewhere(
         executor.shutdown()
 
 
+def _next_round(run: ComparedRun) -> int:
+    """The round in which a run that has diverged was to be evaluated next."""
+    last = max((line["round"] for line in run.lines()), default=0)
+    return min(last + run.settings.plan.evaluate_every, run.rounds)
+
+
 def _name(run: ComparedRun) -> str:
     """The comparison's name, and the run's own."""
     return f"{run.path.resolve().parents[1].name}/{run.path.name}"
@@ -273,7 +296,9 @@ def _target(typed: dict[str, Any]) -> Target | None:
     try:
         number = None if value is None else float(value)
     except ValueError:
-        raise UsageError(f"--target-value is {value!r}, but must be a number.") from None
+        number = math.nan
+    if number is not None and not math.isfinite(number):
+        raise UsageError(f"--target-value is {value!r}, but must be a finite number.")
     within = None if rounds is None else _whole("--target-rounds", rounds, 1)
     return Target(metric or "train_loss", number, within)
 
@@ -285,6 +310,12 @@ def _whole(flag: str, typed: str, least: int) -> int:
     except ValueError:
         pass
     raise UsageError(f"{flag} has {typed!r}, but wants whole numbers of at least {least}.")
+
+
+def _seeds(text: str) -> list[int]:
+    """The seeds that were typed, each once."""
+    seeds = [_whole("--seeds", word, 0) for word in listed_once("--seeds", text)]
+    return [int(word) for word in listed_once("--seeds", _listed(seeds))]  # 1 and 01 are one
 
 
 def _listed(numbers: Sequence[int]) -> str:

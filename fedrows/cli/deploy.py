@@ -108,6 +108,7 @@ def _keys(words: Sequence[str]) -> int:
             f"{server} is there already, but not for {min(other)}: move it and "
             f"{certificates.SERVER_KEY} away to have them made anew."
         )
+    certificates.check_names(hosts, nodes)  # before anything is made
     made = []
     if not (folder / certificates.CA).exists():
         made.append(certificates.make_authority(folder))

@@ -127,6 +127,7 @@ def _read_released(folder: RunFolder, source: RunSource) -> Trained:
 
 def _fill_(progress: Progress, saved: Path, tables: SavePoint | None) -> None:
     """Puts a checkpoint's numbers, and the algorithm's state, where a run begins."""
+    checkpoint.check_digest(saved)
     safe_open = importlib.import_module("safetensors").safe_open
     with safe_open(saved, framework="pt", device="cpu") as file:
         for key, tensor in progress.tensors().items():

@@ -161,9 +161,9 @@ def named(typed: dict[str, Any]) -> dict[str, Any]:
     if typed["task"] is not None:
         typed["task"] = catalogue.task(typed["task"]).name
     for flag in ("algorithm", "algorithms"):
-        if typed.get(flag):
-            given = algorithms_of({flag: typed[flag]})
-            names = [catalogue.algorithm(name)().name for name in given]
+        if typed.get(flag) is not None:
+            listed_once(f"--{flag}", typed[flag])
+            names = [catalogue.algorithm(name)().name for name in algorithms_of(typed)]
             typed[flag] = ",".join(names)
     if "mechanism" in typed:
         typed["mechanism"] = _mechanism_name(typed["mechanism"])
@@ -181,3 +181,17 @@ def algorithms_of(typed: Mapping[str, Any]) -> list[str]:
     given = typed.get("algorithm") or typed.get("algorithms") or ""
     words = [word.strip() for word in given.split(",") if word.strip()]
     return list(dict.fromkeys(word if ":" in word else word.lower() for word in words))
+
+
+def listed_once(flag: str, text: str) -> list[str]:
+    """The words of a list with commas; a UsageError if there is none, or one comes twice."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise UsageError(
+            f"{flag} is {text!r}, but must name at least one: leave it out, or name it."
+        )
+    lowered = [word.lower() for word in words]
+    for place, word in enumerate(lowered):
+        if word in lowered[:place]:
+            raise UsageError(f"{flag} has {words[place]} twice: name each once.")
+    return words

@@ -10,7 +10,15 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
 from fedrows.cli.anchor_table import write_anchors
-from fedrows.cli.carry_out import carry_out, check_machine, close, conclude, load, run_of
+from fedrows.cli.carry_out import (
+    carry_out,
+    check_machine,
+    close,
+    conclude,
+    load,
+    run_of,
+    say_threads,
+)
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.live import LivePage
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
@@ -21,6 +29,7 @@ from fedrows.cli.show import say
 from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.options import options
+from fedrows.privacy.packages import check_packages
 from fedrows.runs.driver import checked_early_stop
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.resume import begin, go_back_, resumed
@@ -62,6 +71,8 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     path = Path(out) if out else _default(task, algorithm, typed)
     name = algorithm or DEFAULT
     settings = choose(catalogue.task(task), [name], typed)[name].resolved()
+    check_packages(settings.privacy)
+    say_threads(settings.plan, typed)
     if process_group.rank() == 0:
         check_free(path, overwrite=overwrite)
     with threads(settings.plan.threads):

@@ -236,7 +236,8 @@ def extended(
             for item in fields(before):
                 flag = flag_of(item.name, prefixed, prefix)
                 was, is_now = getattr(before, item.name), getattr(now, item.name)
-                same = was == is_now or flag == "rounds" or (flag == "device" and is_now == "auto")
+                same = was == is_now or flag in ("rounds", "go-on")
+                same |= flag == "device" and is_now == "auto"
                 if flag.replace("-", "_") in typed and not same:
                     raise refuse_change(f"--{flag}", is_now, was, path)
         rounds = new.plan.rounds if "rounds" in typed else old.plan.rounds
@@ -246,7 +247,9 @@ def extended(
                 f"its learning rates over {old.plan.rounds}: leave it out, or start a new run with "
                 "--out."
             )
-        settings[name] = replace(old, plan=replace(old.plan, rounds=rounds), privacy=privacy)
+        go_on = new.plan.go_on if "go_on" in typed else old.plan.go_on
+        plan = replace(old.plan, rounds=rounds, go_on=go_on)
+        settings[name] = replace(old, plan=plan, privacy=privacy)
     return settings
 
 

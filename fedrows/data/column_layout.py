@@ -88,7 +88,10 @@ def layout(
     name: str = "data",
 ) -> Layout:
     """A Layout from what people write, or a DataError."""
-    if isinstance(features, str) or not features:
+    for argument, named in (("client", client), ("label", label)):
+        if not isinstance(named, str) or not named:
+            raise DataError(f"{argument} is {named!r}, but must be the name of a column.")
+    if isinstance(features, str) or not isinstance(features, Sequence | Mapping) or not features:
         raise DataError(
             f"features is {features!r}, but must list columns, or map columns to tables."
         )
@@ -97,13 +100,21 @@ def layout(
     if labels not in LABELS:
         raise DataError(f"labels is {labels!r}, but must be one of {', '.join(LABELS)}.")
     fields = dict(features) if isinstance(features, Mapping) else {f: f for f in features}
+    if len(fields) < len(features):
+        twice = next(f for f in features if list(features).count(f) > 1)
+        raise DataError(f"features lists {twice!r} twice: name it once.")
+    for column, table in fields.items():
+        if not isinstance(column, str) or not isinstance(table, str):
+            raise DataError(f"features has {column!r}: name columns, and tables, by text.")
+    if tables is not None and not isinstance(tables, Mapping):
+        raise DataError(f"tables is {tables!r}, but must map tables to their rows.")
     for column in numbers:
         if column in fields:
             raise DataError(f"Column {column!r} is both an id and a number: name it in one place.")
     for table, how in (tables or {}).items():
         if table not in fields.values():
             raise DataError(f"No field reads table {table!r}: leave it out.")
-        if not isinstance(how, int | Vocabulary | Hashed):
+        if isinstance(how, bool) or not isinstance(how, int | Vocabulary | Hashed):
             raise DataError(
                 f"Table {table!r} has {how!r} rows: give a whole number above 0, a Vocabulary, "
                 "or Hashed."
@@ -116,6 +127,10 @@ def layout(
             raise DataError(
                 f"max_length of column {column!r} is {most!r}: give a whole number above 0."
             )
+    if isinstance(local, str):
+        raise DataError(f"local is {local!r}, but must list tables.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise DataError(f"seed is {seed!r}, but must be a whole number of at least 0.")
     return Layout(
         client=client,
         label=label,

@@ -23,6 +23,7 @@ from fedrows.data.column_checks import (
 )
 from fedrows.data.encoder import GIVEN, HASHES, EncodedColumn, Encoder
 from fedrows.data.examples import Examples, sort_by_client
+from fedrows.data.frame_sources import columns_in
 from fedrows.data.frames import Lists, Raw, as_objects, as_raw
 from fedrows.data.values import NUMBER, hashed, text_of, texts
 from fedrows.errors import DataError
@@ -64,12 +65,13 @@ class KnownValues:
 
 
 def encode(frame: Any, encoder: Encoder, known_values: KnownValues) -> EncodedRows:
-    """The rows of a pandas or polars frame, or of a mapping of columns.
+    """The rows of whatever `FederatedData.from_frame` takes.
 
     The features and the numbers must be there. The label, the weight and the client are read if
     they are there; without a client all rows are one client's.
     """
-    known = list(map(str, frame.columns if hasattr(frame, "columns") else frame))
+    frame = columns_in(frame, _read(encoder))
+    known = list(frame)
     for column in (*encoder.features, *encoder.numbers):
         if column not in known:
             raise DataError(

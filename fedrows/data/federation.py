@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.data import frames
+from fedrows.data import frames, hugging_face
 from fedrows.data.column_checks import (
     as_labels,
     as_marks,
@@ -204,6 +204,8 @@ class FederatedData:
         more = {n: as_numbers(n, c, len(owner)) for n, c in (numbers or {}).items()}
         if weight is not None:
             weight = as_weights("weight", weight, len(owner))
+            if not weight.any():
+                raise DataError("Every weight is 0, so nothing would be learned: leave weight out.")
         lists = {fields[name] for name, column in ids.items() if isinstance(column, Ragged)}
         padded = frozenset(padded) | lists
         held = test
@@ -283,8 +285,10 @@ class FederatedData:
         seed: int = 0,
         name: str = "data",
     ) -> FederatedData:
-        """A federation from a pandas or polars data frame with a row per example.
+        """A federation from a frame with a row per example.
 
+        frame: of pandas or polars (lazy ones too), an Arrow table, a data set of Hugging Face, a
+        mapping of columns, or the path of a CSV file with a header.
         features: the columns that hold feature ids or lists of them, each with a table of its own
         name, or a mapping from column to table.
         tables: a table's rows: a number, if its columns hold ids 0 … rows−1; a `Vocabulary`, with a
@@ -314,6 +318,36 @@ class FederatedData:
             name=name,
         )
         return cls.build(**frames.from_frame(frame, columns))
+
+    @classmethod
+    def from_hf(
+        cls,
+        source: Any,
+        *,
+        label: str,
+        features: Sequence[str] | Mapping[str, str],
+        client: str | None = None,
+        **options: Any,
+    ) -> FederatedData:
+        """A federation from a data set of Hugging Face, from its splits, or from a partitioner.
+
+        source: a `Dataset`; a `DatasetDict` with the splits train, validation and test, of which
+        the last two are held out; or a partitioner of flwr-datasets, each part of which is a
+        client. client: the column that names the client, of the first two. Options are those of
+        `from_frame`.
+        """
+        if hugging_face.is_partitioner(source):
+            if client is not None:
+                raise DataError(
+                    f"client is {client!r}, but each part of a partitioner is a client: leave it "
+                    "out, or give the data set itself."
+                )
+            parts = hugging_face.parts_of(source)
+            return cls.from_clients(parts, label=label, features=features, **options)
+        if client is None:
+            raise DataError("Name the column of the clients, as in client='user'.")
+        frame, options = hugging_face.joined(source, options)
+        return cls.from_frame(frame, client=client, label=label, features=features, **options)
 
     @classmethod
     def from_clients(

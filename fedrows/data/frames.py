@@ -21,6 +21,7 @@ from fedrows.data.column_checks import (
 )
 from fedrows.data.column_layout import Layout
 from fedrows.data.encoder import Encoder, encoder_of, kind_of_table
+from fedrows.data.frame_sources import columns_in
 from fedrows.data.splits import mark_validation
 from fedrows.data.values import hashed
 from fedrows.data.vocabulary import Hashed, Vocabulary, number_columns
@@ -48,9 +49,18 @@ Raw = np.ndarray | Lists
 
 
 def from_frame(frame: Any, layout: Layout) -> dict[str, Any]:
-    """What `build` takes, from a pandas or polars frame with a row per example."""
-    layout.require(frame.columns)
-    return assemble({c: as_raw(c, frame[c].to_numpy()) for c in layout.columns}, layout)
+    """What `build` takes, from whatever holds a row per example (see `frame_sources`)."""
+    columns = columns_in(frame, layout.columns)
+    layout.require(columns)
+    raw = {column: as_raw(column, columns[column]) for column in layout.columns}
+    count = len(raw[layout.client])
+    for column, values in raw.items():
+        if len(values) != count:
+            raise DataError(
+                f"Column {column!r} has {len(values)} values, but column {layout.client!r} has "
+                f"{count}: give each example one."
+            )
+    return assemble(raw, layout)
 
 
 def from_clients(
@@ -59,7 +69,7 @@ def from_clients(
     """What `build` takes, from one piece per client: columns, a list of examples, or a frame."""
     pieces: dict[str, list[Raw]] = {c: [] for c in layout.columns if c != layout.client}
     names, sizes, empty = [], [], 0
-    for name, piece in clients.items() if isinstance(clients, Mapping) else clients:
+    for name, piece in _pairs(clients):
         size = _add(pieces, name, piece)
         empty += not size
         names.append(name)
@@ -80,6 +90,25 @@ def from_clients(
     return arguments
 
 
+def _pairs(clients: Any) -> Iterable[tuple[Any, Any]]:
+    """The clients' names and pieces; a DataError if they are not given as such."""
+    if isinstance(clients, Mapping):
+        return clients.items()
+    if not isinstance(clients, Iterable) or isinstance(clients, str) or hasattr(clients, "columns"):
+        raise DataError(
+            f"The clients are a {type(clients).__name__}: give a mapping from client to examples, "
+            "or pairs of both; FederatedData.from_frame takes a frame."
+        )
+    return _checked_pairs(clients)
+
+
+def _checked_pairs(clients: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
+    for place, pair in enumerate(clients):
+        if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+            raise DataError(f"Item {place} of the clients is no pair of a client and its examples.")
+        yield pair[0], pair[1]
+
+
 def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
     """What `build` takes, from raw columns."""
     flat = {c: _plain(c, columns[c]) for c in columns if c not in layout.fields}
@@ -95,6 +124,8 @@ def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
     time = None if by_validation is None else flat[by_validation]
     validation = mark_validation(layout.validation, test, owner, time, layout.seed)
     notes: list[str] = []
+    if not test.any() and not layout.split.takes_nothing:
+        notes.append("The split holds no test example out: every test metric will be missing.")
     raw = {c: _cut(c, columns[c], layout.longest(c), notes) for c in layout.fields}
     ids, sizes, vocabulary, more = _number(raw, layout, test | validation)
     numbers = {c: as_numbers(c, flat[c], count) for c in layout.numbers}
@@ -283,17 +314,18 @@ def _add(pieces: dict[str, list[Raw]], name: Any, piece: Any) -> int:
             return 0
         columns: Any = {c: as_objects([e.get(c) for e in piece]) for c in piece[0]}
     else:
-        columns = piece
-    known = list(columns.columns if hasattr(columns, "columns") else columns)
+        try:
+            columns = columns_in(piece)
+        except DataError as error:
+            raise DataError(f"The examples of client {name!r} cannot be read. {error}") from None
+    known = list(columns)
     size: int | None = None
     for column, parts in pieces.items():
         if column not in known:
             raise DataError(
                 f"Client {name!r} has no column {column!r}; it has {', '.join(map(str, known))}."
             )
-        values = columns[column]
-        values = values.to_numpy() if hasattr(values, "to_numpy") else values
-        raw = as_raw(column, values if isinstance(values, np.ndarray) else as_objects(values))
+        raw = as_raw(column, columns[column])
         if size is not None and len(raw) != size:
             raise DataError(
                 f"Client {name!r} has {len(raw)} values in column {column!r}, but {size} in others."

@@ -67,8 +67,21 @@ def embeddings_of(
                 f"Table {table!r} and another are both mapped to embedding {twice[0]!r}: let their "
                 "fields read one table of the data."
             )
+    kinds = nn.Embedding | nn.EmbeddingBag
+    known = [name for name, part in module.named_modules() if isinstance(part, kinds)]
+    for name in dense:
+        if name not in known:
+            raise ModelError(
+                f"`dense` names {name!r}, but the embeddings of the module are "
+                f"{', '.join(known) or 'none'}: leave it out; what is no embedding is dense anyway."
+            )
+        if name in flat:
+            raise ModelError(
+                f"`dense` names {name!r}, which is the embedding of a table of the data: name it "
+                "in one place."
+            )
     for name, part in module.named_modules():
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and name not in [*flat, *dense]:
+        if isinstance(part, kinds) and name not in [*flat, *dense]:
             raise ModelError(
                 f"Embedding {name!r} belongs to no table of the data ({', '.join(tables)}): name "
                 "it in `embeddings`, or in `dense` if every client is to hold it whole."
@@ -200,6 +213,12 @@ def cannot_score(module: nn.Module, fields: Sequence[str], error: Exception) -> 
 
 def cannot_train(module: nn.Module, error: Exception) -> ModelError:
     """What to say of a module that fails in training, however its clients are trained."""
+    if isinstance(error, IndexError) and str(error).startswith("Target"):  # of the cross-entropy
+        return ModelError(
+            f"{_place(module, error)} has a score for each row of a table, but a client holds some "
+            "of the rows only: let an example look up the rows of its candidates and score these, "
+            "as fedrows.nn.TiedOutput does, or give the scores a layer of their own."
+        )
     return ModelError(
         f"{_place(module, error)} cannot be trained on the data ({_in_short(error)}): its scores "
         "must depend on its numbers through operations that have a gradient."
@@ -272,8 +291,10 @@ def _check_embedding(module: nn.Module, path: str, table: str, rows: int, padded
     for name, x in module.named_parameters(remove_duplicate=False):
         if x is part.weight and name != f"{path}.weight":
             raise ModelError(
-                f"Embedding {path!r} shares its weight with {name!r}, but a client holds some of "
-                "its rows only: give each a weight of its own."
+                f"Embedding {path!r} shares its weight with {name!r}, which would need every row "
+                "while a client holds some of them only: look up the rows of the candidates that "
+                f"an example has, and score these, as fedrows.nn.TiedOutput does, or give {name!r} "
+                "a weight of its own."
             )
 
 

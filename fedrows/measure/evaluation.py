@@ -11,11 +11,13 @@ from dataclasses import replace
 from math import nan, prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
+from fedrows.errors import DataError, UnknownNameError
 from fedrows.measure.metrics import (
     Buckets,
     accuracy,
@@ -27,6 +29,7 @@ from fedrows.measure.metrics import (
     regression_errors,
 )
 from fedrows.measure.own_metrics import OwnMetrics, checked, measure
+from fedrows.measure.per_client import per_client
 from fedrows.measure.ranking_evaluation import RankingEvaluation
 from fedrows.model import Model
 from fedrows.plan import Plan
@@ -99,6 +102,23 @@ class Evaluator:
             none = torch.zeros_like(label)  # ranks mean nothing here: every AUC is NaN
             buckets = by_bucket(none, none, losses, self._buckets)
         return metrics | {"buckets": buckets}
+
+    def per_client(self, params: Params, part: str = "test") -> dict[str, np.ndarray]:
+        """The metrics of each client's test or validation examples, by column (see `per_client`).
+
+        A DataError for rankings, which have no score of each example.
+        """
+        if part not in ("train", "validation", "test"):
+            raise UnknownNameError("part of the data", part, ["train", "validation", "test"])
+        if self.ranking is not None:
+            raise DataError("Rankings are measured over all clients together, not one by one.")
+        examples = {"train": self._data.train, "validation": self.validation, "test": self.test}[
+            part
+        ]
+        examples = examples.to(self.train.label.device, self._dtype)
+        self.calibrate(params)
+        scores, losses = self._scored(params, examples)
+        return per_client(self._data, examples, scores, losses)
 
     def _scored(self, params: Params, examples: Examples) -> tuple[Tensor, Tensor]:
         """The score and the loss of every example: (n,) each, or (n, classes) and (n,)."""

@@ -13,6 +13,7 @@ from typing import Any
 Line = dict[str, Any]
 About = tuple[str, bool, int]  # title, True where higher is better, digits shown
 VALIDATION, TEST = "validation", "test"
+DIVERGED = "diverged"  # in a line without numbers: why the run has none from here on
 BEST_ROUND = "best_round"  # in a line of a run with patience: the best round up to it
 
 # What is measured on held-out examples

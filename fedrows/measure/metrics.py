@@ -45,7 +45,7 @@ def regression_errors(scores: Tensor, label: Tensor) -> dict[str, float]:
 
 def auc(scores: Tensor, label: Tensor) -> float:
     """The area under the ROC curve, ties counting one half; NaN if there is one class only."""
-    return float(_auc_of_groups(scores, label, torch.zeros_like(label, dtype=torch.int64), 1)[0])
+    return float(group_auc(scores, label, torch.zeros_like(label, dtype=torch.int64), 1)[0])
 
 
 def grouped_auc(scores: Tensor, label: Tensor, group: Tensor) -> tuple[float, int]:
@@ -57,7 +57,7 @@ def grouped_auc(scores: Tensor, label: Tensor, group: Tensor) -> tuple[float, in
     sizes = torch.bincount(group)
     positives = torch.bincount(group[_positive(label)], minlength=len(sizes))
     both = (positives > 0) & (positives < sizes)
-    values = _auc_of_groups(scores, label, group, len(sizes))[both]
+    values = group_auc(scores, label, group, len(sizes))[both]
     weights = sizes[both].to(torch.float64)
     return float((values * weights).sum() / weights.sum()), int(((sizes > 0) & ~both).sum())
 
@@ -100,7 +100,7 @@ def by_bucket(
     """The mean loss and the AUC in every bucket, cold to hot."""
     if not buckets.low:
         return []
-    aucs = _auc_of_groups(scores, label, buckets.of, len(buckets.low)).tolist()
+    aucs = group_auc(scores, label, buckets.of, len(buckets.low)).tolist()
     return [
         {
             "low": buckets.low[i],
@@ -117,7 +117,7 @@ def _positive(label: Tensor) -> Tensor:
     return label > 0.5
 
 
-def _auc_of_groups(scores: Tensor, label: Tensor, group: Tensor, groups: int) -> Tensor:
+def group_auc(scores: Tensor, label: Tensor, group: Tensor, groups: int) -> Tensor:
     """The AUC within each of the groups 0 … groups−1: (groups,) float64, NaN for one class only.
 
     With the examples of a group sorted by score, and z(·) the negatives before a place,

@@ -16,8 +16,16 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.catalogue import BASELINE, REFERENCE
+from fedrows.measure.metric_choice import (
+    DIVERGED,
+    Line,
+    about,
+    best_value,
+    chooses,
+    chosen_line,
+    measured,
+)
 from fedrows.measure.metric_choice import METRICS as METRICS  # readers look for them here
-from fedrows.measure.metric_choice import Line, about, best_value, chooses, chosen_line, measured
 from fedrows.measure.metric_choice import number as number
 
 USUAL = ("train_loss", "test_loss", "test_accuracy", "test_auc", "test_gauc")  # in every summary
@@ -97,6 +105,8 @@ def summarise(
                 "rounds_per_second": spread(rates),
             }
         )
+        if diverged := [seed for seed, curve in seeds.items() if curve[-1].get(DIVERGED)]:
+            algorithms[-1][DIVERGED] = diverged
         if any("epsilon" in end for end in ends):
             algorithms[-1]["epsilon"] = _largest_epsilon(ends)
     return {
@@ -116,7 +126,8 @@ def table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     """The column titles and the rows of the summary as text, without the columns nobody filled."""
     shown = summary["algorithms"]
     target = summary["target"]
-    columns: list[tuple[str, list[str]]] = [("Algorithm", [display(a["name"]) for a in shown])]
+    names = [display(a["name"]) + _diverged(a) for a in shown]
+    columns: list[tuple[str, list[str]]] = [("Algorithm", names)]
     if target["rule"]:
         digits = about(target["metric"])[2]
         goal = show(target["over_seeds"], digits)
@@ -164,6 +175,12 @@ def spread(values: Sequence[float | None]) -> dict[str, Any]:
         "spread": statistics.stdev(known) if len(known) > 1 else None,
         "values": list(values),
     }
+
+
+def _diverged(algorithm: Summary) -> str:
+    """What the table says behind the name of an algorithm whose runs diverged, or some of them."""
+    few, all_ = len(algorithm.get(DIVERGED, ())), len(algorithm["seeds"])
+    return "" if not few else " (diverged)" if few == all_ else f" ({few} of {all_} diverged)"
 
 
 def display(name: str) -> str:

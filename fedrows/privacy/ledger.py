@@ -193,7 +193,7 @@ def _epsilon(entries: Sequence[Entry], delta: float) -> float:
 
 def _of_events(events: Iterable[tuple[Event, int]], delta: float) -> float:
     """ε at δ of so many of each event."""
-    rdp = _dp_accounting().rdp
+    rdp = accounting_package().rdp
     accountant = rdp.RdpAccountant()
     for event, times in sorted(events, key=repr):  # one order, so that sums are the same
         accountant._rdp = accountant._rdp + times * _rdp(event)
@@ -207,7 +207,7 @@ def _rdp(event: Event) -> np.ndarray:
     An accountant takes a third of a second for an event sampled without replacement, so its answer
     is kept; it has no public name there.
     """
-    dp = _dp_accounting()
+    dp = accounting_package()
     if event.discrete and event.sampling == "fixed":
         multiplier = math.fsum(noise**-2 for noise in event.noise) ** -0.5
         orders = dp.rdp.RdpAccountant()._orders
@@ -223,7 +223,7 @@ def _rdp(event: Event) -> np.ndarray:
 
 def as_dp_event(event: Event) -> Any:
     """The same as an event of dp-accounting."""
-    dp = _dp_accounting()
+    dp = accounting_package()
     sums = [dp.GaussianDpEvent(float(noise)) for noise in event.noise]
     both = sums[0] if len(sums) == 1 else dp.ComposedDpEvent(sums)
     if event.sampling == "poisson":
@@ -233,7 +233,8 @@ def as_dp_event(event: Event) -> Any:
     return both
 
 
-def _dp_accounting() -> Any:
+def accounting_package() -> Any:
+    """The package dp-accounting, or a FedrowsError if it is not installed."""
     try:
         import dp_accounting
     except ImportError as error:

@@ -54,11 +54,16 @@ def tick_label(value: float, step: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def linear_axis(values: Sequence[float], start: float, end: float, pad: float = 0.06) -> Axis:
+def linear_axis(
+    values: Sequence[float], start: float, end: float, pad: float = 0.06, *, whole: bool = False
+) -> Axis:
+    """A linear scale. whole: ticks at whole numbers only, as for rounds."""
     low, high = min(values), max(values)
     room = (high - low) * pad if high > low else (abs(high) * 0.1 or 1.0)
     low, high = low - room, high + room
     ticks = nice_ticks(low, high)
+    if whole:
+        ticks = [t for t in ticks if t == round(t)] or [values[0]]
     step = ticks[1] - ticks[0] if len(ticks) > 1 else abs(ticks[0])
     return Axis(
         lambda v: start + (v - low) / (high - low) * (end - start),

@@ -31,7 +31,8 @@ def render(
         parts.append(f"    {line}")
     if facts.get("quick"):
         parts.append(f"**Quick version.** {QUICK}")
-    parts.append("A number in brackets is the paper’s, and × is ours divided by it.")
+    if any(c.paper is not None for a in artefacts for t in a.tables for row in t.rows for c in row):
+        parts.append("A number in brackets is the paper’s, and × is ours divided by it.")
     for artefact in artefacts:
         parts.append(f"## {_plain(artefact.title)}")
         if artefact.missing:

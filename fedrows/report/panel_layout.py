@@ -48,12 +48,19 @@ def lay_out(panel: Panel) -> PanelLayout:
     points = [p for _, found in curves for piece in found for p in piece]
     # what only goes right may begin and end at the frame
     pad = 0.0 if all(rises(found) for _, found in curves) else PAD
-    x = _axis([p.x for p in points], LEFT, WIDTH - RIGHT, pad, log=panel.log_x)
+    whole = whole_numbers(panel)
+    x = _axis([p.x for p in points], LEFT, WIDTH - RIGHT, pad, log=panel.log_x, whole=whole)
     if panel.labels:
         x = _named_axis(panel.labels)
     top = TITLED_TOP if panel.y else TOP
     reach = [v for p in points for v in (p.low, p.y, p.high)]
     return PanelLayout(x, _axis(reach, HEIGHT - BOTTOM, top, PAD, log=panel.log_y), curves, top)
+
+
+def whole_numbers(panel: Panel) -> bool:
+    """Whether every x is a whole number: then there is nothing at round 1.5."""
+    places = [x for curve in panel.curves for x in curve.x if x is not None]
+    return bool(places) and all(float(x).is_integer() for x in places)
 
 
 def rises(found: Pieces) -> bool:
@@ -98,9 +105,17 @@ def _named_axis(labels: Sequence[str]) -> Axis:
     return Axis(lambda v: LEFT + step * (v + 0.5), shown)
 
 
-def _axis(values: Sequence[float], start: float, end: float, pad: float, *, log: bool) -> Axis:
+def _axis(
+    values: Sequence[float],
+    start: float,
+    end: float,
+    pad: float,
+    *,
+    log: bool,
+    whole: bool = False,
+) -> Axis:
     if not values:
         values = (1.0, 10.0) if log else (0.0, 1.0)
     if log:
         return log_axis(values, start, end)
-    return linear_axis(values, start, end, pad)
+    return linear_axis(values, start, end, pad, whole=whole)

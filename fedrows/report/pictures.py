@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fedrows.report import look
 from fedrows.report.artefact import Curve, Figure, Panel
 from fedrows.report.labels import labels
-from fedrows.report.panel_layout import Pieces, lay_out
+from fedrows.report.panel_layout import Pieces, lay_out, whole_numbers
 from fedrows.version import __version__
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ def _panel(ax: Axes, panel: Panel, styles: dict[str, str], inks: dict[str, look.
         )
     if drawn and panel.log_x:
         ax.set_xscale("log")
+    elif drawn and whole_numbers(panel):
+        ax.xaxis.get_major_locator().set_params(integer=True)
     if drawn and panel.log_y:
         ax.set_yscale("log")
     ax.set(title=_text(panel.title), xlabel=_text(panel.x), ylabel=_text(panel.y))

@@ -1,17 +1,23 @@
 """Where a run stands, in one file: every tensor that it depends on, its round in the header.
 
 The file is plain safetensors, so reading one never runs code. It is written beside its place and
-moved into it in one step: a checkpoint that is there is whole.
+moved into it in one step: a checkpoint that is there is whole. A digest of its tensors, in the
+header, tells a file that was damaged later. One of an older fedrows has none, and is taken as it is.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.files.whole import placing, reason
@@ -19,6 +25,7 @@ from fedrows.runs.run import TrainingRun
 from fedrows.tables import SavePoint
 
 FORMAT = 1
+DIGEST = "digest"  # in the header
 # What goes before the names of tensors whose shapes a run decides as it goes.
 PRIVATE, SCHEDULE = "private/", "schedule/"
 
@@ -36,6 +43,11 @@ class Standing:
     chunks: tuple[int, int] | None = None  # how its cohorts are cut, once that was measured
     tables: SavePoint | None = None  # where mapped tables stand
     schedule: dict[str, Any] | None = None  # who is under way in virtual time
+
+
+def check_installed() -> None:
+    """Raises a FedrowsError if no checkpoint could be written."""
+    _safetensors()
 
 
 def save(path: Path, run: TrainingRun) -> None:
@@ -59,9 +71,11 @@ def save(path: Path, run: TrainingRun) -> None:
     if run.schedule is not None:
         waiting = run.schedule.tensors()
         tensors |= {f"{SCHEDULE}{name}": x.detach().contiguous() for name, x in waiting.items()}
+    said = json.dumps(asdict(standing))
+    header = {"fedrows": said, DIGEST: _digest(tensors.items(), said)}
     with placing(path) as part:
         try:
-            safetensors.torch.save_file(tensors, part, {"fedrows": json.dumps(asdict(standing))})
+            safetensors.torch.save_file(tensors, part, header)
         except safetensors.SafetensorError as error:
             # The disk's own errors arrive as text: "… No space left on device (os error 28)".
             number = re.search(r"os error (\d+)", str(error))
@@ -84,6 +98,7 @@ def standing(path: Path) -> Standing:
 
 def restore_(run: TrainingRun, path: Path) -> None:
     """Brings a new run to where the checkpoint stands."""
+    check_digest(path)
     with _opened(path) as file:
         at = _standing(path, file)
         if (at.tables is None) != (run.progress.table_folder is None):
@@ -116,6 +131,30 @@ def restore_(run: TrainingRun, path: Path) -> None:
     run.progress.bytes_down, run.progress.bytes_up = at.bytes_down, at.bytes_up
     if at.chunks is not None:
         run.cut_(*at.chunks)
+
+
+def check_digest(path: Path) -> None:
+    """Raises a RunFolderError if a tensor of the file is not the one that was written."""
+    with _opened(path) as file:
+        header = file.metadata() or {}
+        if DIGEST not in header:
+            return
+        tensors = ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
+        if _digest(tensors, header.get("fedrows", "")) != header[DIGEST]:
+            raise RunFolderError(
+                f"{path} was damaged after it was written: restore it from a copy, or start the "
+                "run again with --overwrite."
+            )
+
+
+def _digest(tensors: Iterable[tuple[str, Tensor]], said: str) -> str:
+    """A hash of what a checkpoint holds, whatever the order of its tensors."""
+    parts = []
+    for name, x in tensors:
+        part = hashlib.blake2b(f"{name} {x.dtype} {tuple(x.shape)} ".encode(), digest_size=16)
+        part.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        parts.append(part.hexdigest())
+    return hashlib.blake2b(" ".join([said, *sorted(parts)]).encode(), digest_size=16).hexdigest()
 
 
 def _opened(path: Path) -> Any:

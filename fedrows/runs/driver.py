@@ -17,7 +17,7 @@ from fedrows.measure.metric_choice import BEST_ROUND
 from fedrows.rows.params import Params
 from fedrows.runs import checkpoint
 from fedrows.runs.early_stop import EarlyStop
-from fedrows.runs.finite import check_loss, check_model
+from fedrows.runs.finite import check_loss, check_model, is_huge
 from fedrows.runs.folder import BEST, CHECKPOINT, RunFolder
 from fedrows.runs.memory import fits_in_memory, lower_in_a_round
 from fedrows.runs.release import write_release
@@ -95,6 +95,8 @@ def _drive(
     clock, rounds, before = _Clock(), run.plan.rounds, run.seconds
     early = checked_early_stop(run)
     best_round: int | None = None
+    lines = keeper.lines()
+    ends = [*lines[:1], *lines[1:][-1:]]  # the first evaluation and the last
 
     def tell(what: Callable[[Watcher], None]) -> None:
         for watcher in watchers:
@@ -112,11 +114,12 @@ def _drive(
     def measure() -> None:
         with clock("evaluate"):
             line = run.evaluate()
-            check_loss(run, line)
+            check_loss(run, line, ends)
         if early is not None:
             find_best(line)
             line[BEST_ROUND] = best_round
         keeper.append(line)
+        ends[1:] = [line]  # the first stays
         tell(lambda watcher: watcher.measured(line))
 
     def save() -> None:
@@ -147,7 +150,9 @@ def _drive(
             measure()
             end_early()
         stop = stopping()
-        if run.progress.round in (rounds, best_round) or stop or keeper.due:
+        # The last good checkpoint stays while it is not known whether the run diverges.
+        due = keeper.due and (run.plan.go_on or not is_huge(ends))
+        if run.progress.round in (rounds, best_round) or stop or due:
             save()
         report = run.round_report(clock.taken())
         keeper.note(report)

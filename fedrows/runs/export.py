@@ -41,7 +41,13 @@ from fedrows.rows.ragged import Ragged
 from fedrows.runs.simulate import Result
 from fedrows.version import __version__
 
-SUFFIXES = {".pt": "torch", ".pth": "torch", ".onnx": "onnx"}
+SUFFIXES = {
+    "": "safetensors",
+    ".safetensors": "safetensors",
+    ".pt": "torch",
+    ".pth": "torch",
+    ".onnx": "onnx",
+}
 LARGEST = 2**31 - 2**20  # bytes in an ONNX file: protobuf ends at 2 GiB
 
 
@@ -127,8 +133,14 @@ class Trained:
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's name asks for; safetensors if it asks for none."""
-    return SUFFIXES.get(path.suffix.lower(), "safetensors")
+    """The format that a file's name asks for; an ExportError if it asks for none."""
+    format = SUFFIXES.get(path.suffix.lower())
+    if format is None:
+        raise ExportError(
+            f"The name of {path} does not say what to write: end it in "
+            f"{', '.join(filter(None, SUFFIXES))}, or say which format."
+        )
+    return format
 
 
 def save(trained: Trained, path: Path, format: str | None = None) -> None:

@@ -37,6 +37,7 @@ from fedrows.files.whole import (
     write_through,
     write_whole,
 )
+from fedrows.runs.checkpoint import check_installed
 from fedrows.runs.status_file import STATUS
 from fedrows.version import __version__
 
@@ -74,6 +75,7 @@ class RunFolder:
     def create(cls, path: Path, kind: str, config: Json, *, overwrite: bool = False) -> RunFolder:
         """A new folder with its config.json; an existing run folder gives way if `overwrite`."""
         check_free(path, overwrite=overwrite)
+        check_installed()  # before there is half a folder
         folder = cls(path, {"format": FORMAT, "fedrows": __version__, "kind": kind, **config})
         try:
             path.mkdir(parents=True, exist_ok=True)

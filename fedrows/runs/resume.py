@@ -48,7 +48,8 @@ def resumed(folder: RunFolder, settings: Settings, data: FederatedData) -> Simul
     try:
         drop_later_lines(simulation, folder)
         config = folder.config
-        now = {**config, "plan": {**config["plan"], "rounds": settings.plan.rounds}}
+        plan = {"rounds": settings.plan.rounds, "go_on": settings.plan.go_on}
+        now = {**config, "plan": {**config["plan"], **plan}}
         if settings.privacy.private:
             now["privacy"] = settings.privacy.config()
         if now != config:

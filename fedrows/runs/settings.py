@@ -32,6 +32,7 @@ from fedrows.privacy.options import from_config as privacy_from
 from fedrows.runs.folder import TABLES
 from fedrows.runs.memory import fits_in_memory, lower_at_the_start
 from fedrows.simulation import Simulation
+from fedrows.simulator.cpu_threads import usual_threads
 from fedrows.simulator.simulated_fleet import check_fits
 from fedrows.task import Task
 
@@ -130,7 +131,7 @@ def resolve(plan: Plan) -> Plan:
     return replace(
         plan,
         device=str(plan.torch_device),
-        threads=plan.threads or torch.get_num_threads(),
+        threads=plan.threads or usual_threads(),
         chunk=None if plan.chunk is None else min(plan.chunk, cohort),
     )
 

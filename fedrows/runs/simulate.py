@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.data.personal import with_personal
+from fedrows.errors import DataError
 from fedrows.lifting.lifted import Lifted
+from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.metric_choice import chosen_line
 from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.model import Loss, Model
@@ -22,6 +25,7 @@ from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
 from fedrows.runs.driver import InMemory, drive
 from fedrows.simulation import Simulation, threads
+from fedrows.simulator.argument_checks import check_arguments
 from fedrows.tables import whole
 from fedrows.watch.observer import RoundReport
 
@@ -35,11 +39,23 @@ class Result:
     model: Model
     notes: tuple[str, ...] = ()  # what is odd about the data or the model
     stopped: str = ""  # why it ended before its last round: no ε was left, or no patience
+    evaluator: Evaluator | None = None  # what measured it
 
     @property
     def metrics(self) -> dict[str, Any] | None:
         """The line of the round that the model is of; None if no round was evaluated."""
         return chosen_line(self.history) if self.history else None
+
+    def per_client(self, part: str = "test") -> dict[str, np.ndarray]:
+        """The trained model's metrics client by client, as columns of one length.
+
+        They are client, examples, loss, and accuracy and auc, or rmse and mae, as the labels have
+        it. `pandas.DataFrame(result.per_client())`, or polars', is a frame. part: train, validation
+        or test; clients without such examples are left out.
+        """
+        if self.evaluator is None:
+            raise DataError("This result has no data to measure on: simulate gives one that does.")
+        return self.evaluator.per_client(self.params, part)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The trained numbers, ready for `module.load_state_dict`."""
@@ -77,8 +93,9 @@ def simulate(
     """
     if isinstance(algorithm, str):
         algorithm = catalogue.algorithm(algorithm)
-    if isinstance(algorithm, type):
+    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
         algorithm = algorithm()
+    check_arguments(data, module, algorithm)
     data = with_personal(data) if personal else data
     model = (
         module
@@ -105,7 +122,7 @@ def simulate(
     trained = keeper.best or simulation.progress.whole()
     if keeper.best is not None:
         simulation.evaluator.calibrate(keeper.best)  # moments are those of the last round still
-    return Result(trained, keeper.lines(), model, notes, simulation.stopped)
+    return Result(trained, keeper.lines(), model, notes, simulation.stopped, simulation.evaluator)
 
 
 class _Reports:

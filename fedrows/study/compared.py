@@ -12,6 +12,7 @@ from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.errors import MemoryShortageError, NotFiniteError, RunFolderError
 from fedrows.files.whole import reason
+from fedrows.measure.metric_choice import DIVERGED
 from fedrows.runs import checkpoint
 from fedrows.runs.driver import InFolder, Watcher, drive
 from fedrows.runs.early_stop import EarlyStop
@@ -96,7 +97,8 @@ class ComparedRun:
 
     def _resumed(self, folder: RunFolder, data: FederatedData) -> Simulation:
         [stored] = from_config(folder.config, self.path).values()
-        if replace(stored, plan=replace(stored.plan, rounds=self.rounds)) != self.settings:
+        plan = replace(stored.plan, rounds=self.rounds, go_on=self.settings.plan.go_on)
+        if replace(stored, plan=plan) != self.settings:
             raise RunFolderError(
                 f"{self.path} holds another run than its comparison says: delete it, then go on "
                 f"with `{self.again}`."
@@ -135,7 +137,18 @@ class ComparedRequest:
                 done = drive(simulation, keeper, watchers, stop.exists)
             except RunFolderError:
                 raise
-            except (MemoryShortageError, NotFiniteError) as error:
+            except NotFiniteError as error:  # that is a result too
+                why = str(kept(error, path, keeper.saved, self.again))
+                return {
+                    "done": True,
+                    DIVERGED: why,
+                    "at": at,
+                    "round": simulation.progress.round,
+                    "notes": [f"{self.label}: {why}"],
+                    "stopped": "",
+                    "heard": record.heard,
+                }
+            except MemoryShortageError as error:
                 raise kept(error, path, keeper.saved, self.again) from error
             except OSError as error:
                 raise RunFolderError(

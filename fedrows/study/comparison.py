@@ -21,6 +21,7 @@ import torch
 from fedrows.data.federation import FederatedData
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import reason
+from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import Target
 from fedrows.plan import Plan
 from fedrows.runs.folder import CONFIG, DATA, RUNS, RunFolder
@@ -118,7 +119,7 @@ class Comparison:
                 stopping=stopping,
                 stop=stop.touch,
             )
-            unfinished = []
+            unfinished, diverged = [], dict[str, tuple[int, str]]()
             for run, content, why in outcomes:
                 if not content and not why:
                     continue  # it was not begun
@@ -128,25 +129,42 @@ class Comparison:
                     continue
                 if not content["done"]:
                     unfinished.append(run)
+                if DIVERGED in content:
+                    diverged[run.label] = (content["round"], content[DIVERGED])
                 if told is not None:
                     told(run, content)
             stop.unlink(missing_ok=True)
-            self._gather()
+            self._gather(diverged)
         if failures:
             first = next(run.label for run in jobs if run.label in failures)
             where = f"{self.folder.path}: go on with `{self.again}`"
             raise could_not(first, failures[first], len(failures), made, where)
         return [] if made == len(jobs) and not unfinished else unfinished or stopped
 
-    def _gather(self) -> None:
-        """Writes the metrics of all runs into the comparison's own folder."""
+    def _gather(self, diverged: Mapping[str, tuple[int, str]]) -> None:
+        """Writes the metrics of all runs into the comparison's own folder.
+
+        diverged: the runs that did, with the round and the reason; each ends in an empty line.
+        """
+        lines: list[Json] = []
+        for run in self.runs():
+            lines += run.lines()
+            if run.label in diverged:
+                lines.append(_end_of(run, *diverged[run.label]))
         try:
-            self.folder.keep_lines(line for run in self.runs() for line in run.lines())
+            self.folder.keep_lines(lines)
         except OSError as error:
             raise RunFolderError(
                 f"{self.folder.path} cannot be written ({reason(error)}): make room, then go on "
                 f"with `{self.again}`."
             ) from error
+
+
+def _end_of(run: ComparedRun, round_: int, why: str) -> Json:
+    """The line of a run that diverged in a round: it has no numbers."""
+    name, seed = run.settings.algorithm.name, run.settings.plan.seed
+    line = {"algorithm": name, "seed": seed, "round": round_, DIVERGED: why, "buckets": []}
+    return line | dict.fromkeys(("train_loss", "bytes_down", "bytes_up", "seconds"))
 
 
 def config_of(

@@ -21,7 +21,7 @@ import torch
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.errors import NotFiniteError
-from fedrows.measure.metric_choice import is_metric
+from fedrows.measure.metric_choice import DIVERGED, is_metric
 from fedrows.runs.driver import InMemory, drive
 from fedrows.runs.settings import check_clients, loaded
 from fedrows.simulation import Simulation, threads
@@ -107,6 +107,7 @@ def _add_empty_lines(simulation: Simulation, keeper: InMemory) -> None:
     due = [*range(plan.evaluate_every, plan.rounds, plan.evaluate_every), plan.rounds]
     empty = simulation.evaluate()
     empty |= {metric: nan for metric in empty if is_metric(metric)}
+    empty[DIVERGED] = True
     for round_ in (at for at in due if at > last):
         keeper.append({**empty, "round": round_})
 

@@ -123,6 +123,8 @@ class PlannedRun:
         del config["torch"]
         for decided in DECIDED[1:]:
             del config["plan"][decided]
+        if not config["plan"]["go_on"]:  # what a run did before there was this option
+            del config["plan"]["go_on"]
         for plugin in ("task", "algorithm"):  # where its file lies decides no numbers
             config[plugin].pop(FROM, None)
         return config

@@ -33,6 +33,9 @@ class Watching:
     metrics_host: str = option("127.0.0.1", "The address that --metrics-port listens on.")
     tensorboard: str | None = option(None, "Write for TensorBoard into this folder.")
     mlflow: str | None = option(None, "Write to this MLflow server (http://…) or folder.")
+    wandb: str | None = option(
+        None, "Write to this project of Weights & Biases; WANDB_MODE=offline keeps it here."
+    )
     writer: str | None = option(
         None,
         "Comma-separated writers of plug-ins: NAME or file.py:Name, and =TEXT for one that takes a "

@@ -46,6 +46,18 @@ class Certificates:
     node_keys: Mapping[str, Path] = field(default_factory=dict)
 
 
+def check_names(hosts: Iterable[str], nodes: Iterable[str]) -> None:
+    """Raises a CertificateError if a host or a node cannot be called so."""
+    for host in hosts:
+        _general_name(host)
+    for name in nodes:
+        if not NAME.fullmatch(name):
+            raise CertificateError(
+                f"{name!r} cannot be a node's name: use up to 63 letters, digits, dots, dashes and "
+                "underscores, a letter or digit first."
+            )
+
+
 def make_authority(folder: Path) -> Path:
     """The certificate of a new authority in `folder`."""
     x509, _, hashes, ec, _ = _cryptography()
@@ -93,11 +105,7 @@ def make_server(folder: Path, hosts: Sequence[str], into: Path | None = None) ->
 def make_node_key(folder: Path, name: str) -> Path:
     """A node's new private key; its public half lies beside it, named .pub, to be admitted."""
     _, serialization, _, ec, _ = _cryptography()
-    if not NAME.fullmatch(name):
-        raise CertificateError(
-            f"{name!r} cannot be a node's name: use up to 63 letters, digits, dots, dashes and "
-            "underscores, a letter or digit first."
-        )
+    check_names([], [name])
     key = folder / NODES / f"{name}.key"
     public = key.with_suffix(".pub") if "." not in name else key.with_name(f"{name}.pub")
     _check_free(key, public)
