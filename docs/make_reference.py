@@ -6,22 +6,21 @@ python docs/make_reference.py
 import importlib
 import inspect
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
+from website.public_names import CHAPTERS
+
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "website")]
-
-from public_names import CHAPTERS
-
 HEAD = """# API reference
 
-These are the public names of fedrows, each with the first line of its docstring. On the documentation site every name
-leads to its signature, its options and its whole docstring; `make docs` builds that site. In the repository a name leads
-to the file that defines it. Names that are not on this page may change without notice.
+These are the public names of fedrows, each with the first line of its docstring. On the
+documentation site a name leads to its signature, its options and its whole docstring; `make docs`
+builds that site. In the repository a name leads to the file that defines it. Names that are not on
+this page may change without notice.
 
-`python docs/make_reference.py` writes this page, from the list in `docs/website/public_names.py` and the docstrings.
+`python docs/make_reference.py` writes this page, from the list in `docs/website/public_names.py`
+and the docstrings.
 """
 
 

@@ -10,11 +10,9 @@ import os
 import sys
 from pathlib import Path
 
+from website.notebook_page import sources
+
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "docs" / "website"))
-
-from notebook_page import sources
-
 NOTEBOOKS = ROOT / "examples" / "notebooks"
 LIMIT = 600  # seconds for one cell
 
@@ -22,10 +20,12 @@ LIMIT = 600  # seconds for one cell
 def run(path: Path, out: Path) -> None:
     """Runs a notebook, and writes it with its outputs. The first cell that fails is an error."""
     import nbformat
+    from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=LIMIT, kernel_name="python3").execute(cwd=str(path.parent))
+    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # no port is opened
+    NotebookClient(notebook, km=kernel, timeout=LIMIT).execute(cwd=str(path.parent))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(nbformat.writes(notebook), "utf-8")
 

@@ -1,15 +1,17 @@
-"""Fields in the API reference: their comments, and the help texts of options, as docstrings.
+"""Comments of fields, help of options and arguments in prose, as the API reference shows them.
 
 fedrows documents a field by the comment behind it, or by the help text of its `option(...)`. The
-tool that reads the code for the reference, Griffe, knows docstrings only.
+tool that reads the code for the reference, Griffe, knows docstrings only. A docstring explains an
+argument in prose ("report: is called …"); the reference shows these as a list.
 """
 
 import ast
 import io
+import re
 import tokenize
 from typing import Any
 
-from griffe import Attribute, Docstring, Extension
+from griffe import Attribute, Docstring, Extension, Function
 
 
 class FieldComments(Extension):
@@ -25,6 +27,22 @@ class FieldComments(Extension):
             text = help_text(call.args[1], attr) if len(call.args) > 1 else text
         if text:
             attr.docstring = Docstring(text, lineno=attr.lineno, parent=attr)
+
+    def on_function_instance(self, *, func: Function, **_: Any) -> None:
+        if func.docstring is not None:
+            func.docstring.value = listed(func.docstring.value, {x.name for x in func.parameters})
+
+
+def listed(text: str, names: set[str]) -> str:
+    """A docstring whose explanations of arguments ("name: …") are items of a list."""
+    first, *rest = text.split("\n\n")
+    for i, part in enumerate(rest):
+        if not part.startswith((" ", "-")):
+            items = re.sub(r"(?:^|(?<=[.;)`]) |\n)(\w+(?:, \w+)*): (?=\S)", r"\n- **\1**: ", part)
+            named = re.findall(r"^- \*\*([\w, ]+)\*\*", items, re.MULTILINE)
+            if named and all(set(x.split(", ")) <= names for x in named):
+                rest[i] = items.replace("\n- ", "\n\n- ", 1)
+    return "\n\n".join([first, *rest])
 
 
 def help_text(node: ast.expr, attr: Attribute) -> str:

@@ -30,6 +30,9 @@ ROOT_PAGES = {
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^( *)```.*?^\1```$|^``````.*?^``````$", re.MULTILINE | re.DOTALL)
 ENTRY = re.compile(r"^- \[(.+?)\]\(([^)]+)\)", re.MULTILINE)
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+LONGEST = 8  # rows of a table that is shown at once
+FOLDED = {"results.md", "recommenders.md", "speed.md", "theory.md", "threat-model.md"}
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".cu": "c++"}
 
 
@@ -82,6 +85,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     uri = page.file.src_uri
     if uri.startswith(("source/", "reference/")):
         return markdown
+    if uri == "index.md":
+        page.meta["hide"] = ["navigation"]
     if uri == "reference.md":
         markdown = reference_links(markdown)
     markdown = re.sub(r"-->\n(?=\S)", "-->\n\n", markdown)  # a table must not touch a comment
@@ -90,6 +95,19 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         part = LINK.sub(lambda link: relinked(link, home, uri), markdown[start:stop])
         markdown = markdown[:start] + part + markdown[stop:]
     return markdown
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Folds long tables of numbers, so that a page can be read without scrolling past them."""
+    return TABLE.sub(folded, html) if page.file.src_uri in FOLDED else html
+
+
+def folded(table: re.Match[str]) -> str:
+    rows = table[0].count("<tr>") - 1
+    if rows <= LONGEST:
+        return table[0]
+    names = re.sub(r"<[^>]*>", "", ", ".join(re.findall(r"<th[^>]*>(.*?)</th>", table[0])))
+    return f'<details class="info"><summary>{rows} rows: {names}</summary>{table[0]}</details>'
 
 
 def relinked(link: re.Match[str], home: str, uri: str) -> str:
@@ -151,7 +169,8 @@ def source_page(path: str) -> str:
         names = [x.relative_to(place).as_posix() for x in files_of(place)]
         return head + "".join(f"- [`{x}`]({x}.md)\n" for x in names)
     language = LANGUAGES.get(place.suffix, "text")
-    return f'{head}`````` {{ .{language} linenums="1" }}\n{place.read_text("utf-8").rstrip()}\n``````\n'
+    code = place.read_text("utf-8").rstrip()
+    return f'{head}`````` {{ .{language} linenums="1" }}\n{code}\n``````\n'
 
 
 def reference_links(markdown: str) -> str:

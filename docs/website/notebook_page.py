@@ -9,7 +9,7 @@ PICTURES = {"image/svg+xml": "svg+xml", "image/png": "png"}
 
 
 def page_of(path: Path, executed: Path | None = None) -> str:
-    """The page of a notebook; `executed`: a copy of it with outputs, used if its cells are the same."""
+    """The page of a notebook, with the outputs of an executed copy if its cells are the same."""
     notebook = json.loads(path.read_text("utf-8"))
     if executed is not None and executed.exists():
         other = json.loads(executed.read_text("utf-8"))
