@@ -1,13 +1,13 @@
 """Runs the notebooks of examples/notebooks, and writes copies with outputs into build/notebooks.
 
-python docs/run_notebooks.py [NAME...]
+python docs/run_notebooks.py [--out FOLDER] [NAME...]
 
 The site shows these outputs. A notebook that has not changed since its last run is not run again.
 """
 
+import argparse
 import json
 import os
-import sys
 from pathlib import Path
 
 from website.notebook_page import sources
@@ -20,12 +20,10 @@ LIMIT = 600  # seconds for one cell
 def run(path: Path, out: Path) -> None:
     """Runs a notebook, and writes it with its outputs. The first cell that fails is an error."""
     import nbformat
-    from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # no port is opened
-    NotebookClient(notebook, km=kernel, timeout=LIMIT).execute(cwd=str(path.parent))
+    NotebookClient(notebook, timeout=LIMIT, kernel_name="python3").execute(cwd=str(path.parent))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(nbformat.writes(notebook), "utf-8")
 
@@ -37,13 +35,17 @@ def is_current(path: Path, out: Path) -> bool:
     return ran == wanted
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "notebooks")
+    given = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        out = ROOT / "build" / "notebooks" / path.name
-        if path.stem in (names or [path.stem]) and not is_current(path, out):
+        out = given.out / path.name
+        if path.stem in (given.names or [path.stem]) and not is_current(path, out):
             run(path, out)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
