@@ -9,13 +9,14 @@ INSTALL = $(PIP) -c constraints.txt
 # First what requirements/ has, by hash; then torch, of which everybody has another build, and ours.
 LOCKED = $(if $(UNLOCKED),@true,$(PIP) --require-hashes --no-deps -r)
 
-.PHONY: help demo test test-slow bench lint lock sbom release-check clean
+.PHONY: help demo test test-slow bench docs lint lock sbom release-check clean
 
 help:
 	@echo 'make demo       install into .venv, then compare the algorithms on synthetic data'
 	@echo 'make test       the tests that take seconds each'
 	@echo 'make test-slow  the tests that take minutes'
 	@echo 'make bench      how fast it is, beside plain PyTorch and other simulators; writes docs/speed.md'
+	@echo 'make docs       the documentation as a site, in build/site; runs the notebooks that have changed'
 	@echo 'make lint       formatting, lint and types'
 	@echo 'make lock       write the hashes of what constraints.txt pins into requirements/'
 	@echo 'make sbom       list every package in .venv as dist/sbom.cdx.json (CycloneDX)'
@@ -36,6 +37,10 @@ test-slow: .venv/dev.stamp
 bench: .venv/dev.stamp
 	.venv/bin/fedrows bench all --out benchmarks/results
 	.venv/bin/python docs/make_speed.py
+
+docs: .venv/dev.stamp
+	OMP_NUM_THREADS=1 .venv/bin/python docs/run_notebooks.py
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
 
 lint: .venv/dev.stamp
 	.venv/bin/ruff format --check .

@@ -103,7 +103,7 @@ class Algorithm(ABC):
 
     @property
     def lags(self) -> bool:
-        """Whether rows that nobody reads are left behind, to be settled later."""
+        """Whether steps on rows that no client reads are delayed, until `settle_` makes them."""
         return False
 
     @property

@@ -58,8 +58,8 @@ class Progress:
     def whole(self) -> Params:
         """The model with every row up to date.
 
-        Looking never changes the run: rows that a lazy algorithm has left behind are brought up to
-        date in a copy.
+        Looking never changes the run: rows whose step a lazy algorithm has delayed are brought
+        up to date in a copy.
         """
         if not self.algorithm.lags:
             return self.params
@@ -219,7 +219,7 @@ class _Settled:
     table: str
 
     def read(self, ids: Tensor) -> Tensor:
-        """Some rows as they would be if nobody had been left behind."""
+        """Some rows as they would be if no step had been delayed."""
         progress, table = self.progress, self.table
         params = Params({table: progress.params.tables[table][ids]}, {})
         state = {

@@ -3,14 +3,17 @@
 Python blocks run in order, page by page, each page in a module and a folder of its own. A block
 that begins with "# fedrows/FOLDER/NAME.py" is also put where the catalogue looks, so the page's
 commands find it. Lines that begin with `fedrows` are run on tiny data, with a hundredth of the
-rounds.
+rounds. What is not run is listed in tests/doc_blocks.py, with the reason.
 """
 
+import configparser
 import importlib
+import json
 import re
 import runpy
 import shlex
 import sys
+import tomllib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,15 +23,25 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import yaml
+from doc_blocks import (
+    DATA,
+    NOT_RUN,
+    OTHERS,
+    PAGES,
+    PYTHON_NOT_RUN,
+    ROOT,
+    SHELL,
+    Block,
+    blocks,
+    reason_not_to_run,
+)
 
 from fedrows import catalogue, cli
 from fedrows.data.federation import FederatedData
 from fedrows.files import fetch
 from fedrows.task import Task
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)|<(?:img|source)[^>]* src(?:set)?=\"([^\"]*)\"")
 EXISTING = {kind: catalogue.names(kind) for kind in catalogue.FOLDERS}
 
@@ -52,8 +65,10 @@ each_page_some_slow = pytest.mark.parametrize(
 )
 
 
-def blocks(page: Path, *languages: str) -> list[str]:
-    return [text for kind, text in BLOCK.findall(page.read_text("utf-8")) if kind in languages]
+def python(page: Path) -> list[str]:
+    """The Python of a page that is run."""
+    texts = [block.text for block in blocks(page) if block.language == "python"]
+    return [text for text in texts if not any(part in text for part in PYTHON_NOT_RUN)]
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +96,7 @@ def _is_below(name: str, folder: Path) -> bool:
 def run_python(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("a_page")
     monkeypatch.setitem(sys.modules, "a_page", module)  # dataclasses look their types up there
-    for number, text in enumerate(blocks(page, "python"), start=1):
+    for number, text in enumerate(python(page), start=1):
         if named := re.match(r"# fedrows/(\w+/\w+\.py)\n", text):
             (folder / named[1]).write_text(text, "utf-8")
             importlib.invalidate_caches()
@@ -133,9 +148,9 @@ def shortened(words: list[str]) -> list[str]:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words after `fedrows` of every command on a page; a \\ at its end goes on."""
-    text = "\n".join(blocks(page, "bash")).replace("\\\n", " ")
-    lines = [re.sub(r"^(\w+=\S* )+", "", line) for line in text.splitlines()]
+    """The words after `fedrows` of every command of a page that is run."""
+    lines = [command for block in blocks(page) for command in block.commands()]
+    lines = [re.sub(r"^(\w+=\S* )+", "", x) for x in lines if reason_not_to_run(x) is None]
     return [shlex.split(x, comments=True)[1:] for x in lines if x.startswith("fedrows ")]
 
 
@@ -149,10 +164,6 @@ def test_python_and_commands_of_a_page_work(
     for name in ("one_model", "scale"):
         monkeypatch.setattr(f"benchmarks.speed.{name}.seconds_per_round", _as_if_measured)
     for words in commands(page):
-        if words[:2] == ["deploy", "demo"]:
-            continue  # a real federation, which tests/test_deploy.py starts
-        if words[0] == "watch":
-            continue  # it serves until Ctrl-C; tests/test_live_page.py opens it
         code = cli.main(shortened(words))
         assert code == 0, f"fedrows {shlex.join(words)}: {capsys.readouterr().err}"
 
@@ -203,7 +214,7 @@ def test_the_readme_lists_every_algorithm_and_task() -> None:
 
 def test_the_quickstart_is_the_readmes_and_short() -> None:
     example = (ROOT / "examples" / "quickstart.py").read_text("utf-8")
-    assert blocks(ROOT / "README.md", "python") == [example]
+    assert python(ROOT / "README.md") == [example]
     assert len(example.splitlines()) <= 30
 
 
@@ -211,3 +222,58 @@ def test_every_command_is_explained() -> None:
     page = (ROOT / "docs" / "command-line.md").read_text("utf-8")
     for name in cli.COMMANDS:
         assert f"\n## fedrows {name}\n" in page, name
+
+
+EVERY_BLOCK = [block for page in PAGES + OTHERS for block in blocks(page)]
+
+
+def test_every_line_of_a_shell_is_run_or_has_a_reason_not_to() -> None:
+    """A block for a shell has commands of known programs only; each is run, or listed."""
+    for block in EVERY_BLOCK:
+        if block.language == "bash":
+            joined = re.sub(r"\\\n\s*", "", block.text)
+            assert len(block.commands()) == len(list(filter(str.strip, joined.splitlines()))), block
+        for command in block.commands():
+            known = command.startswith("fedrows ") or reason_not_to_run(command)
+            assert known, f"{block}: list {command!r} in tests/doc_blocks.py"
+            assert block.page in PAGES or reason_not_to_run(command), f"{block}: not run"
+
+
+def test_every_reason_not_to_run_something_is_needed() -> None:
+    text = "\n".join(command for block in EVERY_BLOCK for command in block.commands())
+    code = "\n".join(block.text for block in EVERY_BLOCK if block.language == "python")
+    for start in NOT_RUN:
+        assert re.search(rf"^(?:{start})", text, re.MULTILINE), f"nothing begins with {start!r}"
+    for part in PYTHON_NOT_RUN:
+        assert part in code, f"no block has {part!r}"
+
+
+def test_commands_that_are_not_run_name_what_exists() -> None:
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for block in EVERY_BLOCK:
+        for command in block.commands():
+            if script := re.search(r"\bpython ((?:benchmarks|docs|tests)/\S+)", command):
+                assert (ROOT / script[1]).exists(), f"{block}: there is no {script[1]}"
+            if command.startswith("make "):
+                names = shlex.split(command, comments=True)[1:]
+                assert {x for x in names if "=" not in x} <= set(targets), f"{block}: {command}"
+            if extras := re.search(r"fedrows\[([\w,]+)\]", command):
+                assert set(extras[1].split(",")) <= set(project["optional-dependencies"]), command
+
+
+@pytest.mark.parametrize("block", EVERY_BLOCK, ids=str)
+def test_blocks_of_data_can_be_read(block: Block) -> None:
+    """Every block has a language that is known here, and is what it says it is."""
+    assert block.language in ("python", *SHELL, *DATA), f"{block}: what is {block.language!r}?"
+    if block.language == "json":
+        for line in block.text.splitlines():
+            json.loads(line)
+    elif block.language == "yaml":
+        assert yaml.safe_load(block.text)
+    elif block.language == "toml":
+        assert tomllib.loads(block.text)
+    elif block.language == "ini":
+        parser = configparser.ConfigParser(strict=False, interpolation=None)
+        parser.read_string(block.text)
+        assert parser.sections()

@@ -124,8 +124,8 @@ def test_the_driver_counts_what_it_carries() -> None:
     [
         ({"threshold": 6}, "threshold .* is 6, but must be at least 2 and at most the 5"),
         ({"threshold": 1}, "threshold .* is 1"),
-        ({"threshold": 2, "colluding": 1}, "too low for 1 clients in league"),
-        ({"colluding": 2}, "too low for 2 clients in league"),
+        ({"threshold": 2, "colluding": 1}, "too low for 1 clients that collude"),
+        ({"colluding": 2}, "too low for 2 clients that collude"),
         ({"colluding": 1}, "shows different survivors .* 1 of 5 clients .* at least 4"),
         ({"threshold": 2}, "shows different survivors .* 0 of 5 clients .* at least 3"),
         ({"cohort": (0, 0, 1)}, "different numbers"),

@@ -46,7 +46,7 @@ def python_of(name: str, requirements: Path) -> Path:
 
 
 def _do(name: str, command: list[str]) -> None:
-    """Runs a command, or says in one sentence why it failed."""
+    """Runs a command, or says why it failed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -119,7 +119,7 @@ def _help() -> str:
     commands = "\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items())
     return (
         "usage: fedrows COMMAND …\n\n"
-        "Federated learning of models that are mostly embedding table: move rows, not models.\n\n"
+        "Federated learning for models with large embedding tables: move rows, not models.\n\n"
         f"{commands}\n\n"
         "  fedrows COMMAND --help      what a command does and its options\n"
         "  fedrows --version           the version\n\n"

@@ -27,7 +27,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.label_counts import log_odds
 from fedrows.errors import DataError
 
-DECAYS = (0.9, 0.98, 1.0)
+DECAYS = (0.9, 0.98, 1.0)  # how fast each running count forgets; 1 forgets nothing
 REACH = 5.0  # ids that are so far apart count e⁻¹
 PSEUDO_BESIDE = 2.0  # b
 

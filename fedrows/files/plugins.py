@@ -1,4 +1,4 @@
-"""Imports what others wrote, by module or by file; what goes wrong there is one sentence.
+"""Imports what others wrote, by module or by file; what goes wrong there is a PluginError.
 
 `what` is how an error names the plug-in, such as: The algorithm 'mine.py:FedAvgM'.
 """

@@ -2,7 +2,7 @@
 
 Bell et al. (CCS 2020): on a ring in random order, everybody is a neighbour of the k/2 before and
 the k/2 behind (a Harary graph). The order follows from a seed that everybody can check, the digest
-of all keys that were advertised. With γ of the clients in league with the server and δ of them
+of all keys that were advertised. With γ of the clients colluding with the server and δ of them
 dropping out, and shares of which `needed` open a secret, it goes wrong if
 
     security     some client has ≥ needed colluding neighbours, or ≥ 2·needed − (k + 1) of them, or

@@ -5,8 +5,8 @@
     index   the same; rows are asked for over a private union, updates go up in secure sums
     full    the same; the model is differentially private for every user
 
-A dial that is given wins over its mode's preset. What does not go together is refused: no mode ever
-falls back to a clearer one.
+An option that the user gives overrides its mode's preset. Options that contradict each other are
+refused: no mode ever falls back to a clearer one.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class SumTerms:
     word: str = "uint32"
     neighbours: int | None = None  # k of the graph; None: all mask against all
     needed: int | None = None  # shares that open a secret; with a graph only, see graph.choose
-    colluding: int = 1  # clients in league with the server that the terms must bear
+    colluding: int = 1  # so many clients may collude with the server
     openers: int = 0  # clients that all must let a row go before it can be opened
     early_list: bool = False  # clients sign the list of all with their vectors
     about: str = ""  # what is added up; like length and word it need not be known for the keys
@@ -82,8 +82,8 @@ class SumTerms:
         if not 0 <= self.colluding <= self.threshold - 2:
             raise PlanError(
                 f"The threshold of {self.name} is {self.threshold}, too low for {self.colluding} "
-                "clients in league with the server: it must be at least 2 above their number, or "
-                "they may find themselves in a sum with a single other client."
+                "clients that collude with the server: it must be at least 2 above their number, "
+                "or they may find themselves in a sum with a single other client."
             )
         if 0 < self.openers <= self.colluding:
             raise PlanError(
@@ -96,7 +96,7 @@ class SumTerms:
             if odds > LIKELY:
                 raise PlanError(
                     f"{self.name} has {self.neighbours} neighbours and needs {self.needed} shares, "
-                    f"too few for {self.colluding} of {n} clients in league with the server and "
+                    f"too few for {self.colluding} of {n} clients colluding with the server and "
                     f"{n - self.threshold} dropping out: it goes wrong with odds of {odds:.1e}."
                 )
         if self.neighbours is None and 2 * self.threshold <= n + self.colluding:

@@ -328,7 +328,7 @@ def _with_own_layers(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def _placed(path: Path) -> Iterator[Path]:
-    """A name to write to, whose errors are one sentence."""
+    """A name to write to; what goes wrong is an error that names the file."""
     try:
         with placing(path) as part:
             yield part

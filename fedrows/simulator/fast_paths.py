@@ -50,7 +50,7 @@ class FastPaths:
     recorded_rounds: bool = False
 
 
-PLAIN = FastPaths()
+PLAIN = FastPaths()  # no fast path: every round takes the plain way
 
 
 def fastest(model: Model, algorithm: Algorithm, data: FederatedData, plan: Plan) -> FastPaths:

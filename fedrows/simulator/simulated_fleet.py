@@ -67,6 +67,7 @@ class SimulatedFleet:
 
     @property
     def clients(self) -> int:
+        """N, the number of clients."""
         return self.data.clients
 
     @property
@@ -82,6 +83,7 @@ class SimulatedFleet:
         """Nobody comes or goes."""
 
     def heat(self) -> Mapping[str, Heat]:
+        """The heat of every table, counted exactly and once."""
         return self._heat
 
     def count_heat_(self, weights: Tensor) -> None:
@@ -92,9 +94,11 @@ class SimulatedFleet:
             self._heat[table] = self.negatives.heat(self.data.index[table], weights)
 
     def draw(self, counter: int, count: int) -> Tensor:
+        """The cohort of a round: `count` different clients, drawn with the seed and the counter."""
         return choose(self.plan.seed, COHORT, counter, self.clients, count)
 
     def open_round(self, round_: Round) -> SimulatedRound:
+        """A round with its cohort, and the rows that each of its clients holds."""
         whole = self.data.index.items()
         index = {table: self._select(index, round_.cohort) for table, index in whole}
         if self.negatives is not None:

@@ -18,7 +18,7 @@ from fedrows.version import __version__
 
 
 def writer() -> ModuleType:
-    """What writes pages; an error of one sentence if a package that it needs is missing."""
+    """What writes pages; an error that names the package if one that it needs is missing."""
     try:
         from fedrows.report import results
     except ImportError as error:

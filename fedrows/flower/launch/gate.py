@@ -256,7 +256,7 @@ def _closing(send: Send) -> Send:
 
 
 async def _refuse(send: Send, refusal: Refused) -> None:
-    """Answers in one sentence, and closes the connection: the rest of it is not read."""
+    """Answers with an error message, and closes the connection: the rest of it is not read."""
     text = str(refusal).encode()
     headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(text))]
     if refusal.status != 503:

@@ -2,7 +2,7 @@
 
 A node clips and rounds the update of each of its clients by itself, adds them up, and adds its own
 share of the noise before anything is masked. Shares are per node, for the parties of a sum are
-nodes, and a node in league with the server knows all the noise of its clients. How large they are
+nodes, and a node that colludes with the server knows all the noise of its clients. Their size
 follows from the contract and from how many nodes are in the sum, never from a message.
 """
 

@@ -57,7 +57,9 @@ class NodePolicy:
     )
     openers: int = option(2, "Fewest nodes that must all agree to open a row.", least=1)
     colluding: int = option(
-        1, "Fewest nodes in league with the server that a sum must bear.", least=0
+        1,
+        "A sum must stay secret even if this many nodes collude with the server, or more.",
+        least=0,
     )
     threshold: float = option(
         2 / 3, "Smallest share of a sum's nodes that must stay to the end.", above=0, most=1

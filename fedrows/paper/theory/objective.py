@@ -152,7 +152,7 @@ def _sparse(row: np.ndarray, column: np.ndarray, shape: tuple[int, int]) -> Any:
 
 
 def require_scipy() -> None:
-    """Raises one sentence where SciPy is not installed."""
+    """Raises an error that says how to install SciPy, where it is missing."""
     try:
         import scipy  # noqa: F401
     except ImportError:
