@@ -103,9 +103,10 @@ def make_runs(work: Workplace, task: EvaluatedTask, algorithms: Sequence[str]) -
     size = task.size(work)
     own = replace(size, searched=tuple(name for name in size.searched if name in algorithms))
     task = replace(task, quick=own) if work.quick else replace(task, full=own)
-    rates = rates_search.rates(work, task)
-    searched = [task.setting(own, name, rates[name]) for name in own.searched]
-    work.results(Study(searched, size.searched_seeds or size.seeds))
+    if own.searched:
+        rates = rates_search.rates(work, task)
+        searched = [task.setting(own, name, rates[name]) for name in own.searched]
+        work.results(Study(searched, size.searched_seeds or size.seeds))
     preset = [task.setting(own, name) for name in size.algorithms if name in algorithms]
     work.results(Study(preset, size.seeds))
     if "fedsubavg" in algorithms:

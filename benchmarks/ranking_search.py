@@ -6,19 +6,23 @@
 Every flag of the grid takes several values, and all combinations are run with the first seed. For
 each algorithm the one with the best validation NDCG@10, over combinations and evaluated rounds, is
 run with all seeds. Its test metrics are those of the round that validation chooses, seed by seed.
-Options of the plan that this version does not have, such as a weight decay, may be left out only.
+With --at-once N, N processes share the GPU: first the combinations, then the seeds.
 Needs torch and numpy, and ml-1m.zip in FEDROWS_DATA (or data/) under movielens-1m/.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
+import multiprocessing
 import json
 import os
 import statistics
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,7 @@ from fedrows.datasets import movielens_rank, movielens_sasrec
 from fedrows.measure.ranking_baselines import ranking_baselines
 from fedrows.model import RANKING_LOSSES
 from fedrows.models import mf, sasrec
+from fedrows.options import options
 
 CHOOSES = "validation_ndcg10"
 SHOWN = ("hr10", "ndcg10", "mrr", "hr10_all", "ndcg10_all", "mrr_all")
@@ -52,16 +57,16 @@ GRID: dict[str, tuple[type, str]] = {  # flag → type, and the values without i
     "width": (int, "48"),
     "blocks": (int, "2"),
     "dropout": (float, "0.2"),
+    "server_lr": (float, ""),  # of the algorithm, as is tau
+    "tau": (float, ""),
 }
+Job = tuple[argparse.Namespace, str, dict[str, Any], int]  # algorithm, setting and seed
 
 
 def main() -> None:
     """Runs the search and writes its JSON after every run."""
     args = parsed()
-    if args.model == "mf":
-        data = movielens_rank.load(movielens_rank.MovieLensRankOptions())
-    else:
-        data = movielens_sasrec.load(movielens_sasrec.MovieLensSequenceOptions(args.history))
+    data = load(args.model, args.history)
     report: dict[str, Any] = {"baselines": ranking_baselines(data), "runs": [], "chosen": {}}
     for name, found in report["baselines"].items():
         print(name, shown(found, "test"), flush=True)
@@ -71,36 +76,63 @@ def main() -> None:
     first, *others = args.seeds
     for algorithm in args.algorithms:
         runs = []
-        for values in itertools.product(*axes.values()):
-            setting = dict(zip(axes, values, strict=True))
-            runs.append(one_run(data, args, algorithm, setting, first))
-            report["runs"].append(runs[-1])
+        settings = [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
+        for run in made([(args, algorithm, setting, first) for setting in settings]):
+            runs.append(run)
+            report["runs"].append(run)
             write(args.out, report)
         best = max(runs, key=lambda run: run["best"][CHOOSES])
-        seeds = [best] + [one_run(data, args, algorithm, best["setting"], s) for s in others]
-        report["chosen"][algorithm] = {"setting": best["setting"], **spread(seeds), "runs": seeds}
+        more = made([(args, algorithm, best["setting"], seed) for seed in others])
+        seeds = [best]
+        for run in itertools.chain([None], more):
+            seeds += [run] if run else []
+            report["chosen"][algorithm] = {
+                "setting": best["setting"], **spread(seeds), "runs": seeds
+            }  # fmt: skip
+            write(args.out, report)
         print("chosen", algorithm, best["setting"], spread(seeds), flush=True)
-        write(args.out, report)
+
+
+@functools.cache
+def load(model: str, history: int) -> Any:
+    """The data of a model, once in every process."""
+    if model == "mf":
+        return movielens_rank.load(movielens_rank.MovieLensRankOptions())
+    return movielens_sasrec.load(movielens_sasrec.MovieLensSequenceOptions(history))
+
+
+def made(jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
+    """The runs of some jobs, in their order."""
+    processes = min(jobs[0][0].at_once, len(jobs)) if jobs else 1
+    if processes == 1:
+        yield from (one_run(*job) for job in jobs)
+        return
+    new = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=new) as pool:
+        yield from pool.map(one_run, *zip(*jobs, strict=True))
 
 
 def one_run(
-    data: Any, args: argparse.Namespace, algorithm: str, setting: dict[str, Any], seed: int
+    args: argparse.Namespace, algorithm: str, setting: dict[str, Any], seed: int
 ) -> dict[str, Any]:
     """The lines of one run, and the one that validation chooses."""
-    known = {item.name for item in fields(Plan)}
-    chosen = {name: value for name, value in setting.items() if name in known}
+    data, known = load(args.model, args.history), {item.name for item in fields(Plan)}
+    name, _, typed = algorithm.partition(":")
+    options_of = {item.name for item in options(catalogue.algorithm(name))}
+    chosen = {name: value for name, value in setting.items() if name in known - options_of}
     own = {name: setting[name] for name in MODEL[args.model]}
-    unknown = setting.keys() - known - own.keys() - {"loss"}
+    unknown = setting.keys() - known - options_of - own.keys() - {"loss"}
     if unknown:
-        raise SystemExit(f"This version's plan has no {', '.join(unknown)}: leave it out.")
+        raise SystemExit(f"{algorithm} has no {', '.join(unknown)}: leave it out.")
     more = {"rounds": args.rounds, "evaluate_every": args.evaluate_every, "device": args.device}
     plan = Plan(**more, seed=seed, **chosen)
     build = {"mf": mf.build, "sasrec": sasrec.build}[args.model]
     model = build(data, seed, **own, loss=RANKING_LOSSES[setting["loss"]])
-    name, _, options = algorithm.partition(":")
-    typed = dict(pair.split("=") for pair in options.split("+")) if options else {}
-    made = catalogue.algorithm(name)(**{key: float(value) for key, value in typed.items()})
-    run, lines, since = Simulation(data, model, made, plan), [], time.perf_counter()
+    given = dict(pair.split("=") for pair in typed.split("+")) if typed else {}
+    its = {key: float(value) for key, value in given.items()}
+    its |= {key: value for key, value in setting.items() if key in options_of}
+    by = catalogue.algorithm(name)(**its)
+    run, lines, since = Simulation(data, model, by, plan), [], time.perf_counter()
     print(f"{algorithm} seed {seed} {setting}", flush=True)
     for _ in run:
         if run.due:
@@ -154,6 +186,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--evaluate-every", type=int, default=50)
     parser.add_argument("--history", type=int, default=50)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--at-once", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path)
     for name, (_, default) in GRID.items():
         parser.add_argument(f"--{name.replace('_', '-')}", default=default)

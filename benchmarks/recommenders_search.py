@@ -7,7 +7,8 @@ Every algorithm climbs from the task's presets, one setting at a time, the learn
 trial is one run with a seed that no reported run has, and its score is the AUC on validation
 examples after its last round. Algorithms take turns, so each has the same number of trials when the
 time is up. A rate climbs as long as it gets better: there is no edge. Settings that end at the end
-of their list are named in the results.
+of their list are named in the results. All algorithms have the task's number of rounds and of
+clients in a round.
 
 Then each algorithm runs with its chosen setting and the seeds 0 to 4, by default on training and
 validation examples together: nothing is chosen any more. Results are written after every run.
@@ -54,26 +55,20 @@ STEP = {"lr": 2.0, "server_lr": 3.0, "tau": 10.0}  # settings that climb by a fa
 LISTS: Mapping[str, Mapping[str, Sequence[Any]]] = {
     "movielens-mf": {
         "ridge": (0.02, 0.03, 0.045, 0.07),
-        "rounds": (200, 400, 800),
         "factors": (8, 16, 32),
         "start": ("zero", "counted"),
-        "clients_per_round": (250, 500, 1000),
     },
     "amazon-wide": {
         "start_pseudo": (5.0, 8.0, 12.0, 20.0),
         "start_near": (0, 2, 4),
-        "rounds": (100, 200, 400),
-        "clients_per_round": (100, 250, 500),
         "local_steps": (5, 10, 20),
         "weight_decay": (0.0, 1e-4, 1e-3, 1e-2),
         "start": ("zero", "counted"),
     },
     "taobao": {
-        "rounds": (250, 500, 1000),
         "weight_decay": (0.0, 1e-3, 1e-2, 3e-2),
         "local_steps": (5, 10, 20),
         "start": ("zero", "counted"),
-        "clients_per_round": (1000, 2000),
     },
 }
 START: Mapping[str, Setting] = {  # where the model's settings start
