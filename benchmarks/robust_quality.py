@@ -37,7 +37,7 @@ from fedrows.simulation import Simulation
 from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 # Those of a deployment: of the plan, and of the algorithm.
-BOUNDS, OWN = {"row_clip": 0.9, "weight_quantile": 0.25}, {"cap": "cohort"}
+BOUNDS, OWN = {"row_clip": 0.75, "weight_quantile": 0.25}, {"cap": "cohort"}
 ROUNDS = {"movielens": 300, "amazon": 100, "synthetic": 30}
 LIARS, TIMES, CLAIM = 0.05, -10.0, 100_000.0
 # Name → whether clients are bounded, and the share of liars.

@@ -32,7 +32,7 @@ from fedrows.watch import Watching
 
 CLEAR = Privacy()
 # What holds in deployments unless a run chooses otherwise: a client may lie.
-BOUNDS: Mapping[str, Any] = {"row_clip": 0.9, "weight_quantile": 0.25}
+BOUNDS: Mapping[str, Any] = {"row_clip": 0.75, "weight_quantile": 0.25}
 # The same for private runs: nodes then tell no numbers of examples.
 UNTOLD: Mapping[str, Any] = {"weighting": "uniform"}
 
