@@ -111,10 +111,8 @@ class Followed:
 
     def _styles(self, names: list[str]) -> dict[str, str]:
         """The style of each group; looked up again only if there are other groups."""
-        if list(self._about.get("groups", ())) == names:
-            known: dict[str, str] = self._about["groups"]
-            return known
-        return assign(names) if names else {}
+        known: dict[str, str] = self._about.get("groups", {})
+        return known if list(known) == names else assign(names)
 
     @staticmethod
     def _most(runs: dict[int, FollowedRun]) -> int:
