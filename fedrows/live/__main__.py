@@ -22,7 +22,7 @@ from fedrows.live.server import serve
 def main() -> None:
     """Serves until stdin ends."""
     with suppress(OSError):
-        os.nice(5)  # the run comes first
+        os.nice(10)  # the run comes first
     listening = socket.socket(fileno=int(sys.argv[1]))
     told = json.loads(sys.stdin.buffer.readline())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -105,9 +105,14 @@ class Followed:
         metrics = dict.fromkeys(name for run in self._runs.values() for name in run.curves)
         return {
             "folders": [folder.facts for folder in self._folders],
-            "groups": assign(names) if names else {},
+            "groups": self._styles(names),
             "metrics": {name: list(about(name)) for name in metrics},
         }
+
+    def _styles(self, names: list[str]) -> dict[str, str]:
+        """The style of each group; looked up again only if there are other groups."""
+        known: dict[str, str] = self._about.get("groups", {})
+        return known if list(known) == names else assign(names)
 
     @staticmethod
     def _most(runs: dict[int, FollowedRun]) -> int:
