@@ -90,7 +90,7 @@ def test_a_round_is_numbers_and_a_config_settings() -> None:
 
 
 def test_the_writers_are_found_by_name() -> None:
-    assert catalogue.built_in("writer") == ["log", "mlflow", "prometheus", "tensorboard"]
+    assert catalogue.built_in("writer") == ["log", "mlflow", "prometheus", "tensorboard", "wandb"]
 
 
 def test_nothing_is_opened_unasked() -> None:

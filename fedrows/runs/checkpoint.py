@@ -2,7 +2,7 @@
 
 The file is plain safetensors, so reading one never runs code. It is written beside its place and
 moved into it in one step: a checkpoint that is there is whole. A digest of its tensors, in the
-header, tells a file that was damaged later. One of an older fedrows has none, and is taken as it is.
+header, tells a file that was damaged later. A checkpoint of an older fedrows has none.
 """
 
 from __future__ import annotations
