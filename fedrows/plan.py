@@ -17,7 +17,7 @@ CLOCKS = ("none", "constant", "log-normal", "heavy-tail")  # kinds of devices; o
 class Plan:
     """How a run goes: how many rounds, whom it samples, what a client does."""
 
-    rounds: int = option(300, "How many rounds to run.", least=1)
+    rounds: int = option(300, "How many rounds to run.", least=1, most=2**31 - 1)
     clients_per_round: int = option(50, "K: how many clients train in a round.", least=1)
     local_steps: int = option(10, "I: steps that a client takes in a round.", least=1)
     batch_size: int = option(5, "B: examples in a client's step.", least=1)

@@ -38,9 +38,9 @@ def main(words: Sequence[str]) -> int:
         )
     folder, path = Path(typed["run"]), Path(typed["to"])
     vocabulary = None if typed["vocabulary"] is None else Path(typed["vocabulary"])
-    format = _format(typed["format"], path)
     for file in filter(None, (path, vocabulary)):
         _check_place(file, typed["overwrite"])
+    format = _format(typed["format"], path)
     if vocabulary is not None and vocabulary.absolute() == path.absolute():
         raise UsageError(f"--to and --vocabulary both say {path}: name two files.")
     trained = read(folder, typed["task"])

@@ -158,6 +158,9 @@ def out_of(resume: str, out: str | None, usual: Callable[[], Path]) -> Path:
 
 def named(typed: dict[str, Any]) -> dict[str, Any]:
     """The same with names of task, algorithms and mechanism for references; they must exist."""
+    for flag in ("out", "resume"):
+        if (flag == "out" and typed.get(flag) == "") or "\0" in (typed.get(flag) or ""):
+            raise UsageError(f"--{flag} is {typed[flag]!r}, but must be the name of a folder.")
     if typed["task"] is not None:
         typed["task"] = catalogue.task(typed["task"]).name
     for flag in ("algorithm", "algorithms"):

@@ -112,7 +112,7 @@ def _panel(ax: Axes, panel: Panel, styles: dict[str, str], inks: dict[str, look.
     if drawn and panel.log_x:
         ax.set_xscale("log")
     elif drawn and whole_numbers(panel):
-        ax.xaxis.get_major_locator().set_params(integer=True)
+        ax.locator_params(axis="x", integer=True)
     if drawn and panel.log_y:
         ax.set_yscale("log")
     ax.set(title=_text(panel.title), xlabel=_text(panel.x), ylabel=_text(panel.y))

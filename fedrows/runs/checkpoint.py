@@ -2,7 +2,7 @@
 
 The file is plain safetensors, so reading one never runs code. It is written beside its place and
 moved into it in one step: a checkpoint that is there is whole. A digest of its tensors, in the
-header, tells a file that was damaged later. One of an older fedrows has none, and is taken as it is.
+header, tells a file that was damaged later. A checkpoint of an older fedrows has none.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _digest(tensors: Iterable[tuple[str, Tensor]], said: str) -> str:
     parts = []
     for name, x in tensors:
         part = hashlib.blake2b(f"{name} {x.dtype} {tuple(x.shape)} ".encode(), digest_size=16)
-        part.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        part.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         parts.append(part.hexdigest())
     return hashlib.blake2b(" ".join([said, *sorted(parts)]).encode(), digest_size=16).hexdigest()
 
