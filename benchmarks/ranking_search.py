@@ -15,13 +15,13 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import multiprocessing
 import json
+import multiprocessing
 import os
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from pathlib import Path
