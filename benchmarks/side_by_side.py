@@ -67,7 +67,7 @@ def main(words: list[str]) -> int:
                 seconds = time.monotonic() - since
                 print(f"{which:03} rc {process.returncode} {seconds:5.0f} s  {line}", flush=True)
         time.sleep(POLL)
-    for which, (line, process, since) in running.items():
+    for which, (line, _process, since) in running.items():
         print(f"{which:03} cut off {time.monotonic() - since:5.0f} s  {line}", flush=True)
     for line in waiting:
         print(f"    never started  {line}", flush=True)

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("measuring a model", ("measure",)),
     ("privacy", ("privacy", "privacy.mechanisms")),
     ("one run", ("watch", "watch.writers", "simulation", "runs", "report", "serving")),
-    ("many runs", ("study", "tuning", "paper.theory", "paper", "live")),
+    ("many runs", ("study", "notebook", "tuning", "paper.theory", "paper", "live")),
     ("a real network", ("flower.wire", "flower.node", "flower.server", "flower.launch", "flower")),
     ("the command line", ("cli", "__main__")),
 )

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from fedrows.data.stored.parquet import read_parquet
     from fedrows.data.stored.store import open_data, save_data
     from fedrows.data.vocabulary import Hashed, Vocabulary
+    from fedrows.notebook.simulate import simulate
     from fedrows.plan import Plan
-    from fedrows.runs.simulate import simulate
     from fedrows.serving.served_model import load
     from fedrows.simulation import Simulation
     from fedrows.study import Study
@@ -40,7 +40,7 @@ _HOMES = {
     "FederatedData": "data.federation",
     "Plan": "plan",
     "Simulation": "simulation",
-    "simulate": "runs.simulate",
+    "simulate": "notebook.simulate",
     "Split": "data.splits",
     "Study": "study",
     "Hashed": "data.vocabulary",

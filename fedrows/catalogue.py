@@ -15,7 +15,8 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import Field, fields, is_dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -53,7 +54,7 @@ CLASSES = {  # kind → what its classes are derived from
 }
 FROM = "from"  # in config.json: the reference of a plug-in that is no installed one
 
-_REFERRED: dict[tuple[str, str], tuple[str, Any]] = {}  # (kind, name) → the reference, the object
+_REFERRED: dict[tuple[str, str], tuple[str | None, Any]] = {}  # (kind, name) → reference, object
 
 
 def names(kind: str) -> list[str]:
@@ -80,6 +81,20 @@ def reference(kind: str, name: str) -> str | None:
     """The reference that a name was loaded by, its path absolute; None if it was not by any."""
     given, _ = _REFERRED.get((kind, name), (None, None))
     return given
+
+
+@contextmanager
+def known_here(kind: str, name: str, thing: Any) -> Iterator[None]:
+    """Makes an object of this process known by a name, for a while."""
+    before = _REFERRED.get((kind, name))
+    _REFERRED[kind, name] = (None, thing)
+    try:
+        yield
+    finally:
+        if before is None:
+            del _REFERRED[kind, name]
+        else:
+            _REFERRED[kind, name] = before
 
 
 def stored_name(kind: str, name: str) -> dict[str, str]:
@@ -123,7 +138,7 @@ def model(name: str) -> Callable[..., Model]:
         if isinstance(made, nn.Module):
             made = Lifted(made, data)
         if isinstance(made, Model):
-            made.options = own
+            made.options = own or made.options
             return made
         raise PluginError(
             f"The model {name!r} ({source_of(build)}) returned {_a(made)}: let it return a torch "

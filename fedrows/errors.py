@@ -5,6 +5,28 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+ELSEWHERE = {  # what other libraries call our keywords
+    "learning_rate": "lr",
+    "eta": "lr",
+    "step_size": "lr",
+    "num_rounds": "rounds",
+    "n_rounds": "rounds",
+    "random_state": "seed",
+    "clients": "clients_per_round",
+    "cohort_size": "clients_per_round",
+    "batch": "batch_size",
+    "output": "out",
+    "output_dir": "out",
+    "outdir": "out",
+    "user": "client",
+    "client_id": "client",
+    "y": "label",
+    "columns": "features",
+    "test_size": "test",
+    "validation_size": "validation",
+    "algorithm": "algorithms",
+    "seed": "seeds",
+}
 INTERRUPTED = 130  # the exit code of a command that was stopped from outside
 
 
@@ -52,3 +74,14 @@ class UnknownNameError(FedrowsError, LookupError):
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(known)}."
         super().__init__(f"There is no {kind} called {name!r}: {hint}")
+
+
+class UnknownKeywordError(FedrowsError, TypeError):
+    """A keyword that a function does not take."""
+
+    def __init__(self, function: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        usual = ELSEWHERE.get(name.lower())
+        near = [usual] if usual in known else difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}."
+        super().__init__(f"{function} has no keyword {name!r}: {hint}")

@@ -6,17 +6,21 @@ The command line makes its flags from them, and each instance checks itself when
 
 from __future__ import annotations
 
+import inspect
 import math
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cache
+from functools import cache, wraps
 from numbers import Integral, Real
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedrows.errors import PlanError
+from fedrows.errors import PlanError, UnknownKeywordError
 
 Build = TypeVar("Build", bound=Callable[..., Any])
+OWNERS = ("self", "cls")
+Given = ParamSpec("Given")
+Returned = TypeVar("Returned")
 
 
 def option(
@@ -47,6 +51,28 @@ def takes(of: type) -> Callable[[Build], Build]:
         return build
 
     return marked
+
+
+def keywords(call: Callable[..., Any]) -> list[str]:
+    """The names that a function takes its arguments by."""
+    loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    found = inspect.signature(call).parameters.values()
+    return [item.name for item in found if item.kind not in loose and item.name not in OWNERS]
+
+
+def known_keywords(call: Callable[Given, Returned]) -> Callable[Given, Returned]:
+    """The function, which names the nearest keyword when it is given one that it does not have."""
+    known = keywords(call)
+
+    @wraps(call)
+    def checked(*positional: Given.args, **named: Given.kwargs) -> Returned:
+        for name in named:
+            if name not in known:
+                shown = call.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+                raise UnknownKeywordError(shown, name, known)
+        return call(*positional, **named)
+
+    return checked
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,11 @@ from fedrows.data.column_layout import layout
 from fedrows.data.encode_rows import EncodedRows, KnownValues, encode
 from fedrows.data.encoder import Encoder, encoder_of_rows
 from fedrows.data.examples import Examples, check_local, index_of, sort_by_client, untrained_note
+from fedrows.data.shown import shown
 from fedrows.data.splits import Split, check_apart
 from fedrows.data.vocabulary import TableRows
 from fedrows.errors import DataError
+from fedrows.options import known_keywords
 from fedrows.rows.heat import Heat, ceiling, heat_of
 from fedrows.rows.index import Index
 from fedrows.rows.ragged import Column, Ragged
@@ -67,6 +69,18 @@ class FederatedData:
     best_loss: float | None = None
     notes: tuple[str, ...] = ()
     encoder: Encoder | None = None  # how the columns became ids; None: nobody remembers
+
+    def __repr__(self) -> str:
+        parts = [(name, len(getattr(self, name))) for name in ("train", "validation", "test")]
+        examples = ", ".join(f"{count:,} {name}" for name, count in parts if count)
+        tables = ", ".join(f"{table}: {rows:,} rows" for table, rows in self.tables.items())
+        return (
+            f"FederatedData({self.name}: {self.clients:,} clients, {examples} examples; {tables})"
+        )
+
+    def _repr_html_(self) -> str:
+        """A small table, for notebooks."""
+        return shown(self)
 
     @property
     def clients(self) -> int:
@@ -266,6 +280,7 @@ class FederatedData:
         )
 
     @classmethod
+    @known_keywords
     def from_frame(
         cls,
         frame: Any,

@@ -14,16 +14,18 @@ from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.data.personal import with_personal
-from fedrows.errors import DataError
+from fedrows.errors import DataError, PlanError
 from fedrows.lifting.lifted import Lifted
 from fedrows.measure.evaluation import Evaluator
-from fedrows.measure.metric_choice import chosen_line
+from fedrows.measure.metric_choice import chosen_line, measured
 from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.model import Loss, Model
 from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
-from fedrows.runs.driver import InMemory, drive
+from fedrows.runs.driver import InMemory, Watcher, drive
+from fedrows.runs.own_run import OwnRun
+from fedrows.runs.own_task import lifted, own_task
 from fedrows.simulation import Simulation, threads
 from fedrows.simulator.argument_checks import check_arguments
 from fedrows.tables import whole
@@ -40,6 +42,13 @@ class Result:
     notes: tuple[str, ...] = ()  # what is odd about the data or the model
     stopped: str = ""  # why it ended before its last round: no ε was left, or no patience
     evaluator: Evaluator | None = None  # what measured it
+
+    def __repr__(self) -> str:
+        if not self.history:
+            return "Result(no round was evaluated)"
+        line = self.history[-1]
+        values = [f"{name} {line[name]:.4g}" for name in measured([line])[:4]]
+        return f"Result({line['algorithm']}, {line['round']} rounds: {', '.join(values)})"
 
     @property
     def metrics(self) -> dict[str, Any] | None:
@@ -78,6 +87,10 @@ def simulate(
     privacy: Privacy | None = None,
     metrics: OwnMetrics | None = None,
     folder: str | Path | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    checkpoint_seconds: float = 30.0,
     **plan: Any,
 ) -> Result:
     """Trains a module on a federation and gives the trained numbers and the history.
@@ -89,7 +102,11 @@ def simulate(
     metrics: your own, by name: functions of the scores, labels and clients of examples, as NumPy
     arrays. The history has each as test_NAME, and as validation_NAME if there are such examples.
     folder: where tables="mapped" keeps its files, instead of what an earlier run left there; they
-    are temporary if it is not given. Everything else is the plan's: rounds, lr, seed, …
+    are temporary if it is not given.
+    out: the run folder to write, as `fedrows run --out` does: settings, checkpoint, metrics, page.
+    resume goes on with the run that is there, equal to the bit, or makes it longer; overwrite
+    replaces it. A checkpoint is saved at least every checkpoint_seconds.
+    Everything else is the plan's: rounds, lr, seed, …
     """
     if isinstance(algorithm, str):
         algorithm = catalogue.algorithm(algorithm)
@@ -97,32 +114,42 @@ def simulate(
         algorithm = algorithm()
     check_arguments(data, module, algorithm)
     data = with_personal(data) if personal else data
-    model = (
-        module
-        if isinstance(module, Model)
-        else Lifted(
-            module,
-            data,
-            embeddings,
-            loss,
-            dense=dense,
-            personal=personal,
-            one_by_one=one_by_one,
-        )
-    )
-    settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
-    path = None if folder is None else Path(folder)
-    simulation = Simulation(data, model, algorithm, settings, privacy, path, metrics=metrics)
-    keeper = InMemory()
-    watchers = [_Reports(report)] if report is not None and simulation.leads else []
-    with threads(settings.threads):
-        drive(simulation, keeper, watchers)
+    model = lifted(module, data, embeddings, dense, personal, one_by_one, loss)
+    watched: list[Watcher] = [] if report is None else [_Reports(report)]
+    if out is None:
+        if resume or overwrite:
+            raise PlanError(
+                f"{'resume' if resume else 'overwrite'} is True, but no folder is named: name it, "
+                'as in out="runs/mine".'
+            )
+        settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
+        path = None if folder is None else Path(folder)
+        simulation = Simulation(data, model, algorithm, settings, privacy, path, metrics=metrics)
+        keeper = InMemory()
+        with threads(settings.threads):
+            drive(simulation, keeper, watched if simulation.leads else [])
+        return _result(simulation, keeper.lines(), keeper.best, data, model)
+    if folder is not None:
+        raise PlanError("folder and out are both given, but a run folder has its tables: name one.")
+    run = OwnRun(Path(out), data, model, algorithm, privacy or Privacy(), metrics, plan)
+    with own_task(data, model, module, personal) as task:
+        simulation, lines, best = run.made(task, watched, checkpoint_seconds, resume, overwrite)
+    return _result(simulation, lines, best, data, model)
+
+
+def _result(
+    simulation: Simulation,
+    lines: list[dict[str, Any]],
+    best: Params | None,
+    data: FederatedData,
+    model: Model,
+) -> Result:
     notes = data.notes if model.note is None else (*data.notes, model.note)
     notes = (*notes, *simulation.notes)
-    trained = keeper.best or simulation.progress.whole()
-    if keeper.best is not None:
-        simulation.evaluator.calibrate(keeper.best)  # moments are those of the last round still
-    return Result(trained, keeper.lines(), model, notes, simulation.stopped, simulation.evaluator)
+    if best is not None:
+        simulation.evaluator.calibrate(best)  # moments are those of the last round still
+    trained = best or simulation.progress.whole()
+    return Result(trained, lines, model, notes, simulation.stopped, simulation.evaluator)
 
 
 class _Reports:

@@ -19,6 +19,7 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.errors import PlanError
+from fedrows.options import known_keywords
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
 from fedrows.runs.folder import RUNS, unwritable
@@ -56,6 +57,17 @@ class Study:
     executor: Executor | None = None
     results: Results | None = field(default=None, init=False, repr=False)
 
+    def __repr__(self) -> str:
+        tasks = ", ".join(dict.fromkeys(one.task for one in self.settings))
+        state = "not run yet" if self.results is None else f"{len(self.results.runs)} runs made"
+        names = ", ".join(dict.fromkeys(catalogue.short(one.algorithm) for one in self.settings))
+        count = f"{len(self.settings)} settings × {len(self.seeds)} seeds"
+        return f"Study({names} on {tasks}: {count}, {state})"
+
+    def _repr_html_(self) -> str | None:
+        """A table and the curves, for notebooks; None where jinja2 is not installed."""
+        return _view(repr(self), [] if self.results is None else self.results.runs)
+
     def __post_init__(self) -> None:
         self.settings, self.seeds = list(self.settings), list(self.seeds)
         for what, given in (("setting", self.settings), ("seed", self.seeds)):
@@ -63,6 +75,7 @@ class Study:
                 raise PlanError(f"A study needs at least one {what}, but has none: give it one.")
 
     @classmethod
+    @known_keywords
     def grid(
         cls,
         task: str,
@@ -155,11 +168,22 @@ class Study:
         return self.results
 
 
+setattr(Study, "__init__", known_keywords(Study.__init__))  # noqa: B010 - mypy knows its type
+
+
 @dataclass(frozen=True)
 class Results:
     """The finished runs of a study, setting by setting, seed by seed."""
 
     runs: list[FinishedRun]
+
+    def __repr__(self) -> str:
+        names = ", ".join(dict.fromkeys(run.setting.name for run in self.runs))
+        return f"Results({len(self.runs)} runs: {names})"
+
+    def _repr_html_(self) -> str | None:
+        """A table and the curves, for notebooks; None where jinja2 is not installed."""
+        return _view(repr(self), self.runs)
 
     def of(self, setting: Setting) -> list[FinishedRun]:
         """The runs of a setting, by seed."""
@@ -185,6 +209,16 @@ class Results:
         from fedrows.study.page import write
 
         return write(self.runs, Path(path), title)
+
+
+def _view(title: str, runs: Sequence[FinishedRun]) -> str | None:
+    """Runs as a notebook shows them, each setting as a curve of its own."""
+    try:
+        from fedrows.report.view import view
+    except ImportError:
+        return None
+    lines = [{**line, "algorithm": run.setting.name} for run in runs for line in run.lines]
+    return view(title, lines)
 
 
 def finished(

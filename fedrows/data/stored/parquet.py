@@ -11,8 +11,9 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.stored.parquet_table import ParquetTable
 from fedrows.data.stored.parquet_to_store import write
 from fedrows.data.stored.store import folder_of, open_or_write, sources
-from fedrows.errors import DataError
+from fedrows.errors import DataError, UnknownKeywordError
 from fedrows.files.fetch import data_folder
+from fedrows.options import keywords
 
 
 def read_parquet(
@@ -30,6 +31,7 @@ def read_parquet(
     long as the files and the options stay the same, the store is opened again at once. The rows
     are those of all files in order. Options are those of `FederatedData.from_frame`.
     """
+    _check_keywords(options)
     columns = layout(client=client, label=label, features=features, **options)
     files = _files(paths)
     key = {"from": sources(files), "layout": as_facts(columns)}
@@ -40,6 +42,14 @@ def read_parquet(
         write(ParquetTable(files, columns), columns, at, key)
 
     return open_or_write(folder, key, make)
+
+
+def _check_keywords(given: Iterable[str]) -> None:
+    """Raises an UnknownKeywordError for a keyword that neither function has."""
+    known = {*keywords(read_parquet), *keywords(layout)}
+    for name in given:
+        if name not in known:
+            raise UnknownKeywordError("read_parquet", name, known)
 
 
 def _require_arrow() -> None:
