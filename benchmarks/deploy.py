@@ -30,7 +30,7 @@ from private_round import NODES, compare, small_run
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import federate, write_project
-from fedrows.flower.deployment import ROUNDS
+from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch.certificates import (
     Certificates,
     make_authority,

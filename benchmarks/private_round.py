@@ -16,7 +16,7 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import write_project
-from fedrows.flower.deployment import ROUNDS
+from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch.federation import LocalFederation
 from fedrows.flower.launch.processes import children
 from fedrows.report.exchange import read_rounds

@@ -16,7 +16,8 @@ from private_runs import COHORT, run, synthetic
 from walks import A_PAGE, PAGE, ROOT, Step, called, defined, first_missing, on_a_gpu, steps, walks
 
 from fedrows.flower import apps
-from fedrows.flower.deployment import Deployment, Journal
+from fedrows.flower.deployment import Deployment
+from fedrows.flower.journal import Journal
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.privacy.options import Privacy

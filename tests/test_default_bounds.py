@@ -16,7 +16,8 @@ from loopback import Loopback, federation, fresh
 from fedrows import catalogue
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
-from fedrows.flower.deployment import Deployment, Journal, carry_out
+from fedrows.flower.deployment import Deployment
+from fedrows.flower.journal import Journal, carry_out
 from fedrows.flower.wire.contract import BOUNDS, make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.runs.folder import RunFolder

@@ -25,7 +25,7 @@ from fedrows.cli import main
 from fedrows.cli.settings import choose
 from fedrows.data.federation import FederatedData
 from fedrows.flower.demo import federate, write_project
-from fedrows.flower.deployment import ROUNDS
+from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch.federation import LocalFederation
 from fedrows.flower.launch.resubmit import submit_until_done
 from fedrows.flower.wire.contract import BOUNDS

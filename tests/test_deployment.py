@@ -9,8 +9,9 @@ from deployed import CONFIG, difference, examples, shards_of, task_of
 from loopback import Loopback, fresh
 
 from fedrows.errors import PluginError, RunFolderError
-from fedrows.flower import deployment as module
-from fedrows.flower.deployment import ROUNDS, Deployment, Journal, carry_out
+from fedrows.flower import journal as module
+from fedrows.flower.deployment import Deployment
+from fedrows.flower.journal import ROUNDS, Journal, carry_out
 from fedrows.flower.wire.contract import make_contract
 from fedrows.report.exchange import read_rounds
 from fedrows.runs.folder import RunFolder

@@ -20,7 +20,7 @@ from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.errors import FedrowsError
 from fedrows.flower.demo import federate, write_project
-from fedrows.flower.deployment import ROUNDS
+from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch import certificates
 from fedrows.flower.launch.notices import notices_in
 from fedrows.flower.launch.resubmit import submit_until_done

@@ -13,7 +13,8 @@ pytest.importorskip("cryptography")
 from deployed import CONFIG, examples, shards_of, task_of
 from loopback import Loopback, federation
 
-from fedrows.flower.deployment import ROUNDS, Deployment, Journal, carry_out
+from fedrows.flower.deployment import Deployment
+from fedrows.flower.journal import ROUNDS, Journal, carry_out
 from fedrows.flower.node.node import ClientNode
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import make_contract

@@ -15,7 +15,8 @@ from loopback import federation, phases_in
 from safetensors.torch import load_file
 
 from fedrows.errors import PlanError
-from fedrows.flower.deployment import Deployment, Journal, carry_out
+from fedrows.flower.deployment import Deployment
+from fedrows.flower.journal import Journal, carry_out
 from fedrows.flower.node import noisy_node
 from fedrows.flower.node.policy import NodePolicy, PolicyError
 from fedrows.flower.node.policy_use import FILE, PolicyUse

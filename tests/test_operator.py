@@ -17,7 +17,8 @@ from deployed import CONFIG, difference, examples, shards_of, task_of
 from loopback import Loopback, fresh
 
 from fedrows.errors import RunFolderError
-from fedrows.flower.deployment import Deployment, Journal, carry_out
+from fedrows.flower.deployment import Deployment
+from fedrows.flower.journal import Journal, carry_out
 from fedrows.flower.launch import control_token, gate
 from fedrows.flower.launch.control import ControlError
 from fedrows.flower.launch.following import RoundLines, in_words, span

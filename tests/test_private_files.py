@@ -17,7 +17,8 @@ from deployed import CONFIG, examples, shards_of, task_of
 from loopback import Loopback, fresh
 
 from fedrows.cli.deploy_policy import NodeFolderWatch
-from fedrows.flower.deployment import Deployment, Journal
+from fedrows.flower.deployment import Deployment
+from fedrows.flower.journal import Journal
 from fedrows.flower.launch.processes import ProcessGroup, environment
 from fedrows.flower.node.node_sums import EXPIRY, NodeSums, forget_sums
 from fedrows.flower.node.state import NodeState

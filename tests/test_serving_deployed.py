@@ -15,7 +15,8 @@ from loopback import Loopback, fresh
 from fedrows import load, save_data
 from fedrows.cli import main
 from fedrows.files.plugins import attribute, import_file
-from fedrows.flower.deployment import Deployment, Journal, carry_out
+from fedrows.flower.deployment import Deployment
+from fedrows.flower.journal import Journal, carry_out
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.watch import Observers
 

@@ -17,6 +17,7 @@ from fedrows.cli.show import print_table, say
 from fedrows.errors import INTERRUPTED, PlanError
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.study.finished import StudyError
+from fedrows.tuning.page import write
 from fedrows.tuning.result import RATES, TRIALS
 from fedrows.tuning.space import spaces
 from fedrows.tuning.trials import TaskRun, Tunable
@@ -81,7 +82,7 @@ def _go(tuner: Tuner, path: Path, confirm: Sequence[int], command: str) -> int:
     use = f"fedrows compare {tuner.name} --rates {shlex.quote(str(rates))}"
     say(f"Rates: {rates}; use them with: {use}")
     try:
-        say(f"Page: {tuned.page(path, command)}")
+        say(f"Page: {write(tuned, path, command)}")
     except StudyError as error:
         say(f"Note: {error}")
     return 0

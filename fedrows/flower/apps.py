@@ -30,7 +30,8 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from fedrows import watch
 from fedrows.errors import FedrowsError, PlanError
-from fedrows.flower.deployment import Deployment, Journal, carry_out
+from fedrows.flower.deployment import Deployment
+from fedrows.flower.journal import Journal, carry_out
 from fedrows.flower.launch.bell import BELL, Bell
 from fedrows.flower.launch.flwr_patches import pull_objects_sooner
 from fedrows.flower.launch.notices import LEFT, leave_notice

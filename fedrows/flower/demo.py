@@ -22,7 +22,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.stored.store import open_data, save_data
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.files.whole import write_private
-from fedrows.flower.deployment import ROUNDS
+from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch import control_token
 from fedrows.flower.launch.control import FINISHED, as_toml
 from fedrows.flower.launch.federation import LocalFederation, NodeSpec

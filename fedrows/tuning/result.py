@@ -170,12 +170,6 @@ class Tuned:
         write_rates(folder / RATES, self.name, by, self.rates)
         return folder / RATES
 
-    def page(self, folder: str | Path, command: str = "") -> Path:
-        """Writes index.html with the table and the charts into a folder; returns its path."""
-        from fedrows.tuning.page import write
-
-        return write(self, Path(folder), command)
-
     def frame(self, package: str = "polars") -> Any:
         """A row per trial, in polars or pandas."""
         from fedrows.study.frame import frame_of

@@ -118,7 +118,7 @@ class TaskRun:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnRun:
+class ModuleRun:
     """A run on data and a module of the user's own; lift: what `Lifted` takes beside them."""
 
     federation: FederatedData
@@ -133,7 +133,7 @@ class OwnRun:
         if not self.digest:
             object.__setattr__(self, "digest", _digest(self.federation, self.module, self.lift))
 
-    def with_values(self, values: Mapping[str, Any], **plan: Any) -> OwnRun:
+    def with_values(self, values: Mapping[str, Any], **plan: Any) -> ModuleRun:
         algorithm, new = _replaced(self.algorithm, self.plan, values, plan)
         algorithm.check_plan(new)
         return replace(self, algorithm=algorithm, plan=new)

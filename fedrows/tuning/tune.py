@@ -19,9 +19,10 @@ from fedrows.model import Loss, Model
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
 from fedrows.runs.settings import Settings, presets
+from fedrows.tuning.page import write
 from fedrows.tuning.result import Tuned
 from fedrows.tuning.space import spaces
-from fedrows.tuning.trials import OwnRun, TaskRun, Tunable
+from fedrows.tuning.trials import ModuleRun, TaskRun, Tunable
 from fedrows.tuning.tuner import ETA, SEED, Say, Tuner
 
 HELD_OUT = 0.1  # of a task's training examples, where its own default is none
@@ -105,7 +106,7 @@ def tune(
         tuned = tuner.confirm(tuned, list(confirm))
     if out is not None:
         tuned.save(out)
-        tuned.page(out)
+        write(tuned, Path(out))
     return tuned
 
 
@@ -157,7 +158,7 @@ def _own_run(
     lift: dict[str, Any],
     metrics: OwnMetrics | None,
     plan: Mapping[str, Any],
-) -> OwnRun:
+) -> ModuleRun:
     if not isinstance(data, FederatedData):
         raise PlanError(
             f"data is of type {type(data).__name__}, but must be the name of a task or "
@@ -173,7 +174,7 @@ def _own_run(
         algorithm = algorithm()
     made = _plan({"clients_per_round": min(50, data.clients), **plan})
     algorithm.check_plan(made)
-    return OwnRun(data, module, algorithm, made, lift, metrics)
+    return ModuleRun(data, module, algorithm, made, lift, metrics)
 
 
 def _plan(given: Mapping[str, Any]) -> Plan:

@@ -24,7 +24,7 @@ from fedrows.tuning import methods
 from fedrows.tuning.methods import Ask, Search
 from fedrows.tuning.result import Confirmed, Trial, Tuned
 from fedrows.tuning.space import Space
-from fedrows.tuning.trials import OwnRun, TrialJob, Tunable, trial_id, without_test
+from fedrows.tuning.trials import ModuleRun, TrialJob, Tunable, trial_id, without_test
 
 METHODS = ("halving", "grid", "random", "optuna")
 SEED = 1000  # of trials: one that nobody reports
@@ -255,7 +255,7 @@ class _Executing:
 
     def __enter__(self) -> Executor | None:
         tuner, workers = self._tuner, self._tuner.workers
-        own = any(isinstance(run, OwnRun) for run in tuner.runs.values())
+        own = any(isinstance(run, ModuleRun) for run in tuner.runs.values())
         if workers is None:
             budget = tuner.budget or 0
             work = sum(run.work / run.plan.rounds * budget for run in tuner.runs.values())
@@ -275,7 +275,7 @@ class _Executing:
 
 def _check_importable(run: Tunable) -> None:
     """Raises if another process could not find the user's own classes."""
-    own = [type(run.module), type(run.algorithm)] if isinstance(run, OwnRun) else []
+    own = [type(run.module), type(run.algorithm)] if isinstance(run, ModuleRun) else []
     for of in own:
         if of.__module__ == "__main__":
             raise PlanError(

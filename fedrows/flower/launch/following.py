@@ -10,7 +10,7 @@ from fedrows.flower.launch.control import ControlError
 NAMED = 6  # nodes that a line names
 
 
-class Progress(Protocol):
+class ProgressSource(Protocol):
     """What is needed of a `ControlClient`."""
 
     def progress(self, run: int | None = None) -> list[dict[str, Any]]:
@@ -20,7 +20,7 @@ class Progress(Protocol):
 class RoundLines:
     """Says a line for every round that is new, and who is lost; returns how the run stands."""
 
-    def __init__(self, control: Progress, say: Callable[[str], None]) -> None:
+    def __init__(self, control: ProgressSource, say: Callable[[str], None]) -> None:
         self._control, self._say = control, say
         self._shown = 0
 

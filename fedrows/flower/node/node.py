@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,7 +37,7 @@ from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.node.policy_use import PolicyUse
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.clients import describe_clients, no_ids
-from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes
+from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
 from fedrows.flower.wire.contract import Contract, difference, digest
 from fedrows.flower.wire.marks import encode_marks
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
@@ -164,8 +163,8 @@ class ClientNode:
             message.parts["positions"], len(enrolled.names), len(enrolled.names)
         )
         asked = enrolled.select(positions.tolist())
-        numbers = torch.tensor(_plain(message.parts["numbers"], len(positions)))
-        accepted = _plain(message.parts["accepted"], len(positions))
+        numbers = torch.tensor(integers_from_bytes(message.parts["numbers"], len(positions)))
+        accepted = integers_from_bytes(message.parts["accepted"], len(positions))
         examples, position = fit_to_enrolled(self.data, self._current, asked)
         download = self._download(message, asked.index)
         memories = [
@@ -301,13 +300,6 @@ def _with_rest(update: Tensor, rest: Tensor) -> Tensor:
     """
     moved = update.unsqueeze(-1).flatten(1).ne(0).any(1)
     return update + rest * moved.view(-1, *[1] * (update.dim() - 1))
-
-
-def _plain(data: bytes, count: int) -> list[int]:
-    """Whole numbers that need not be sorted, eight bytes each."""
-    if len(data) != 8 * count:
-        raise WireError("A list of numbers in the message has the wrong length.")
-    return [int(x) for x in np.frombuffer(data, dtype="<i8")]
 
 
 def _union(index: Index) -> Index:

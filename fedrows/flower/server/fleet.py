@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +25,7 @@ from fedrows.flower.server.registry import Registry
 from fedrows.flower.server.row_cache import RowCache, RowHashes
 from fedrows.flower.server.uploads import RoundUploads
 from fedrows.flower.wire.clients import ClientName
-from fedrows.flower.wire.codings import ids_to_bytes
+from fedrows.flower.wire.codings import ids_to_bytes, integers_to_bytes
 from fedrows.flower.wire.contract import Contract, digest
 from fedrows.flower.wire.message import Message, WireError, pack
 from fedrows.flower.wire.submodels import encode_submodels
@@ -280,8 +279,8 @@ class FlowerFleet:
         }
         parts = {
             "positions": ids_to_bytes(torch.tensor([order[one.name] for one in clients])),
-            "numbers": _int64(cohort[positions].tolist()),
-            "accepted": _int64([one.accepted for one in clients]),
+            "numbers": integers_to_bytes(cohort[positions].tolist()),
+            "accepted": integers_to_bytes([one.accepted for one in clients]),
         }
         return Message("train", facts, parts)
 
@@ -396,7 +395,3 @@ class ClearRound(FlowerRound):
 
     def train(self, start: Submodels, sent: Submodels | None) -> Upload:
         return self.fleet.train(self, start, sent)
-
-
-def _int64(numbers: list[int]) -> bytes:
-    return np.array(numbers, dtype="<i8").tobytes()

@@ -193,3 +193,15 @@ def _too_large(coding: str) -> NoReturn:
         f"Numbers to be sent go beyond {largest:g}, the end of {coding}: "
         f"lower the learning rate, clip, or send float32."
     )
+
+
+def integers_to_bytes(numbers: Sequence[int]) -> bytes:
+    """Whole numbers that need not be sorted, eight bytes each."""
+    return np.array(numbers, dtype="<i8").tobytes()
+
+
+def integers_from_bytes(data: bytes, count: int) -> list[int]:
+    """The whole numbers behind `integers_to_bytes`."""
+    if len(data) != 8 * count:
+        raise WireError("A list of numbers in the message has the wrong length.")
+    return [int(x) for x in np.frombuffer(data, dtype="<i8")]
