@@ -176,7 +176,7 @@ def test_json_without_an_end_is_refused(true_bundles: list[Path], tmp_path: Path
 def test_a_file_that_is_no_onnx_is_refused(true_bundles: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     files = {**parts_of(true_bundles[0]), ONNX: b"junk"}
-    with pytest.raises(BundleError, match="The ONNX file in .* cannot be used"):
+    with pytest.raises(BundleError, match=r"The ONNX file in .* cannot be used"):
         load(written(tmp_path / "odd", files, zipfile.ZIP_STORED), onnx=True)
 
 

@@ -68,8 +68,8 @@ def check_encoder(encoder: Encoder, weights: Mapping[str, Tensor]) -> None:
     for own in (encoder.padded, encoder.local):
         _check(own <= encoder.tables.keys(), "it speaks of a table that it has not")
     if encoder.target is not None:
-        column, place = encoder.target
-        _check(_is_text(column) and column in encoder.features, "its target is no column")
+        target, place = encoder.target
+        _check(_is_text(target) and target in encoder.features, "its target is no column")
         _check(place is None or type(place) is int, "its target has no place")
 
 
@@ -105,4 +105,4 @@ def _are_texts(values: Any) -> bool:
 
 def _is_count(value: Any, most: int | None = None) -> bool:
     """Whether it is a number of things, of which there is one at least."""
-    return type(value) is int and 0 < value and (most is None or value <= most)
+    return type(value) is int and value > 0 and (most is None or value <= most)
