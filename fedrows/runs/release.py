@@ -33,8 +33,8 @@ ABOUT = f"""\
 | `report.html` | settings and ε, unless it was made with `fedrows report --private` |
 
 Everything else is private, for no ε covers it: `metrics.jsonl` and `summary.json` (exact losses),
-`data.json` (histograms), `checkpoint.safetensors` (how often each client was drawn), `ledger.jsonl`
-and `answers/`; of a deployment also `rounds.jsonl` and the registry, which say who took part.
+`data.json` (histograms), `checkpoint.safetensors` (how often each client was drawn), `status.json`
+(bytes and times), `ledger.jsonl` and `answers/`; of a deployment also `rounds.jsonl` and the registry, which say who took part.
 `fedrows export` takes the model from `{RELEASE}/`.
 """
 
