@@ -47,6 +47,8 @@ class Servers:
         answer = self.answers.pop(0)
         if answer is None:
             raise control.ControlError("gone")
+        if answer == FORGOTTEN:
+            raise control.UnknownRunError("Run ID not found.")
         if isinstance(answer, str):  # it was started again
             self.heard.started, answer = answer, RUNNING
         return control.RunState(run, *answer)
@@ -55,6 +57,7 @@ class Servers:
         self.stopped.append(run)
 
 
+FORGOTTEN = "forgotten"
 RUNNING, DONE = ("running", ""), ("finished:completed", "")
 KILLED = ("finished:failed", "The ServerApp was killed by signal 9.")
 
@@ -74,6 +77,14 @@ def test_a_run_goes_on_when_the_superlink_did_not_answer_for_a_while() -> None:
     assert submit_until_done(servers, Path(), {}, 5, said.append, every=0.0) == 0
     assert (servers.submitted, servers.stopped) == (1, [])
     assert said[1] == "gone It is asked again."
+
+
+def test_a_run_that_the_superlink_has_forgotten_is_submitted_again() -> None:
+    servers = Servers(RUNNING, None, FORGOTTEN, RUNNING, DONE)
+    said: list[str] = []
+    assert submit_until_done(servers, Path(), {}, 5, said.append, every=0.0) == 0
+    assert servers.submitted == 2
+    assert "its database was deleted or is another one: admit the nodes again" in said[2]
 
 
 def test_what_goes_wrong_is_said_while_a_run_is_waited_for() -> None:

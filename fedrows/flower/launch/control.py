@@ -26,12 +26,16 @@ from fedrows.flower.launch.flwr_calls import (
 )
 
 FINISHED = "finished"
-UNAUTHORIZED = 401
+UNAUTHORIZED, NOT_FOUND = 401, 404
 Value = str | int | float | bool
 
 
 class ControlError(FedrowsError):
     """A SuperLink that cannot be reached, or that refuses what it was asked."""
+
+
+class UnknownRunError(ControlError):
+    """A run that the SuperLink knows nothing of."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,8 @@ class ControlClient:
                     f"{where}, for the control token is missing or not the right one: name the "
                     f"file {TOKEN_FILE} of the SuperLink's state folder with --token."
                 ) from None
-            raise ControlError(f"{where}: {error}") from None
+            kind = UnknownRunError if error.status == NOT_FOUND else ControlError
+            raise kind(f"{where}: {error}") from None
         except OSError as error:
             raise ControlError(
                 f"The SuperLink at {self.address} did not {what}, for it does not answer ({error})."
