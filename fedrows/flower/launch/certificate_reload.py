@@ -1,7 +1,7 @@
 """A SuperLink that runs takes up its new certificate by itself, without a connection lost.
 
-It does so only if the certificate is valid now, and if an authority signed it that the SuperLink has
-trusted since its start: its own ServerApps trust no other one before they start again.
+It does so only if the certificate is valid now, and if an authority signed it that the SuperLink
+has trusted since its start: its own ServerApps trust no other one before they start again.
 """
 
 from __future__ import annotations
