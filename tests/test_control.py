@@ -122,3 +122,12 @@ def test_a_stopped_run_is_over_and_ctrl_c_stops_one() -> None:
     with pytest.raises(KeyboardInterrupt):
         submit_until_done(servers, Path(), {}, 5, lambda _: None, every=0.0)
     assert servers.stopped == [1]
+
+
+def test_what_a_superlink_tells_of_runs_moves_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [{"run": "1", "nodes": {"n\x1b[2J": {"why": "a\nb"}}, "rounds": 3, "recent": [None]}]
+    monkeypatch.setattr(control, "ask_gate", lambda *_: {"runs": runs})
+    (told,) = control.ControlClient("localhost:1").progress()
+    assert told == {
+        "run": "1", "nodes": {"n\ufffd[2J": {"why": "a\ufffdb"}}, "rounds": 3, "recent": [None],
+    }  # fmt: skip

@@ -135,7 +135,7 @@ class ControlClient:
         """How runs stand by their own account (`run_progress`), the newest first; one, or all."""
         with self._asking("say how its runs are"):
             answer = self._own("runs" if run is None else f"runs/{run}")
-        runs = answer.get("runs", [])
+        runs = printable(answer.get("runs", []))
         return [one for one in runs if isinstance(one, dict)] if isinstance(runs, list) else []
 
     def ask_to_stop(self, run: int) -> None:
@@ -183,6 +183,15 @@ class ControlClient:
             raise ControlError(
                 f"The SuperLink at {self.address} did not {what}, for it does not answer ({error})."
             ) from None
+
+
+def printable(value: Any) -> Any:
+    """The same JSON without characters that a terminal would act on."""
+    if isinstance(value, str):
+        return "".join(x if x.isprintable() else "\N{REPLACEMENT CHARACTER}" for x in value)
+    if isinstance(value, dict):
+        return {printable(name): printable(x) for name, x in value.items()}
+    return [printable(x) for x in value] if isinstance(value, list) else value
 
 
 def _state(run: Any) -> RunState:
