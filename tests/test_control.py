@@ -47,6 +47,8 @@ class Servers:
         answer = self.answers.pop(0)
         if answer is None:
             raise control.ControlError("gone")
+        if answer == FORGOTTEN:
+            raise control.UnknownRunError("Run ID not found.")
         if isinstance(answer, str):  # it was started again
             self.heard.started, answer = answer, RUNNING
         return control.RunState(run, *answer)
@@ -55,6 +57,7 @@ class Servers:
         self.stopped.append(run)
 
 
+FORGOTTEN = "forgotten"
 RUNNING, DONE = ("running", ""), ("finished:completed", "")
 KILLED = ("finished:failed", "The ServerApp was killed by signal 9.")
 
@@ -74,6 +77,14 @@ def test_a_run_goes_on_when_the_superlink_did_not_answer_for_a_while() -> None:
     assert submit_until_done(servers, Path(), {}, 5, said.append, every=0.0) == 0
     assert (servers.submitted, servers.stopped) == (1, [])
     assert said[1] == "gone It is asked again."
+
+
+def test_a_run_that_the_superlink_has_forgotten_is_submitted_again() -> None:
+    servers = Servers(RUNNING, None, FORGOTTEN, RUNNING, DONE)
+    said: list[str] = []
+    assert submit_until_done(servers, Path(), {}, 5, said.append, every=0.0) == 0
+    assert servers.submitted == 2
+    assert "its database was deleted or is another one: admit the nodes again" in said[2]
 
 
 def test_what_goes_wrong_is_said_while_a_run_is_waited_for() -> None:
@@ -111,3 +122,12 @@ def test_a_stopped_run_is_over_and_ctrl_c_stops_one() -> None:
     with pytest.raises(KeyboardInterrupt):
         submit_until_done(servers, Path(), {}, 5, lambda _: None, every=0.0)
     assert servers.stopped == [1]
+
+
+def test_what_a_superlink_tells_of_runs_moves_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [{"run": "1", "nodes": {"n\x1b[2J": {"why": "a\nb"}}, "rounds": 3, "recent": [None]}]
+    monkeypatch.setattr(control, "ask_gate", lambda *_: {"runs": runs})
+    (told,) = control.ControlClient("localhost:1").progress()
+    assert told == {
+        "run": "1", "nodes": {"n\ufffd[2J": {"why": "a\ufffdb"}}, "rounds": 3, "recent": [None],
+    }  # fmt: skip

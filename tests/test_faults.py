@@ -139,3 +139,21 @@ def test_chaos_on_the_network(tmp_path: Path) -> None:
         watched.goes_on()
     numbers = [line["round"] for line in watched.rounds()]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_deleted_database_costs_no_round(tmp_path: Path) -> None:
+    """The SuperLink goes on with the file that it has open; the next one has an empty one."""
+    with running(tmp_path, 1, min_nodes=1, timeout=8.0) as watched:
+        federation = watched.federation
+        for file in federation.folder.glob("superlink.db*"):
+            file.unlink()
+        watched.goes_on()
+        federation.kill_node(0)
+        federation.kill_superlink()
+        federation.start_superlink()
+        watched.says("the SuperLink knows nothing of it, for its database was deleted")
+        federation.admit_nodes()
+        federation.start_node(0)
+        watched.goes_on()
+    numbers = [line["round"] for line in watched.rounds()]
+    assert numbers == list(range(1, len(numbers) + 1))

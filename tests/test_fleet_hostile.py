@@ -49,6 +49,15 @@ def test_nobody_speaks_for_anothers_clients(tmp_path: Path) -> None:
     assert sorted(taken) == [("n0", 0), ("n0", 3), ("thief", 0), ("thief", 3)]
 
 
+def test_a_name_that_moves_a_terminal_is_refused(tmp_path: Path) -> None:
+    data = examples()
+    fleet, loopback = federation(task_of(data), CONFIG, shards_of(data), tmp_path)
+    loopback.here[8] = fresh(task_of(data), CONFIG, data, tmp_path / "x", "n9\x1b[2J")
+    run(fleet, data)
+    assert set(fleet.registry.nodes) == {"n0", "n1", "n2"}
+    assert fleet.rejected["registration"] == 1
+
+
 def test_names_that_are_taken_first_lock_nobody_out(tmp_path: Path) -> None:
     """A hostile node registers the names of all honest clients before they come."""
     data = examples()

@@ -333,3 +333,28 @@ def test_flags_of_the_live_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "synthetic", "--live-port", "9"]) == 2
     assert main(["run", "synthetic", "--live", "--live-port", "70000"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("metrics.jsonl", '{"round": 1, "train_loss": 0.5, "buckets": [3]}\n'),
+        ("metrics.jsonl", '{"round": 1, "train_loss": 0.5, "epsilon": 3}\n'),
+        ("metrics.jsonl", "[" * 10**6 + "\n"),
+        ("status.json", '{"round": [], "rounds": "x"}'),
+        ("status.json", "[" * 10**6),
+        ("config.json", '{"kind": "run", "plan": "x", "fedrows": "0"}'),
+        ("config.json", "[" * 10**6),
+    ],
+)
+def test_damaged_files_of_one_run_leave_the_page_to_the_others(
+    tmp_path: Path, file: str, content: str
+) -> None:
+    made(tmp_path / "whole", 3)
+    made(tmp_path / "odd", 3)
+    (tmp_path / "odd" / file).write_text(content)
+    followed = Followed([tmp_path / "whole", tmp_path / "odd"])
+    for _ in range(2):
+        followed.look()
+    runs = followed.snapshot()["runs"]
+    assert [one["facts"]["round"] for one in runs if "whole" in one["label"]] == [3]

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 class Link:
     """A SuperLink that is here, with two nodes and a run."""
 
-    address = "localhost:8000"
+    address: str = "localhost:8000"
 
     def __init__(self, **progress: Any) -> None:
         self.heard = Heard("The disk is full.")
@@ -121,6 +121,15 @@ def test_a_node_is_revoked_by_name_or_id(link: Link, capsys: pytest.CaptureFixtu
     assert link.asked == [1, 2, 2]
 
 
+def test_no_name_of_a_node_hides_another_from_operators(link: Link) -> None:
+    """A node calls itself by another's id, and by another's name."""
+    for alias in ("1", "north"):
+        link.known["nodes"] = {alias: {**link.known["nodes"].popitem()[1], "address": "2"}}
+        link.asked.clear()
+        assert deploy("revoke", alias) == 0
+        assert link.asked == [1]
+
+
 def test_a_run_is_stopped_in_order_and_broken_off_if_it_hangs(
     link: Link, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +156,9 @@ def test_a_model_elsewhere_is_not_exported(
     assert "on the SuperLink's machine" in capsys.readouterr().err
     assert deploy("export", "18", "--to", str(tmp_path / "m.fedrows")) == 2
     assert "Run 18 at localhost:8000 has not begun" in capsys.readouterr().err
+    link.known["folder"], link.address = str(tmp_path), "192.0.2.1:8000"
+    assert deploy("export", "--to", str(tmp_path / "m.fedrows")) == 2
+    assert "on the SuperLink's machine, which is not here" in capsys.readouterr().err
     assert not (tmp_path / "m.fedrows").exists()
 
 

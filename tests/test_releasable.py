@@ -47,7 +47,7 @@ def test_the_release_has_the_model_the_noisy_heat_and_epsilon(folder: Path) -> N
 def test_only_its_owner_reads_what_is_private(folder: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
     private = ["metrics.jsonl", "summary.json", "data.json", "checkpoint.safetensors"]
-    for name in [*private, "ledger.jsonl"]:
+    for name in [*private, "ledger.jsonl", "status.json"]:
         assert (folder / name).stat().st_mode & 0o777 == 0o600, name
 
 

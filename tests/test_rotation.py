@@ -181,3 +181,38 @@ def test_without_the_authoritys_key_nothing_is_signed(
         assert rotate(keys, what) == 2
         assert "ca.key cannot be read" in capsys.readouterr().err
     assert changed(before, files(keys)) == set()
+
+
+def test_a_key_that_is_not_the_authoritys_signs_nothing(
+    keys: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rotation that was killed between its two files leaves a new key beside an old ca.pem."""
+    old = (keys / "ca.pem").read_bytes()
+    assert rotate(keys, "--authority") == 0
+    (keys / "ca.pem").write_bytes(old)
+    before = files(keys)
+    assert rotate(keys, "--server") == 2
+    assert "is not the key of" in capsys.readouterr().err
+    assert changed(before, files(keys)) == set()
+    assert rotate(keys, "--authority") == 0  # mends it
+    assert rotate(keys, "--server") == 0
+
+
+def test_a_certificate_that_is_not_valid_now_is_not_taken_up(
+    keys: Path, link: Link, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = link.serial(keys / "ca.pem")
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "SERVER_DAYS", 0)  # it has ended before anybody sees it
+        assert rotate(keys, "--server") == 0
+    assert not link.reload()
+    assert "is valid from" in caplog.text
+    assert link.serial(keys / "ca.pem") == first
+
+
+def test_a_certificate_without_a_host_is_named(
+    keys: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (keys / "server.pem").write_bytes((keys / "ca.pem").read_bytes())  # an authority names none
+    assert rotate(keys, "--server") == 2
+    assert "names no host: name those of the SuperLink with --host" in capsys.readouterr().err

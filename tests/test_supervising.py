@@ -124,6 +124,22 @@ def test_a_full_disk_is_said_although_the_log_is_on_it(tmp_path: Path) -> None:
     assert "rounds stand still until there is room" in said[0]
 
 
+def test_a_database_that_was_deleted_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervising, "EVERY", 0.0)
+    said: list[str] = []
+    watch = supervising.DatabaseWatch(tmp_path / "superlink.db", said.append)
+    assert not watch()  # it is not there yet
+    (tmp_path / "superlink.db").write_text("")
+    assert not watch()
+    (tmp_path / "superlink.db").rename(tmp_path / "moved")
+    assert watch()
+    assert "was deleted or replaced" in said[0]
+    (tmp_path / "moved").rename(tmp_path / "superlink.db")
+    assert not watch()
+
+
 def test_a_node_that_ends_is_started_again(
     group: ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,6 +157,7 @@ def _superlink(words: Sequence[str]) -> int:
     group = ProcessGroup(state / "logs", environment(state / "home", secrets.token_hex(8)))
     repeat = supervising.Repeater(group, say)
     room = supervising.DiskWatch(database.parent, say)
+    kept = supervising.DatabaseWatch(database, say)
 
     def begin() -> None:
         starting.begin_superlink(
@@ -176,7 +177,7 @@ def _superlink(words: Sequence[str]) -> int:
         how = "with TLS and node keys" if files else "WITHOUT TLS, for anyone to join"
         say(f"The SuperLink listens on {typed['host']}:{port}, {how}. Logs: {group.logs}")
 
-    return supervising.supervise(group, begin, repeat=lambda: repeat() or room())
+    return supervising.supervise(group, begin, repeat=lambda: repeat() or room() or kept())
 
 
 def _node(words: Sequence[str]) -> int:

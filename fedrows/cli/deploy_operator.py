@@ -199,6 +199,9 @@ def export(words: Sequence[str]) -> int:
     parser.add_argument("--overwrite", action="store_true", help="Replace a file that exists.")
     if (typed := parser.parse_or_help(words)) is None:
         return 0
+    from fedrows.flower.launch.control import split_address
+    from fedrows.flower.launch.control_token import is_here
+
     to = needed(typed, "to", "Name the file to write with --to, such as model.fedrows")
     named = number(typed["run"], "RUN", 1, 2**64) if typed["run"] else None
     control = connect(typed)
@@ -209,7 +212,8 @@ def export(words: Sequence[str]) -> int:
         begun = "has begun" if named is None else "has not begun"
         raise FedrowsError(f"{which} at {control.address} {begun}, so there is no model yet.")
     folder = Path(known[0]["folder"])
-    if not folder.is_dir():
+    # Another machine may not say which folder of this one is read: it may name code to import.
+    if not is_here(split_address(control.address)[0]) or not folder.is_dir():
         raise FedrowsError(
             f"Run {known[0]['run']} is in {folder} on the SuperLink's machine, which is not here: "
             "export it there, or copy the folder here and use `fedrows export`."

@@ -101,7 +101,10 @@ def find_node(control: ControlClient, text: str) -> AdmittedNode:
 
     admitted = control.nodes()
     called = {str(one["node"]): one["name"] for one in list_nodes(admitted, control.progress())}
-    found = [x for x in admitted if text in (str(x.node), x.name, called[str(x.node)])]
+    # Ids come first, then operators' names: what nodes call themselves hides none of these.
+    found = [x for x in admitted if text == str(x.node)]
+    found = found or [x for x in admitted if text == x.name]
+    found = found or [x for x in admitted if text == called[str(x.node)]]
     if not found:
         raise UnknownNameError("node", text, [name for name in called.values() if name])
     if len(found) > 1:

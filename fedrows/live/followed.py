@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrows.live.followed_path import FollowedPath
+from fedrows.live.followed_path import DAMAGE, FollowedPath
 from fedrows.live.followed_run import FollowedRun
 from fedrows.measure.metric_choice import about
 from fedrows.report.look import assign
 
 POINTS = 30_000  # that a page is sent in all, so that it stays below a megabyte
 LEAST, MOST = 8, 600  # points of one curve
+DAMAGED = "Something else than a run writes has changed the files of its folder in"
 
 Json = dict[str, Any]
 
@@ -42,7 +43,10 @@ class Followed:
         most = self._most(now)
         for number, run in now.items():
             new = self._runs.get(number) is not run
-            anew = run.look() or new
+            try:
+                anew = run.look() or new
+            except DAMAGE:  # one run's files may not take the page from the others
+                anew, run.facts = new, {"state": "failed", "said": f"{DAMAGED} {run.home}."}
             changed = self._changed(number, run, anew, most)
             if changed is not None:
                 runs.append(changed)

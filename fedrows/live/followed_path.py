@@ -14,6 +14,8 @@ from fedrows.runs.folder import CONFIG, RUNS, read_config
 from fedrows.runs.status_file import process_alive, read_status
 
 FILE_END = ".json.gz"  # of a finished run of a study
+# What values of another kind than a run writes lead to.
+DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 WAITING = "waiting"  # a folder that is not there yet, or has nothing in it
 
 Json = dict[str, Any]
@@ -38,6 +40,8 @@ class FollowedPath:
         if kind == "run":
             self._keep_folder(self.path)
             self.runs = {key: run for key, run in self.runs.items() if key == str(self.path)}
+            if not self.runs:
+                facts["said"] = f"{self.path / CONFIG} is not what a run has written: restore it."
         elif kind == "compare":
             facts |= self._look_at_comparison()
         elif kind == "study":
@@ -87,7 +91,7 @@ class FollowedPath:
                 self.runs[key] = open_run(path, again)
                 self.runs[key].home = self.path.resolve().name
                 self._written[key] = written
-        except (OSError, RunFolderError):
+        except (OSError, RunFolderError, *DAMAGE):
             self.runs.pop(key, None)
             self._written.pop(key, None)
 
@@ -114,7 +118,7 @@ class FollowedPath:
                     self._damaged[key] = size
                     self.runs[key] = FinishedFile(path)
                     self.runs[key].home = self.path.resolve().name
-            except (OSError, RunFolderError):
+            except (OSError, RunFolderError, *DAMAGE):
                 continue
         self._keep_only([folder / name for name in names])
         status = read_status(self.path)

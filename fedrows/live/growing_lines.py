@@ -58,6 +58,6 @@ def _parsed(text: bytes) -> Json | None:
     """A line, or None for one that is no JSON object: its writer was cut short and went on."""
     try:
         line = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return line if isinstance(line, dict) else None

@@ -152,9 +152,9 @@ def _digest(tensors: Iterable[tuple[str, Tensor]], said: str) -> str:
     parts = []
     for name, x in tensors:
         part = hashlib.blake2b(f"{name} {x.dtype} {tuple(x.shape)} ".encode(), digest_size=16)
-        flat = x.detach().cpu().reshape(-1)
-        if flat.stride(0) != 1:  # one number, spread over a shape
-            flat = flat.clone(memory_format=torch.contiguous_format)
+        flat = x.detach().cpu().contiguous().reshape(-1)
+        # One number may have any stride and count as contiguous, but cannot be seen as bytes then.
+        flat = flat.as_strided(flat.shape, (1,))
         part.update(flat.view(torch.uint8).numpy().data)
         parts.append(part.hexdigest())
     return hashlib.blake2b(" ".join([said, *sorted(parts)]).encode(), digest_size=16).hexdigest()

@@ -179,7 +179,7 @@ def read_config(path: Path) -> Json:
         raise RunFolderError(
             f"{path} is not a run folder, for it has no {CONFIG}: name one that a run has written."
         ) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RunFolderError(
             f"{file} is cut short or not JSON: restore it, or run into a new folder."
         ) from None

@@ -34,7 +34,8 @@ ABOUT = f"""\
 
 Everything else is private, for no ε covers it: `metrics.jsonl` and `summary.json` (exact losses),
 `data.json` (histograms), `checkpoint.safetensors` (how often each client was drawn), `status.json`
-(how many answered), `ledger.jsonl` and `answers/`; of a deployment also `rounds.jsonl` and the registry, which say who took part.
+(bytes and times), `ledger.jsonl` and `answers/`; of a deployment also `rounds.jsonl` and the
+registry, which say who took part.
 `fedrows export` takes the model from `{RELEASE}/`.
 """
 

@@ -147,6 +147,6 @@ def read_status(folder: Path) -> Json:
     """What a status.json says; nothing if it is missing or not one."""
     try:
         facts = json.loads((folder / STATUS).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}

@@ -36,6 +36,7 @@ from fedrows.lifting.lifted import Lifted
 from fedrows.lifting.relift import lifting_of
 from fedrows.model import LOSSES
 from fedrows.runs.export import ExportError, Trained, check_format, save
+from fedrows.serving.check_bundle import check_encoder, check_facts, check_vocabulary
 from fedrows.version import __version__
 
 FORMAT, SUFFIX = 1, ".fedrows"
@@ -124,10 +125,17 @@ def open_bundle(path: str | Path) -> Bundle:
     facts = _checked(path, files)
     safetensors = importlib.import_module("safetensors")
     try:
+        check_facts(facts)
         encoder = Encoder.from_facts(facts["encoder"])
         tensors = importlib.import_module("safetensors.torch").load(files[WEIGHTS])
-        words = _vocabulary(encoder, json.loads(files[WORDS]))
-    except (KeyError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
+        check_encoder(encoder, tensors)
+        texts = json.loads(files[WORDS])
+        check_vocabulary(encoder, texts)
+        words = _vocabulary(encoder, texts)
+    except (
+        KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError,
+        safetensors.SafetensorError,
+    ) as error:  # fmt: skip
         raise BundleError(
             f"{path} has parts that do not fit together ({type(error).__name__}: {error}): write "
             "it again with fedrows export."
@@ -161,7 +169,7 @@ def _checked(path: Path, files: Mapping[str, bytes]) -> Json:
     try:
         facts = json.loads(files[FACTS])
         format_, version = facts["format"], facts["fedrows"]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         raise BundleError(
             f"{path} is an archive, but no bundle of fedrows: name a bundle."
         ) from None

@@ -31,9 +31,22 @@ class OnnxScorer:
             raise BundleError(
                 "Scoring by ONNX needs the package onnxruntime: install it, or give the module."
             ) from None
-        self._session: Any = runtime.InferenceSession(
-            bundle.onnx, providers=["CPUExecutionProvider"]
-        )
+        try:
+            self._session: Any = runtime.InferenceSession(
+                bundle.onnx, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # those of ONNX Runtime have no class in common
+            raise BundleError(
+                f"The ONNX file in {bundle.path} cannot be used ({' '.join(str(error).split())}): "
+                "export the run again, or load it with its module."
+            ) from error
+        columns = {*bundle.encoder.features, *bundle.encoder.numbers}
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        if not {x.name for x in inputs} <= columns or "score" not in {x.name for x in outputs}:
+            raise BundleError(
+                f"The ONNX file in {bundle.path} does not give scores of its columns: export the "
+                "run again, or load it with its module."
+            )
         self._inputs = {x.name: x for x in self._session.get_inputs()}
         floats = [_TYPES[x.type] for x in self._inputs.values() if x.type in _TYPES]
         self.dtype = floats[0] if floats else torch.float32

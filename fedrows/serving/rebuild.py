@@ -71,7 +71,21 @@ class TorchScorer:
 
 
 def rebuild(bundle: Bundle, given: Given | None, loss: Loss | None) -> TorchScorer:
-    """The trained model of a bundle."""
+    """The trained model of a bundle; a BundleError if its parts make no model."""
+    try:
+        return _rebuilt(bundle, given, loss)
+    except FedrowsError:
+        raise
+    except Exception as error:
+        if given is not None:  # the user's code may be what fails
+            raise
+        raise BundleError(
+            f"{bundle.path} has parts that make no model ({type(error).__name__}: "
+            f"{' '.join(str(error).split())}): write it again with fedrows export."
+        ) from error
+
+
+def _rebuilt(bundle: Bundle, given: Given | None, loss: Loss | None) -> TorchScorer:
     data = blank_data(bundle)
     made = _made(bundle, given, data)
     dtype = next(x.dtype for x in bundle.weights.values() if x.is_floating_point())

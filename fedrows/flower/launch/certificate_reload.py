@@ -1,13 +1,14 @@
 """A SuperLink that runs takes up its new certificate by itself, without a connection lost.
 
-It does so only if an authority signed it that the SuperLink has trusted since its start: its own
-ServerApps trust no other one before they start again.
+It does so only if the certificate is valid now, and if an authority signed it that the SuperLink
+has trusted since its start: its own ServerApps trust no other one before they start again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import logging
 import ssl
 from pathlib import Path
@@ -51,11 +52,15 @@ class CertificateReload:
         return tuple(x for one in stats for x in (one.st_mtime_ns, one.st_ino))
 
     def _check(self) -> None:
-        """Raises an OSError or a ValueError if the pair is no pair, or no known authority's."""
+        """Raises an OSError or a ValueError if the pair is no pair, not valid now, or unknown."""
         from cryptography import x509
 
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key)
         new = x509.load_pem_x509_certificate(self._certificate.read_bytes())
+        now = datetime.datetime.now(datetime.UTC)
+        if not new.not_valid_before_utc <= now <= new.not_valid_after_utc:
+            since, until = new.not_valid_before_utc, new.not_valid_after_utc
+            raise ValueError(f"it is valid from {since} to {until} only: make another one.")
         for authority in x509.load_pem_x509_certificates(self._ca.encode()):
             with contextlib.suppress(Exception):
                 new.verify_directly_issued_by(authority)

@@ -85,6 +85,12 @@ def make_server(folder: Path, hosts: Sequence[str], into: Path | None = None) ->
     certificate, key = (into or folder) / SERVER, (into or folder) / SERVER_KEY
     _check_free(certificate, key)
     authority, signer = read_certificate(folder / CA), _read_key(folder / CA_KEY)
+    if authority.public_key() != signer.public_key():
+        raise CertificateError(
+            f"{folder / CA_KEY} is not the key of {folder / CA}, so nobody would trust what it "
+            "signs: bring both from one place, or make a new authority with `deploy rotate "
+            "--authority`."
+        )
     private = ec.generate_private_key(ec.SECP384R1())
     names = [_general_name(host) for host in dict.fromkeys([*hosts, *HERE])]
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
@@ -159,7 +165,12 @@ def hosts_of(certificate: Path) -> list[str]:
     """The names and addresses that a certificate is for."""
     x509, *_ = _cryptography()
     kind = x509.SubjectAlternativeName
-    names = read_certificate(certificate).extensions.get_extension_for_class(kind).value
+    try:
+        names = read_certificate(certificate).extensions.get_extension_for_class(kind).value
+    except (x509.ExtensionNotFound, ValueError):
+        raise CertificateError(
+            f"{certificate} names no host: name those of the SuperLink with --host."
+        ) from None
     return [str(name.value) for name in names]
 
 

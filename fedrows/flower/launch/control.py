@@ -26,12 +26,16 @@ from fedrows.flower.launch.flwr_calls import (
 )
 
 FINISHED = "finished"
-UNAUTHORIZED = 401
+UNAUTHORIZED, NOT_FOUND = 401, 404
 Value = str | int | float | bool
 
 
 class ControlError(FedrowsError):
     """A SuperLink that cannot be reached, or that refuses what it was asked."""
+
+
+class UnknownRunError(ControlError):
+    """A run that the SuperLink knows nothing of."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class ControlClient:
         """How runs stand by their own account (`run_progress`), the newest first; one, or all."""
         with self._asking("say how its runs are"):
             answer = self._own("runs" if run is None else f"runs/{run}")
-        runs = answer.get("runs", [])
+        runs = printable(answer.get("runs", []))
         return [one for one in runs if isinstance(one, dict)] if isinstance(runs, list) else []
 
     def ask_to_stop(self, run: int) -> None:
@@ -173,11 +177,21 @@ class ControlClient:
                     f"{where}, for the control token is missing or not the right one: name the "
                     f"file {TOKEN_FILE} of the SuperLink's state folder with --token."
                 ) from None
-            raise ControlError(f"{where}: {error}") from None
+            kind = UnknownRunError if error.status == NOT_FOUND else ControlError
+            raise kind(f"{where}: {error}") from None
         except OSError as error:
             raise ControlError(
                 f"The SuperLink at {self.address} did not {what}, for it does not answer ({error})."
             ) from None
+
+
+def printable(value: Any) -> Any:
+    """The same JSON without characters that a terminal would act on."""
+    if isinstance(value, str):
+        return "".join(x if x.isprintable() else "\N{REPLACEMENT CHARACTER}" for x in value)
+    if isinstance(value, dict):
+        return {printable(name): printable(x) for name, x in value.items()}
+    return [printable(x) for x in value] if isinstance(value, list) else value
 
 
 def _state(run: Any) -> RunState:

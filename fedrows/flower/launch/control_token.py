@@ -75,7 +75,7 @@ def find_token(host: str, port: int) -> Path | None:
     """The token of this user's SuperLink on this machine; None if there is none."""
     with contextlib.suppress(OSError, RuntimeError):
         path = _known(port)
-        if path.is_file() and _is_here(host):
+        if path.is_file() and is_here(host):
             return path
     return None
 
@@ -85,7 +85,7 @@ def _known(port: int) -> Path:
     return Path(state) / "fedrows" / f"superlink-{platform.node()}-{port}.token"
 
 
-def _is_here(host: str) -> bool:
+def is_here(host: str) -> bool:
     """Whether a host is this machine: a token is never shown to another one unasked."""
     for family, _, _, _, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
         with socket.socket(family, socket.SOCK_STREAM) as trial:

@@ -100,10 +100,7 @@ class LocalFederation:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.start_superlink()
-            if self.security is not None:
-                for node in self.nodes:
-                    key = self.security.node_keys[node.name]
-                    self.control.admit(key.with_name(f"{node.name}.pub"), node.name)
+            self.admit_nodes()
             for index in range(len(self.nodes)):
                 self._begin_node(index)
             for index in range(len(self.nodes)):
@@ -158,6 +155,13 @@ class LocalFederation:
         return status
 
     # -- nodes --
+
+    def admit_nodes(self) -> None:
+        """Lists the keys of all nodes at the SuperLink, if they have keys."""
+        for node in self.nodes if self.security is not None else ():
+            assert self.security is not None
+            key = self.security.node_keys[node.name]
+            self.control.admit(key.with_name(f"{node.name}.pub"), node.name)
 
     def start_node(self, index: int) -> None:
         """Starts a node that is not running, and waits until the SuperLink knows it."""

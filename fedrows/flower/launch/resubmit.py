@@ -13,12 +13,22 @@ from pathlib import Path
 from typing import Protocol
 
 from fedrows.errors import INTERRUPTED
-from fedrows.flower.launch.control import FINISHED, ControlError, RunState, Value
+from fedrows.flower.launch.control import (
+    FINISHED,
+    ControlError,
+    RunState,
+    UnknownRunError,
+    Value,
+)
 from fedrows.flower.launch.flwr_calls import Heard
 from fedrows.runs.signals import hearing_signals
 
 OWN_FAULT = "ServerApp failed with exception: "
 SAY_EVERY = 5.0  # seconds between two times that a trouble is said
+FORGOTTEN = (
+    "the SuperLink knows nothing of it, for its database was deleted or is another one: admit the "
+    "nodes again with `fedrows deploy admit`"
+)
 PATIENCE = 600.0  # seconds to wait for a SuperLink that is gone
 
 
@@ -99,6 +109,8 @@ def _outcome(
     while True:
         try:
             state = control.look(run)
+        except UnknownRunError:
+            return RunState(run, f"{FINISHED}:failed", FORGOTTEN)
         except ControlError as error:
             gone_since = gone_since or time.monotonic()
             if time.monotonic() - gone_since > patience:

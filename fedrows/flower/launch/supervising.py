@@ -81,6 +81,33 @@ class DiskWatch:
         return False
 
 
+class DatabaseWatch:
+    """Says that the SuperLink's database is gone, while the SuperLink still has it open."""
+
+    def __init__(self, database: Path, say: Callable[[str], None]) -> None:
+        self._database, self._say = database, say
+        self._file: int | None = None  # the inode that was there
+        self._next = 0.0
+
+    def __call__(self) -> bool:
+        """Looks for the file; True if it is gone or another one."""
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + EVERY
+        try:
+            file = self._database.stat().st_ino
+        except OSError:
+            file = None
+        self._file = self._file or file
+        if file == self._file:
+            return False
+        self._say(
+            f"{self._database} was deleted or replaced. Runs go on while this SuperLink runs; the "
+            "next start knows neither runs nor nodes: admit the nodes again then."
+        )
+        return True
+
+
 def supervise(
     group: ProcessGroup,
     begin: Callable[[], None],

@@ -305,6 +305,8 @@ def _word(facts: Mapping[str, Any], name: str) -> str:
     value = facts.get(name)
     if not isinstance(value, str) or not 0 < len(value) <= 256:
         raise WireError(f"The message has no {name} of 1 to 256 characters.")
+    if not value.isprintable():  # operators see it in their terminals
+        raise WireError(f"The message has a {name} with characters that cannot be printed.")
     return value
 
 
