@@ -152,7 +152,10 @@ def _digest(tensors: Iterable[tuple[str, Tensor]], said: str) -> str:
     parts = []
     for name, x in tensors:
         part = hashlib.blake2b(f"{name} {x.dtype} {tuple(x.shape)} ".encode(), digest_size=16)
-        part.update(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        flat = x.detach().cpu().contiguous().reshape(-1)
+        if flat.stride(0) != 1:  # one number that was spread: contiguous() leaves its stride of 0
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        part.update(flat.view(torch.uint8).numpy().data)
         parts.append(part.hexdigest())
     return hashlib.blake2b(" ".join([said, *sorted(parts)]).encode(), digest_size=16).hexdigest()
 

@@ -168,11 +168,14 @@ class Tuner:
 
     def _job(self, name: str, ask: Ask, seed: int, *, tests: bool = False) -> TrialJob:
         plan, rounds = self.runs[name].plan, ask.rounds
+        every = plan.evaluate_every
+        if rounds < self.rounds:  # a short trial is measured four times, or as often as a whole run
+            every = max(every, math.ceil(rounds / 4))
         run = self.runs[name].with_values(
             ask.values,
             rounds=rounds,
             seed=seed,
-            evaluate_every=min(plan.evaluate_every, rounds),
+            evaluate_every=min(every, rounds),
             warmup=min(plan.warmup, rounds // 2),
         )
         return TrialJob(
