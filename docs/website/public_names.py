@@ -66,6 +66,9 @@ CHAPTERS = (
         "Studies and comparisons",
         "Run several algorithms with several settings and seeds, and choose on validation data.",
         (
+            "fedrows.compare",
+            "fedrows.notebook.compare.Compared",
+            "fedrows.OwnTask",
             "fedrows.tune",
             "fedrows.tuning.result.Tuned",
             "fedrows.tuning.result.Trial",
