@@ -7,11 +7,13 @@ from fedrows.version import __version__
 __all__ = [
     "FederatedData",
     "Hashed",
+    "OwnTask",
     "Plan",
     "Simulation",
     "Split",
     "Study",
     "Vocabulary",
+    "compare",
     "load",
     "open_data",
     "read_parquet",
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
     from fedrows.data.stored.parquet import read_parquet
     from fedrows.data.stored.store import open_data, save_data
     from fedrows.data.vocabulary import Hashed, Vocabulary
+    from fedrows.notebook.compare import compare
     from fedrows.notebook.simulate import simulate
     from fedrows.plan import Plan
+    from fedrows.runs.own_task import OwnTask
     from fedrows.serving.served_model import load
     from fedrows.simulation import Simulation
     from fedrows.study import Study
@@ -38,7 +42,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "FederatedData": "data.federation",
+    "OwnTask": "runs.own_task",
     "Plan": "plan",
+    "compare": "notebook.compare",
     "Simulation": "simulation",
     "simulate": "notebook.simulate",
     "Split": "data.splits",

@@ -97,6 +97,11 @@ def known_here(kind: str, name: str, thing: Any) -> Iterator[None]:
             _REFERRED[kind, name] = before
 
 
+def installed(kind: str, name: str) -> bool:
+    """Whether an installed package brings something of a kind by that name."""
+    return name in _installed(kind)
+
+
 def stored_name(kind: str, name: str) -> dict[str, str]:
     """A name as config.json has it, so that a plug-in is found when a run goes on."""
     given = reference(kind, name)

@@ -38,7 +38,7 @@ NOT_RUN = {
     r"\.venv/bin/pre-commit": "changes the checkout",
     r"git |gpg ": "needs a release and a key to sign with: tests/test_release.py",
     r"sha256sum": "needs the files of a release: tests/test_release.py",
-    r"flwr build": "builds an app: tests/test_deploy.py",
+    r"fedrows watch |fedrows .* --live": "serves a page: tests/test_live_page.py opens such pages",
     r"jq ": "a program that is not ours",
     r"python -m http.server": "serves until it is stopped",
     r"mike |mkdocs ": "writes a branch, or serves until it is stopped: tests/test_site.py builds",

@@ -133,6 +133,14 @@ def test_four_damaged_bytes_are_noticed(tmp_path: Path, make: Make, place: float
         checkpoint.restore_(make(), path)
 
 
+def test_a_number_that_was_spread_is_saved(tmp_path: Path, make: Make) -> None:
+    saved = advance(make("fedadam", clients_per_round=1), 2)
+    tensors = {"one": torch.zeros((), dtype=torch.int64).expand(1), **saved.tensors()}
+    saved.tensors = lambda: tensors  # type: ignore[method-assign]
+    checkpoint.save(tmp_path / "checkpoint.safetensors", saved)
+    checkpoint.standing(tmp_path / "checkpoint.safetensors")
+
+
 def test_a_checkpoint_without_a_digest_is_read(tmp_path: Path, make: Make) -> None:
     path = tmp_path / "checkpoint.safetensors"
     saved = advance(make(), 2)

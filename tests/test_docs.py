@@ -107,7 +107,7 @@ def run_python(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def tiny(task: Task) -> Task:
     """A task of the same options whose data are small and need no file."""
     rng = np.random.default_rng(0)
-    owner = np.repeat(np.arange(60), 6)
+    owner = np.repeat(np.arange(120), 6)
     features, label = rng.integers(0, 20, (len(owner), 3)), rng.integers(0, 2, len(owner))
 
     def load(options: Any) -> FederatedData:

@@ -39,7 +39,7 @@ class Link:
         }  # fmt: skip
         self.known: dict[str, Any] = {
             "run": "17", "status": "running", "task": "ratings", "algorithm": "fedavg",
-            "folder": "/srv/run", "round": 12, "rounds": 40, "rate": 0.5, "left": 56.0,
+            "folder": "runs/shop", "round": 12, "rounds": 40, "rate": 0.5, "left": 56.0,
             "waiting": "", "nodes": nodes, "turned_away": {"3": "its plan differs"},
             "recent": [{**LINE, "round": 12}], "last_event": {"event": "round", "time": now},
             **progress,
@@ -87,7 +87,7 @@ def test_status_says_where_a_run_is(link: Link, capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().out
     for wanted in (
         "run 17  running             since 2026-11-18 09:30:00",
-        "round 12 of 40  0.5 rounds/s  about 56 s left  ratings, fedavg, in /srv/run",
+        "round 12 of 40  0.5 rounds/s  about 56 s left  ratings, fedavg, in runs/shop",
         "last: round 12/40  5 of 6 clients  of n0  away: n1 for 4 min  loss 0.5000",
         "last event: round, 0 s ago",
         "node 1  online      north  last answer 2 s ago",

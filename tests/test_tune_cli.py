@@ -14,6 +14,7 @@ import pytest
 from commands import SMALL, Capture, fedrows, own_folder  # noqa: F401
 
 from fedrows.cli import main
+from fedrows.live.followed import Followed
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 TUNE = ["tune", "synthetic", *SMALL, "--rounds", "16", "--evaluate-every", "4"]
@@ -47,6 +48,18 @@ def test_a_search_prints_a_table_and_leaves_rates_that_others_read(capsys: Captu
             "found/rates.json", "--tau", "0.5", "--out", "one")  # fmt: skip
     assert config("one")["algorithm"]["tau"] == 0.5  # what is typed comes before the file
     assert config("one")["plan"]["lr"] == content["rates"]["fedadam"]["lr"]
+
+
+def test_a_live_page_follows_a_search(capsys: Capture) -> None:
+    words = [*TUNE, "--algorithms", "fedavg", "--search", "lr=0.1,1", "--workers", "1"]
+    fedrows(*words, "--live", "--out", "found")
+    assert "Live page: http://127.0.0.1:" in capsys.readouterr().out
+    shown = Followed([Path("found")]).look() or {}
+    trials = json.loads(Path("found/trials.json").read_text("utf-8"))["trials"]
+    wanted = {f"FedAvg lr {one['values']['lr']}, {one['rounds']} rounds" for one in trials}
+    assert {run["group"] for run in shown["runs"]} == wanted
+    assert shown["folders"][0]["of"] == len(trials)
+    assert shown["folders"][0]["said"] == ""
 
 
 def test_a_search_goes_on_where_it_was_stopped(capsys: Capture) -> None:

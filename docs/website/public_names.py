@@ -66,6 +66,12 @@ CHAPTERS = (
         "Studies and comparisons",
         "Run several algorithms with several settings and seeds, and choose on validation data.",
         (
+            "fedrows.compare",
+            "fedrows.notebook.compare.Compared",
+            "fedrows.OwnTask",
+            "fedrows.tune",
+            "fedrows.tuning.result.Tuned",
+            "fedrows.tuning.result.Trial",
             "fedrows.Study",
             "fedrows.study.Setting",
             "fedrows.study.Results",

@@ -11,6 +11,7 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.cli.compare import SEEDS
 from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.live import LivePage
 from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of
 from fedrows.cli.settings import choose, refuse_change
 from fedrows.cli.show import print_table, say
@@ -37,6 +38,7 @@ def main(words: Sequence[str]) -> int:
     parsed = parse(words, _parser, without=["seed"])
     if parsed is None:
         return 0
+    live = LivePage.typed(parsed)
     resume, out, overwrite = parsed.pop("resume"), parsed.pop("out"), parsed.pop("overwrite")
     typed = {name: value for name, value in parsed.items() if value is not None}
     if resume is None:
@@ -57,7 +59,7 @@ def main(words: Sequence[str]) -> int:
         folder = RunFolder.open(path, TUNE)
         typed = _extended(folder.config["typed"], typed, path)
         tuner, confirm = _tuner(typed, path), _seeds(typed.get("confirm"))
-    with folder.locked():
+    with folder.locked(), live.following(path):
         return _go(tuner, path, confirm, folder.config["typed"]["command"])
 
 

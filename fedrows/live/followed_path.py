@@ -1,4 +1,4 @@
-"""A folder that is followed: a run, a comparison, a study, or a folder of these."""
+"""A folder that is followed: a run, a comparison, a study, a search, or a folder of these."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ class FollowedPath:
                 self._config = read_config(self.path)
             except RunFolderError:
                 return ""
-            return "compare" if self._config["kind"] == "compare" else "run"
+            kind = str(self._config["kind"])
+            return {"compare": kind, "tune": "study"}.get(kind, "run")
         names = os.listdir(self.path)
         if not [name for name in names if not name.startswith(".")]:
             return WAITING

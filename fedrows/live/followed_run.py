@@ -132,12 +132,12 @@ class FollowedFolder(FollowedRun):
 
 
 class FinishedFile(FollowedRun):
-    """A run of a study: one file, which is there when the run is finished."""
+    """A run of a study or a search: one file, which is there when the run is finished."""
 
     def __init__(self, path: Path) -> None:
         try:
             content = json.loads(gzip.decompress(path.read_bytes()))
-            setting, lines = content["setting"], content["lines"]
+            setting, lines = content.get("setting") or _tried(content), content["lines"]
             name, seed = display(setting["algorithm"]), content["seed"]
             seconds = number(content.get("seconds"))
             rounds = max((line["round"] for line in lines), default=0)
@@ -154,6 +154,15 @@ class FinishedFile(FollowedRun):
             "seen": round(path.stat().st_mtime, 2),
             **self.numbers(),
         }
+
+
+def _tried(content: Json) -> Json:
+    """The algorithm and the label of a trial of a search."""
+    values = " ".join(f"{name} {value}" for name, value in content["values"].items())
+    return {
+        "algorithm": content["algorithm"],
+        "label": f"{values}, {content['rounds']} rounds",
+    }
 
 
 def open_run(path: Path, again: str = "") -> FollowedFolder:

@@ -73,9 +73,7 @@ class OwnRun:
             raise
 
     def _settings(self, task: Task, plan: Plan) -> Settings:
-        return Settings(
-            task, OwnData(), self.algorithm, plan, self.privacy, functions=self.metrics or None
-        )
+        return Settings(task, OwnData(), self.algorithm, plan, self.privacy)
 
     def _new(
         self, task: Task, watchers: Sequence[Watcher], seconds: float, overwrite: bool

@@ -1,28 +1,33 @@
 """A task of one's own data and module, which lives in this process alone.
 
-`fedrows.simulate` makes a run folder with it in the way of `fedrows run`. The task's name has a
-digest of the data and the module, so that a run never goes on with others.
+`fedrows.simulate`, `fedrows.compare` and studies make runs with it in the way of the command line.
+The task's name has a digest of the data and the module, so that a run never goes on with others.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedrows import catalogue
+from fedrows.algorithm import Algorithm
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
+from fedrows.data.personal import with_personal
+from fedrows.errors import PlanError
 from fedrows.lifting.lifted import Lifted
+from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.model import Loss, Model
 from fedrows.options import option
 from fedrows.rows.ragged import Ragged
 from fedrows.runs.settings import IN_PYTHON
+from fedrows.simulator.argument_checks import check_algorithm, check_data_and_module
 from fedrows.task import Task
 
 SAMPLE = 1 << 20  # numbers at each end of a column that its digest reads
@@ -58,35 +63,132 @@ def lifted(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class OwnTask:
+    """Data and a module of one's own, as a task that studies and comparisons take.
+
+    embeddings, dense, personal, one_by_one, loss and metrics are those of `fedrows.simulate`. All
+    runs start from the numbers that the module has.
+    """
+
+    data: FederatedData
+    module: nn.Module | Model
+    embeddings: Mapping[str, str | Sequence[str]] | None = None
+    dense: Sequence[str] = ()
+    personal: Sequence[str] = ()
+    one_by_one: bool = False
+    loss: Loss | None = None
+    metrics: OwnMetrics | None = None
+    name: str = field(default="", init=False)  # with a digest of everything that decides numbers
+
+    def __post_init__(self) -> None:
+        check_data_and_module(self.data, self.module)
+        if self.personal:
+            object.__setattr__(self, "data", with_personal(self.data))
+        self.model()  # a module that cannot be trained is refused here
+        more = (self.embeddings, self.dense, self.one_by_one, sorted(self.metrics or ()))
+        found = digest(self.data, self.module, self.personal, more)
+        object.__setattr__(self, "name", f"{self.data.name}-{found}")
+
+    def __repr__(self) -> str:
+        module = type(self.module).__name__
+        return f"OwnTask({module} on {self.data.name}, {self.data.clients} clients)"
+
+    def model(self) -> Model:
+        """The module over a cohort, made anew."""
+        return lifted(
+            self.module,
+            self.data,
+            self.embeddings,
+            self.dense,
+            self.personal,
+            self.one_by_one,
+            self.loss,
+        )
+
+    @contextmanager
+    def known(self) -> Iterator[Task]:
+        """The task, known by its name as long as it is used."""
+        with _known(self.name, self.data, self.model, self.module, self.metrics) as task:
+            yield task
+
+
 @contextmanager
 def own_task(
-    data: FederatedData, model: Model, module: nn.Module | Model, personal: Sequence[str] = ()
+    data: FederatedData,
+    model: Model,
+    module: nn.Module | Model,
+    personal: Sequence[str] = (),
+    metrics: OwnMetrics | None = None,
 ) -> Iterator[Task]:
-    """The task, known by its name as long as it is used."""
+    """The task of one run, known by its name as long as it is used."""
     name = f"{data.name}-{digest(data, module, personal)}"
-    task = Task(name, f"{data.name}, given in Python.", OwnData, lambda _: data, name)
+    with _known(name, data, lambda: model, module, metrics) as task:
+        yield task
+
+
+@contextmanager
+def _known(
+    name: str,
+    data: FederatedData,
+    build: Callable[[], Model],
+    module: nn.Module | Model,
+    metrics: OwnMetrics | None,
+) -> Iterator[Task]:
+    summary = f"{data.name}, given in Python."
+    usual = {"clients_per_round": min(50, data.clients)}
+    task = Task(name, summary, OwnData, lambda _: data, name, usual, metrics=metrics or None)
     with (
         catalogue.known_here("task", name, task),
-        catalogue.known_here("model", name, _Given(model)),
+        catalogue.known_here("model", name, _Given(build, module)),
     ):
         yield task
 
 
-class _Given:
-    """Builds a model by handing it out: it was made before."""
+def algorithm_of(given: str | type[Algorithm] | Algorithm) -> Algorithm:
+    """An algorithm that was given by name, as a class or as an instance."""
+    if isinstance(given, str):
+        given = catalogue.algorithm(given)
+    if isinstance(given, type) and issubclass(given, Algorithm):
+        given = given()
+    check_algorithm(given)
+    return given
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+
+def own_class(algorithm: Algorithm) -> type[Algorithm] | None:
+    """An algorithm's class if it cannot be found by its name; None if it can."""
+    name, of = algorithm.name, type(algorithm)
+    if name not in catalogue.names("algorithm"):
+        return of
+    if (there := catalogue.algorithm(name)) is of:
+        return None
+    raise PlanError(
+        f"The algorithm {of.__name__} of {of.__module__} has the name of {there.__module__}'s, "
+        f"{name}: give the class another name."
+    )
+
+
+class _Given:
+    """Builds a model of the module that was given."""
+
+    def __init__(self, build: Callable[[], Model], module: nn.Module | Model) -> None:
+        self._build = build
+        self.__module__ = type(module).__module__  # whose file decides the numbers, for studies
 
     def __call__(self, data: FederatedData, seed: int = 0) -> Model:
-        return self._model
+        return self._build()
 
 
-def digest(data: FederatedData, module: nn.Module | Model, personal: Sequence[str] = ()) -> str:
+def digest(
+    data: FederatedData,
+    module: nn.Module | Model,
+    personal: Sequence[str] = (),
+    more: tuple[Any, ...] | None = None,
+) -> str:
     """A short hash of the data and of what of the module no checkpoint has.
 
     Of long columns only both ends are read. The start values of what is trained are left out: a
-    run that goes on has its checkpoint's.
+    run that goes on has its checkpoint's. With more, they are in it, as more is.
     """
     found = hashlib.sha256()
     found.update(repr((type(module).__qualname__, sorted(personal), data.labels)).encode())
@@ -94,12 +196,14 @@ def digest(data: FederatedData, module: nn.Module | Model, personal: Sequence[st
     for part in (data.train, data.validation, data.test):
         for x in _columns(part):
             _add(found, x)
+    if more is not None:
+        found.update(repr(more).encode())
     if isinstance(module, nn.Module):
         frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
         frozen |= {name for name, _ in module.named_buffers()}
         for name, x in module.state_dict().items():
             found.update(f"{name} {tuple(x.shape)} {x.dtype}".encode())
-            if name in frozen:
+            if more is not None or name in frozen:
                 _add(found, x)
     return found.hexdigest()[:10]
 

@@ -22,7 +22,7 @@ from fedrows.data.personal import with_personal
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.lifting.relift import with_personal_parts
 from fedrows.measure.evaluation import Evaluator
-from fedrows.measure.own_metrics import OwnMetrics, load_metrics
+from fedrows.measure.own_metrics import load_metrics
 from fedrows.model import Model
 from fedrows.options import options
 from fedrows.plan import Plan
@@ -52,7 +52,6 @@ class Settings:
     metrics: tuple[str, ...] = ()  # references of the user's own
     model: Any = None  # the options of the task's model; None: as they are by default
     personal: tuple[str, ...] = ()  # parameters and submodules that stay on their clients
-    functions: OwnMetrics | None = field(default=None, compare=False)  # metrics given in Python
 
     def __post_init__(self) -> None:
         self.algorithm.check_plan(self.plan)
@@ -79,7 +78,7 @@ class Settings:
         tables = None if folder is None else folder / TABLES
         what = f"the model of {self.task.name} with {self.algorithm.name}"
         with fits_in_memory(what, lambda: lower_at_the_start(self.plan)):
-            own = self.functions or load_metrics(self.metrics)
+            own = self.task.metrics or load_metrics(self.metrics)
             data, model = self.made(data)
             return Simulation(data, model, self.algorithm, self.plan, privacy, tables, metrics=own)
 
@@ -189,11 +188,19 @@ def from_config(config: Mapping[str, Any], path: Path) -> dict[str, Settings]:
 def _check_not_in_python(config: Mapping[str, Any], path: Path) -> None:
     """Raises a RunFolderError if the data of a run were given in Python, and are not here."""
     task = config.get("task")
-    if isinstance(task, Mapping) and task.get("given") == IN_PYTHON:
+    if not isinstance(task, Mapping) or task.get("given") != IN_PYTHON:
+        return
+    if task.get("name") in catalogue.names("task"):
+        return
+    if "algorithms" in config:
         raise RunFolderError(
-            f"{path} was made by fedrows.simulate, whose data and module only its script has: go "
-            "on there, with simulate(…, out=…, resume=True), and export the result that it returns."
+            f"{path} was made by fedrows.compare, whose data and module only its script has: go on "
+            "there, with the same data and module, and compare(…, out=…, resume=True)."
         )
+    raise RunFolderError(
+        f"{path} was made by fedrows.simulate, whose data and module only its script has: go on "
+        "there, with simulate(…, out=…, resume=True), and export the result that it returns."
+    )
 
 
 def loaded(task: Task, options: Any) -> FederatedData:

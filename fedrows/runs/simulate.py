@@ -25,9 +25,9 @@ from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
 from fedrows.runs.driver import InMemory, Watcher, drive
 from fedrows.runs.own_run import OwnRun
-from fedrows.runs.own_task import lifted, own_task
+from fedrows.runs.own_task import algorithm_of, lifted, own_task
 from fedrows.simulation import Simulation, threads
-from fedrows.simulator.argument_checks import check_arguments
+from fedrows.simulator.argument_checks import check_data_and_module
 from fedrows.tables import whole
 from fedrows.watch.observer import RoundReport
 
@@ -108,11 +108,8 @@ def simulate(
     replaces it. A checkpoint is saved at least every checkpoint_seconds.
     Everything else is the plan's: rounds, lr, seed, …
     """
-    if isinstance(algorithm, str):
-        algorithm = catalogue.algorithm(algorithm)
-    if isinstance(algorithm, type) and issubclass(algorithm, Algorithm):
-        algorithm = algorithm()
-    check_arguments(data, module, algorithm)
+    algorithm = algorithm_of(algorithm)
+    check_data_and_module(data, module)
     data = with_personal(data) if personal else data
     model = lifted(module, data, embeddings, dense, personal, one_by_one, loss)
     watched: list[Watcher] = [] if report is None else [_Reports(report)]
@@ -132,7 +129,7 @@ def simulate(
     if folder is not None:
         raise PlanError("folder and out are both given, but a run folder has its tables: name one.")
     run = OwnRun(Path(out), data, model, algorithm, privacy or Privacy(), metrics, plan)
-    with own_task(data, model, module, personal) as task:
+    with own_task(data, model, module, personal, metrics) as task:
         simulation, lines, best = run.made(task, watched, checkpoint_seconds, resume, overwrite)
     return _result(simulation, lines, best, data, model)
 

@@ -14,6 +14,12 @@ from fedrows.model import Model
 
 def check_arguments(data: Any, module: Any, algorithm: Any) -> None:
     """Raises an error that says which of them is of the wrong kind, and what to give."""
+    check_data_and_module(data, module)
+    check_algorithm(algorithm)
+
+
+def check_data_and_module(data: Any, module: Any) -> None:
+    """The same for the first two."""
     if not isinstance(data, FederatedData):
         raise DataError(
             f"The data are {_kind(data)}, but must be FederatedData: make them with "
@@ -22,6 +28,10 @@ def check_arguments(data: Any, module: Any, algorithm: Any) -> None:
     if not isinstance(module, nn.Module | Model):
         called = f"{module.__name__}(…)" if isinstance(module, type) else "an nn.Module"
         raise ModelError(f"The module is {_kind(module)}: give {called}.")
+
+
+def check_algorithm(algorithm: Any) -> None:
+    """The same for the last."""
     if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
         raise PlanError(
             f"The algorithm is {_kind(algorithm)}: give the name of one, such as 'fedsubavg', or "

@@ -13,16 +13,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
+from fedrows.algorithm import Algorithm
 from fedrows.errors import PlanError
 from fedrows.options import known_keywords
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
 from fedrows.runs.folder import RUNS, unwritable
+from fedrows.runs.own_task import OwnTask
 from fedrows.study.comparison import Comparison
 from fedrows.study.finished import (
     AbsentError,
@@ -38,7 +41,16 @@ from fedrows.study.scheduling import Progress, executor_for, make
 from fedrows.study.setting import PlannedRun, Setting
 from fedrows.study.status import written
 
-__all__ = ["Comparison", "FinishedRun", "Results", "Setting", "Study", "StudyError", "finished"]
+__all__ = [
+    "Comparison",
+    "FinishedRun",
+    "OwnTask",
+    "Results",
+    "Setting",
+    "Study",
+    "StudyError",
+    "finished",
+]
 
 LIGHT = 5e6  # a study of less work is over before a worker has started
 
@@ -78,8 +90,8 @@ class Study:
     @known_keywords
     def grid(
         cls,
-        task: str,
-        algorithms: Sequence[str],
+        task: str | OwnTask,
+        algorithms: Sequence[str | type[Algorithm] | Algorithm],
         seeds: Sequence[int],
         *,
         plan: Mapping[str, Any] | None = None,
@@ -90,26 +102,41 @@ class Study:
     ) -> Study:
         """Every algorithm with every combination of what varies.
 
-        options: an algorithm's own, by its name. vary: values of the plan's, the algorithms' or
-        the task's options; an algorithm that does not have one is not varied by it.
+        task: a task's name, or your own data and module as an `OwnTask`. algorithms: names, classes
+        or instances. options: an algorithm's own, by its name. vary: values of the plan's, the
+        algorithms' or the task's options; an algorithm that does not have one is not varied by it.
         """
+        given = [algorithms] if isinstance(algorithms, str | type | Algorithm) else algorithms
+        bases = [Setting.of(task, one, plan, None, data) for one in given]
+        names = [one.algorithm for one in bases]
         settings = []
-        for name in algorithms:
-            own = dict((options or {}).get(name, {}))
-            kinds = {key: _kind(key, task, name, algorithms) for key in vary or {}}
-            varied = {key: values for key, values in (vary or {}).items() if kinds[key]}
-            for combination in itertools.product(*varied.values()):
-                parts = {"plan": dict(plan or {}), "options": dict(own), "data": dict(data or {})}
-                for key, value in zip(varied, combination, strict=True):
-                    parts[kinds[key]][key] = value
-                words = [f"{key}={value}" for key, value in zip(varied, combination, strict=True)]
-                settings.append(Setting(task, name, **parts, label=" ".join(words)))
+        with _known(bases):
+            for base in bases:
+                name, label = (
+                    base.algorithm,
+                    _label(base) if names.count(base.algorithm) > 1 else "",
+                )
+                own = {**base.options, **(options or {}).get(name, {})}
+                kinds = {key: _kind(key, base.task, name, names) for key in vary or {}}
+                varied = {key: values for key, values in (vary or {}).items() if kinds[key]}
+                for combination in itertools.product(*varied.values()):
+                    parts: dict[str, Any] = {
+                        "plan": {**base.plan},
+                        "options": {**own},
+                        "data": {**base.data},
+                    }
+                    for key, value in zip(varied, combination, strict=True):
+                        parts[kinds[key]][key] = value
+                    pairs = zip(varied, combination, strict=True)
+                    words = [label, *(f"{key}={value}" for key, value in pairs)]
+                    settings.append(replace(base, **parts, label=" ".join(words).strip()))
         return cls(settings, seeds, executor)
 
     def planned(self) -> dict[str, PlannedRun]:
         """Every run by its id; settings that differ in their label alone share runs."""
-        every = [one.planned(seed) for one in self.settings for seed in self.seeds]
-        return {run.id: run for run in every}
+        with _known(self.settings):
+            every = [one.planned(seed) for one in self.settings for seed in self.seeds]
+            return {run.id: run for run in every}
 
     def ids(self) -> dict[str, tuple[Setting, int]]:
         """The setting and the seed of every run, by its id."""
@@ -127,10 +154,33 @@ class Study:
         """The results, once every run that is missing was made.
 
         workers: processes of one thread each, as many as there are cores if not given, unless the
-        study has an executor of its own; on a GPU runs go one after another. A run that fails is
-        named at the end; the others are made and kept all the same.
+        study has an executor of its own; on a GPU runs go one after another, and so do those of
+        data, modules and algorithms that were given in Python. A run that fails is named at the
+        end; the others are made and kept all the same.
         """
-        folder, planned = Path(folder), self.planned()
+        with _known(self.settings):
+            return self._run(Path(folder), self._workers(workers), say, device, progress)
+
+    def _workers(self, workers: int | None) -> int | None:
+        """How many processes; one if others could not know what this one was given."""
+        if not any(one.own for one in self.settings):
+            return workers
+        if self.executor is not None or (workers or 1) > 1:
+            raise PlanError(
+                "Data, modules and algorithm classes that are given in Python are known to this "
+                "process alone: leave workers and executor out, or name them as plug-ins."
+            )
+        return 1
+
+    def _run(
+        self,
+        folder: Path,
+        workers: int | None,
+        say: Say | None,
+        device: str,
+        progress: Progress | None,
+    ) -> Results:
+        planned = self.planned()
         there = finished(folder, planned, say)
         missing = {id_: run for id_, run in planned.items() if id_ not in there}
         if missing:
@@ -166,6 +216,29 @@ class Study:
         if self.results is None:
             raise StudyError("The study has no results yet: call its run(folder) first.")
         return self.results
+
+
+@contextmanager
+def _known(settings: Sequence[Setting]) -> Iterator[None]:
+    """Makes what settings were given in Python known by its name, for a while."""
+    given: dict[str, object] = {}
+    with ExitStack() as stack:
+        for one in settings:
+            for name, thing in ((one.task, one.own_task), (one.algorithm, one.own_algorithm)):
+                if thing is not None and given.setdefault(name, thing) is not thing:
+                    if isinstance(thing, OwnTask):  # the same data and module, given twice
+                        continue
+                    raise PlanError(f"Two algorithms are called {name}: give one another name.")
+            stack.enter_context(one.known())
+        yield
+
+
+def _label(setting: Setting) -> str:
+    """The options in which an algorithm that was given as an instance differs from its defaults."""
+    of = setting.own_algorithm or catalogue.algorithm(setting.algorithm)
+    usual = asdict(of())
+    given = setting.options.items()
+    return " ".join(f"{key}={value}" for key, value in given if usual.get(key) != value)
 
 
 setattr(Study, "__init__", known_keywords(Study.__init__))  # noqa: B010 - mypy knows its type

@@ -25,6 +25,7 @@ from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import Target
 from fedrows.plan import Plan
 from fedrows.runs.folder import CONFIG, DATA, RUNS, RunFolder
+from fedrows.runs.own_task import OwnData
 from fedrows.runs.settings import Settings, from_config
 from fedrows.study.compared import STOP, ComparedRun
 from fedrows.study.finished import could_not
@@ -63,7 +64,9 @@ class Comparison:
 
     @property
     def again(self) -> str:
-        """The command that goes on."""
+        """The command that goes on, or the call if the data were given in Python."""
+        if isinstance(next(iter(self.settings.values())).options, OwnData):
+            return f"compare(…, out={str(self.folder.path)!r}, resume=True)"
         return f"fedrows compare --resume {shlex.quote(str(self.folder.path))}"
 
     def runs(self) -> list[ComparedRun]:

@@ -23,6 +23,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import NotFiniteError
 from fedrows.measure.metric_choice import DIVERGED, is_metric
 from fedrows.runs.driver import InMemory, drive
+from fedrows.runs.own_task import OwnData
 from fedrows.runs.settings import check_clients, loaded
 from fedrows.simulation import Simulation, threads
 from fedrows.study.finished import StudyError, keep
@@ -39,6 +40,8 @@ def load(task: str, **options: Any) -> FederatedData:
     """Returns a task's data; a process loads them once, unless their files change."""
     chosen = catalogue.task(task)
     made = chosen.options(**options)
+    if isinstance(made, OwnData):
+        return chosen.load(made)  # it is here already, and not to be kept beyond its study
     files = [[str(p), p.stat().st_size, p.stat().st_mtime_ns] for p in data_files(task, made)]
     key = json.dumps([task, options, files], sort_keys=True)
     if key not in _loaded:

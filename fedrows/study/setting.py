@@ -9,18 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
+from fedrows.algorithm import Algorithm
 from fedrows.catalogue import FROM
 from fedrows.errors import PlanError, UnknownNameError
 from fedrows.files.fetch import data_folder
 from fedrows.options import options
 from fedrows.plan import Plan
+from fedrows.runs.own_task import OwnData, OwnTask, algorithm_of, own_class
 from fedrows.runs.settings import Settings, presets, taken_names
 
 FORMAT = 1  # grows when the same setting comes to other numbers, or a run's file changes
@@ -39,6 +42,33 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's own
     data: Mapping[str, Any] = field(default_factory=dict)  # the task's own
     label: str = ""  # tells settings of one algorithm apart; no part of the id
+    # What only this process knows, by the names above.
+    own_task: OwnTask | None = field(default=None, compare=False, repr=False)
+    own_algorithm: type[Algorithm] | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        task: str | OwnTask,
+        algorithm: str | type[Algorithm] | Algorithm,
+        plan: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        label: str = "",
+    ) -> Setting:
+        """A setting of data, a module and algorithms that may be your own, or given by name.
+
+        What options gives comes before the options of an instance.
+        """
+        own = task if isinstance(task, OwnTask) else None
+        name, given, of = algorithm, dict[str, Any](), None
+        if not isinstance(name, str):
+            made = algorithm_of(name)
+            name, of = made.name, own_class(made)
+            given = asdict(made) if isinstance(algorithm, Algorithm) else given
+        where = task.name if isinstance(task, OwnTask) else task
+        chosen = {**given, **(options or {})}
+        return cls(where, name, dict(plan or {}), chosen, dict(data or {}), label, own, of)
 
     def __post_init__(self) -> None:
         # What this process has loaded by reference, another one must be able to load as well.
@@ -53,6 +83,22 @@ class Setting:
     def name(self) -> str:
         """What it is called in a table."""
         return f"{catalogue.short(self.algorithm)} {self.label}".rstrip()
+
+    @property
+    def own(self) -> bool:
+        """Whether other processes cannot make it."""
+        return self.own_task is not None or self.own_algorithm is not None
+
+    @contextmanager
+    def known(self) -> Iterator[None]:
+        """Makes what is given in Python known by its name, for a while."""
+        with ExitStack() as stack:
+            if self.own_task is not None:
+                stack.enter_context(self.own_task.known())
+            if self.own_algorithm is not None:
+                own = catalogue.known_here("algorithm", self.algorithm, self.own_algorithm)
+                stack.enter_context(own)
+            yield
 
     def planned(self, seed: int) -> PlannedRun:
         """The setting with its presets and a seed; an error if it makes no sense."""
@@ -94,7 +140,7 @@ class PlannedRun:
         """What it is called while it runs."""
         return f"{self.setting.name} on {self.settings.task.name}, seed {self.settings.plan.seed}"
 
-    @property
+    @cached_property
     def id(self) -> str:
         """A hash of everything that decides its numbers.
 
@@ -130,7 +176,9 @@ class PlannedRun:
         return config
 
     def command(self, device: str, chunk: int | None) -> str:
-        """The `fedrows run` that repeats it."""
+        """The `fedrows run` that repeats it; the study in Python if no command can."""
+        if isinstance(self.settings.options, OwnData) or not self._has_command():
+            return self._in_python()
         setting, taken = self.setting, taken_names(self.settings.algorithm.name)
         given = {**setting.plan, **setting.options}
         given |= {f"data_{k}" if k in taken else k: v for k, v in setting.data.items()}
@@ -143,6 +191,20 @@ class PlannedRun:
         for name, value in given.items():
             words += _flag(name.replace("_", "-"), value)
         return shlex.join(words)
+
+    def _has_command(self) -> bool:
+        """Whether the command line finds the algorithm."""
+        name = catalogue.short(self.setting.algorithm)
+        known = name in catalogue.built_in("algorithm") or catalogue.installed("algorithm", name)
+        return known or ":" in self.setting.algorithm
+
+    def _in_python(self) -> str:
+        setting, plan = self.setting, self.settings.plan
+        own = isinstance(self.settings.options, OwnData)
+        words = ["own" if own else repr(setting.task), repr(self.settings.algorithm)]
+        words.append(f"plan={dict(setting.plan)!r}")
+        words += [f"data={dict(setting.data)!r}"] if setting.data else []
+        return f"Study([Setting.of({', '.join(words)})], seeds=[{plan.seed}])"
 
 
 def work_of(settings: Settings) -> float:

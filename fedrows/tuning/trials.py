@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -77,7 +78,10 @@ class TaskRun:
 
     config: Json
 
-    @property
+    def __reduce__(self) -> tuple[type[TaskRun], tuple[Json]]:
+        return TaskRun, (self.config,)  # what it has found by name stays here
+
+    @cached_property
     def settings(self) -> Settings:
         """The run with everything found by its name."""
         [found] = from_config(self.config, Path("tune")).values()
@@ -225,7 +229,7 @@ class TrialJob:
     folder: Path | None = None
     done: dict[str, Json] = field(default_factory=dict, compare=False)  # gets what was made, by id
 
-    @property
+    @cached_property
     def label(self) -> str:
         """What it is called in messages."""
         words = " ".join(f"{name} {show(value)}" for name, value in self.values.items())

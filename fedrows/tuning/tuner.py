@@ -20,6 +20,7 @@ from fedrows.study.finished import AbsentError, DamagedError, content_of, could_
 from fedrows.study.jobs import Json
 from fedrows.study.processes import WorkerProcesses
 from fedrows.study.scheduling import Progress, executor_for, make
+from fedrows.study.status import written
 from fedrows.tuning import methods
 from fedrows.tuning.methods import Ask, Search
 from fedrows.tuning.result import Confirmed, Trial, Tuned
@@ -167,11 +168,14 @@ class Tuner:
 
     def _job(self, name: str, ask: Ask, seed: int, *, tests: bool = False) -> TrialJob:
         plan, rounds = self.runs[name].plan, ask.rounds
+        every = plan.evaluate_every
+        if rounds < self.rounds:  # a short trial is measured four times, or as often as a whole run
+            every = max(every, math.ceil(rounds / 4))
         run = self.runs[name].with_values(
             ask.values,
             rounds=rounds,
             seed=seed,
-            evaluate_every=min(plan.evaluate_every, rounds),
+            evaluate_every=min(every, rounds),
             warmup=min(plan.warmup, rounds // 2),
         )
         return TrialJob(
@@ -195,7 +199,10 @@ class Tuner:
                 (self.folder / RUNS).mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise unwritable(self.folder, error) from error
-        made = make(list(missing.values()), executor, self.progress, len(self._known))
+        progress = self.progress
+        if self.folder is not None and missing:
+            progress = written(self.folder, progress)  # what the live page reads
+        made = make(list(missing.values()), executor, progress, len(self._known))
         failures = {job.id: why for job, _, why in made if why}
         if failures:
             first = next(id_ for id_ in missing if id_ in failures)
