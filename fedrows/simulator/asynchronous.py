@@ -59,6 +59,10 @@ class AsyncRounds:
             if plan.staleness == "row"
         }
 
+    def participation(self) -> Tensor:
+        """How often an update of each client comes in; slow ones cannot be drawn while they train."""
+        return self.clock.participation(self.concurrency)
+
     def begin(self, number: int) -> Tensor:
         """Goes on in virtual time until M updates have come in; the clients that began by then.
 

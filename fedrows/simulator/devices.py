@@ -64,12 +64,19 @@ class Devices:
 
     def seconds(self, clients: Tensor, starts: Tensor, work: UpdateWork) -> Tensor:
         """How long an update takes that a client begins; `starts` counts its starts: (k,)."""
-        i = clients
-        took = work.down[i] / self.down[i] + work.up[i] / self.up[i]
-        took = took + (work.examples[i] + ROW * work.rows[i]) / self.speed[i]
+        took = self._without_jitter(clients, work)
         if self.jitter:
             took = took * torch.exp(self.jitter * normal(self._random(0, clients, starts)))
         return took
+
+    def mean_seconds(self, clients: Tensor, work: UpdateWork) -> Tensor:
+        """How long an update of a client takes on average over its starts: (k,)."""
+        return self._without_jitter(clients, work) * math.exp(self.jitter**2 / 2)
+
+    def _without_jitter(self, clients: Tensor, work: UpdateWork) -> Tensor:
+        i = clients
+        took = work.down[i] / self.down[i] + work.up[i] / self.up[i]
+        return took + (work.examples[i] + ROW * work.rows[i]) / self.speed[i]
 
     def drops(self, clients: Tensor, starts: Tensor) -> Tensor:
         """Whether an update that a client begins never arrives: (k,)."""

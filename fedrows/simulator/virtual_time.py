@@ -83,6 +83,21 @@ class Clock:
             self.devices.drops(clients, starts),
         )
 
+    def participation(self, concurrency: int | None = None) -> Tensor:
+        """How often an update of each client comes in, against the most that it can be: (N,).
+
+        It counts hours of absence and lost updates. If so many clients train at a time, a client is
+        also not drawn while it trains. One that takes t seconds and then waits for w on average
+        comes in once in w + t. The wait is the same for all: as many train as there is room for,
+        Σ t / (w + t) = C.
+        """
+        if concurrency is None or not self.timed:
+            return self.devices.present
+        everyone = torch.arange(self.fleet.clients)
+        took = self.devices.mean_seconds(everyone, self.work)
+        wait = mean_wait(took, self.devices.hours / 24, concurrency)
+        return self.devices.present * (wait + took.min()) / (wait + took)
+
     def wait(self) -> None:
         """Goes on to when the next device comes, because nobody is there."""
         then = self.devices.next_opening(self.now)
@@ -107,6 +122,9 @@ class RunSchedule(Schedule, Protocol):
     def clock(self) -> Clock:
         """The virtual time."""
 
+    def participation(self) -> Tensor:
+        """How often an update of each client comes in, against the most that it can be: (N,)."""
+
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors, of whatever shape they have by now."""
 
@@ -122,6 +140,9 @@ class WaitingRounds:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+
+    def participation(self) -> Tensor:
+        return self.clock.participation()
 
     def begin(self, number: int) -> Tensor:
         clock, plan = self.clock, self.clock.plan
@@ -168,6 +189,26 @@ class WaitingRounds:
     def restore_(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Goes back to where `tensors` and `state` were taken."""
         self.clock.restore_(state, tensors["starts"])
+
+
+def mean_wait(took: Tensor, there: Tensor, concurrency: int) -> float:
+    """How long a client waits on average until it is drawn again: w with Σ there·t/(w + t) = C.
+
+    0 if all that are there train all the time.
+    """
+
+    def busy(wait: float) -> float:
+        return float((there * took / (wait + took)).sum())
+
+    low, high = 0.0, float(took.max())
+    if busy(low) <= concurrency:
+        return 0.0
+    while busy(high) > concurrency:
+        low, high = high, 2 * high
+    for _ in range(60):  # halves an interval that ends as narrow as float64 allows
+        middle = (low + high) / 2
+        low, high = (middle, high) if busy(middle) > concurrency else (low, middle)
+    return (low + high) / 2
 
 
 def work_of(fleet: SimulatedFleet, plan: Plan) -> UpdateWork:
