@@ -50,6 +50,7 @@ class AsyncRounds:
         self.pending = PendingUpdates(self.concurrency + self.buffer)
         self._under_way: list[Entry] = []  # a heap
         self._free, self._count = self.concurrency, 0
+        self._more = self.buffer + self.buffer // 8 + 4  # who may begin before the next step
         self._busy = np.zeros(clock.fleet.clients, dtype=bool)
         self._taken: list[tuple[int, int]] = []  # the step that it began before, and the client
         # How often each row was moved. None where nobody asks.
@@ -76,8 +77,8 @@ class AsyncRounds:
         while len(self._taken) < self.buffer:
             while self._free:
                 if not waiting:
-                    more = self.buffer if clock.timed else 0  # who may begin before the step
-                    waiting = self._drawn(number + attempt * ATTEMPT, self._free + more, rest)
+                    wanted = self._free + (self._more if clock.timed else 0)
+                    waiting = self._drawn(number + attempt * ATTEMPT, wanted)
                     attempt += 1
                     if not waiting:
                         break
@@ -93,9 +94,11 @@ class AsyncRounds:
             clock.now = heap[0][0]
             while heap and heap[0][0] == clock.now and len(self._taken) < self.buffer:
                 _, _, client, began, took, dropped = heapq.heappop(heap)
-                self._free, busy[client] = self._free + 1, False
+                self._free += 1
                 clock.spent += took
-                if not dropped:
+                if dropped:
+                    busy[client] = False
+                else:
                     rest.append(client)
                 if not dropped and (plan.max_age is None or number - began <= plan.max_age):
                     self._taken.append((began, client))
@@ -105,15 +108,14 @@ class AsyncRounds:
                     lost.append(client)
                 else:
                     begun.discard(client)
-        clock.starts[[client for client, _, _ in waiting]] -= 1  # drawn, and not needed
+        busy[rest] = False
+        clock.starts.numpy()[[client for client, _, _ in waiting]] -= 1  # drawn, and not needed
         self.pending.release(lost)
         return torch.tensor(sorted(begun), dtype=torch.int64)
 
-    def _drawn(self, counter: int, wanted: int, rest: list[int]) -> list[tuple[int, float, bool]]:
+    def _drawn(self, counter: int, wanted: int) -> list[tuple[int, float, bool]]:
         """Clients that may begin, how long each takes and whether it drops out."""
-        busy = self._busy.copy()
-        busy[rest] = True
-        clients = self.clock.draw(counter, wanted, torch.from_numpy(busy))
+        clients = self.clock.draw(counter, wanted, self._busy)
         took, dropped = self.clock.begin(clients)
         drawn = zip(clients.tolist(), took.tolist(), dropped.tolist(), strict=True)
         return list(drawn)[::-1]

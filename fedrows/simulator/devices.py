@@ -30,7 +30,7 @@ from torch import Tensor
 from fedrows.errors import DataError, UnknownNameError
 from fedrows.files.whole import reason
 from fedrows.plan import CLOCKS
-from fedrows.seeds import DEVICE, bits, key, normal, uniform
+from fedrows.seeds import DEVICE, bits, host_bits, key, normal, uniform
 
 SPEED, DOWN, UP = 50.0, 1e6, 2.5e5  # of the typical device: examples and bytes per second
 ROW = 0.01  # what a row costs, in examples: it is read and written once
@@ -62,41 +62,45 @@ class Devices:
         """Whether every device is there all day."""
         return bool((self.hours >= 24).all())
 
-    def seconds(self, clients: Tensor, starts: Tensor, work: UpdateWork) -> Tensor:
-        """How long an update takes that a client begins; `starts` counts its starts: (k,)."""
-        took = self._without_jitter(clients, work)
-        if self.jitter:
-            took = took * torch.exp(self.jitter * normal(self._random(0, clients, starts)))
-        return took
+    def typical_seconds(self, work: UpdateWork) -> Tensor:
+        """How long an update of every client takes, but for its jitter: (N,)."""
+        compute = (work.examples + ROW * work.rows) / self.speed
+        return work.down / self.down + compute + work.up / self.up
 
-    def mean_seconds(self, clients: Tensor, work: UpdateWork) -> Tensor:
-        """How long an update of a client takes on average over its starts: (k,)."""
-        return self._without_jitter(clients, work) * math.exp(self.jitter**2 / 2)
+    @property
+    def mean_jitter(self) -> float:
+        """What the jitter is on average: exp(z · jitter) with a normal z."""
+        return math.exp(self.jitter**2 / 2)
 
-    def _without_jitter(self, clients: Tensor, work: UpdateWork) -> Tensor:
-        i = clients
-        took = work.down[i] / self.down[i] + work.up[i] / self.up[i]
-        return took + (work.examples[i] + ROW * work.rows[i]) / self.speed[i]
+    def jitters(self, clients: Tensor, starts: Tensor) -> Tensor | float:
+        """What an update takes that a client begins, against the typical; `starts` counts: (k,)."""
+        if not self.jitter:
+            return 1.0
+        return torch.exp(self.jitter * normal(self._random(0, clients, starts)))
 
     def drops(self, clients: Tensor, starts: Tensor) -> Tensor:
         """Whether an update that a client begins never arrives: (k,)."""
-        if not bool(self.dropout[clients].any()):
+        share = self.dropout[clients]
+        if not bool(share.any()):
             return torch.zeros(len(clients), dtype=torch.bool)
-        return uniform(self._random(1, clients, starts)) < self.dropout[clients]
+        return uniform(self._random(1, clients, starts)) < share
 
-    def there(self, clients: Tensor, now: float) -> Tensor:
+    def there(self, clients: np.ndarray, now: float) -> np.ndarray:
         """Whether clients are there at a time: (k,)."""
-        since = (now / HOUR - self.opens[clients]) % 24
-        return (since < self.hours[clients]) | (self.hours[clients] >= 24)
+        hours = self.hours.numpy()[clients]
+        found: np.ndarray = (now / HOUR - self.opens.numpy()[clients]) % 24 < hours
+        return found | (hours >= 24)
 
     def next_opening(self, now: float) -> float:
         """The next time at which a device that is not there now will be; infinite if all are."""
         waiting = (self.opens - now / HOUR) % 24
-        waiting = waiting[~self.there(torch.arange(len(self.opens)), now)]
+        waiting = waiting[torch.from_numpy(~self.there(np.arange(len(self.opens)), now))]
         return now + float(waiting.min()) * HOUR if len(waiting) else math.inf
 
     def _random(self, use: int, clients: Tensor, starts: Tensor) -> Tensor:
-        return bits(key(self.seed, DEVICE, use), (clients << 32) + starts)
+        return torch.from_numpy(
+            host_bits(key(self.seed, DEVICE, use), (clients.numpy() << 32) + starts.numpy())
+        )
 
 
 @dataclass(frozen=True)
