@@ -38,6 +38,7 @@ from fedrows.simulator.virtual_time import Clock
 # When it comes in, a count, the client, the step that it began before, how long it takes, and
 # whether it never arrives.
 Entry = tuple[float, int, int, int, float, bool]
+Drawn = tuple[int, float, bool]  # a client, how long it takes, and whether it never arrives
 
 
 class AsyncRounds:
@@ -50,7 +51,9 @@ class AsyncRounds:
         self.pending = PendingUpdates(self.concurrency + self.buffer)
         self._under_way: list[Entry] = []  # a heap
         self._free, self._count = self.concurrency, 0
-        self._more = self.buffer + self.buffer // 8 + 4  # who may begin before the next step
+        self._row: list[Drawn] = []  # who was drawn and has not begun
+        self._many = min(8 * self.buffer, max(1, clock.fleet.clients // 16))
+        self._attempt = 0
         self._busy = np.zeros(clock.fleet.clients, dtype=bool)
         self._taken: list[tuple[int, int]] = []  # the step that it began before, and the client
         # How often each row was moved. None where nobody asks.
@@ -72,17 +75,10 @@ class AsyncRounds:
         clock, plan, heap, busy = self.clock, self.clock.plan, self._under_way, self._busy
         rest: list[int] = []  # who has come in since the last step begins again after it
         begun, lost = set[int](), list[int]()
-        self._taken, attempt = [], 0
-        waiting: list[tuple[int, float, bool]] = []  # who begins next
+        self._taken, self._attempt = [], 0
         while len(self._taken) < self.buffer:
-            while self._free:
-                if not waiting:
-                    wanted = self._free + (self._more if clock.timed else 0)
-                    waiting = self._drawn(number + attempt * ATTEMPT, wanted)
-                    attempt += 1
-                    if not waiting:
-                        break
-                client, took, dropped = waiting.pop()
+            while self._free and (drawn := self._next(number)) is not None:
+                client, took, dropped = drawn
                 entry = (clock.now + took, self._count, client, number, took, dropped)
                 heapq.heappush(heap, entry)
                 self._count, self._free = self._count + 1, self._free - 1
@@ -109,22 +105,36 @@ class AsyncRounds:
                 else:
                     begun.discard(client)
         busy[rest] = False
-        clock.starts.numpy()[[client for client, _, _ in waiting]] -= 1  # drawn, and not needed
         self.pending.release(lost)
         return torch.tensor(sorted(begun), dtype=torch.int64)
 
-    def _drawn(self, counter: int, wanted: int) -> list[tuple[int, float, bool]]:
-        """Clients that may begin, how long each takes and whether it drops out."""
-        clients = self.clock.draw(counter, wanted, self._busy)
-        took, dropped = self.clock.begin(clients)
-        drawn = zip(clients.tolist(), took.tolist(), dropped.tolist(), strict=True)
-        return list(drawn)[::-1]
+    def _next(self, number: int) -> Drawn | None:
+        """Who begins next, how long it takes and whether it drops out; None if nobody can now.
+
+        Clients are drawn many at a time, and wait in a row; a client that trains or is away when
+        its turn has come is passed over. Without a clock, who begins before a step is its cohort.
+        """
+        clock = self.clock
+        while True:
+            while self._row:
+                client, took, dropped = self._row.pop()
+                if not self._busy[client] and clock.devices.is_there(client, clock.now):
+                    clock.starts_of[client] += 1
+                    return client, took, dropped
+            wanted = self._free if not clock.timed else max(self._free, self._many)
+            clients = clock.draw(number + self._attempt * ATTEMPT, wanted, self._busy)
+            if not len(clients):
+                return None
+            self._attempt += 1
+            took, dropped = clock.durations(clients)
+            row = zip(clients.tolist(), took.tolist(), dropped.tolist(), strict=True)
+            self._row = list(row)[::-1]
 
     def arrived(self, number: int, upload: Upload | None) -> Upload:
         """The M updates that have come in, weighed by their staleness."""
         if upload is not None:
             index = upload.update.index
-            moves = {table: x[index[table].ids] for table, x in self.moves.items()}
+            moves = {t: x.index_select(0, index[t].ids) for t, x in self.moves.items()}
             self.pending.add(upload, torch.full_like(upload.clients, number), moves)
         clients = [client for _, client in sorted(self._taken)]
         arrival = self.pending.take(clients)
@@ -167,12 +177,13 @@ class AsyncRounds:
     def state(self) -> dict[str, Any]:
         """The rest of it, as JSON."""
         way = {"under_way": self._under_way, "free": self._free, "count": self._count}
-        return {**self.clock.state(), **way}
+        return {**self.clock.state(), **way, "row": self._row}
 
     def restore_(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Goes back to where `tensors` and `state` were taken."""
         self.clock.restore_(state, tensors["starts"])
         self._under_way = [(*entry,) for entry in state["under_way"]]
+        self._row = [(*drawn,) for drawn in state["row"]]
         self._free, self._count = state["free"], state["count"]
         self._busy[:] = False
         self._busy[[entry[2] for entry in self._under_way]] = True

@@ -21,6 +21,7 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,16 @@ class Devices:
     hours: Tensor  # and for how many hours, at most 24
     jitter: float = 0.0
     seed: int = 0
+
+    @cached_property
+    def opens_of(self) -> np.ndarray:
+        """The same memory as `opens`: to look at few clients, NumPy takes less time."""
+        return self.opens.numpy()
+
+    @cached_property
+    def hours_of(self) -> np.ndarray:
+        """The same memory as `hours`."""
+        return self.hours.numpy()
 
     @property
     def present(self) -> Tensor:
@@ -87,9 +98,14 @@ class Devices:
 
     def there(self, clients: np.ndarray, now: float) -> np.ndarray:
         """Whether clients are there at a time: (k,)."""
-        hours = self.hours.numpy()[clients]
-        found: np.ndarray = (now / HOUR - self.opens.numpy()[clients]) % 24 < hours
+        hours = self.hours_of[clients]
+        found: np.ndarray = (now / HOUR - self.opens_of[clients]) % 24 < hours
         return found | (hours >= 24)
+
+    def is_there(self, client: int, now: float) -> bool:
+        """Whether one client is there at a time."""
+        hours = self.hours_of[client]
+        return bool(hours >= 24 or (now / HOUR - self.opens_of[client]) % 24 < hours)
 
     def next_opening(self, now: float) -> float:
         """The next time at which a device that is not there now will be; infinite if all are."""

@@ -41,6 +41,7 @@ class Clock:
         self.spent = 0.0  # seconds of all clients together
         self.wasted = 0.0  # the part of it whose updates were never used
         self.starts = torch.zeros(fleet.clients, dtype=torch.int64)  # of each client
+        self.starts_of = self.starts.numpy()  # the same memory
         self._always = self.devices.always
         self._there = 0.8 * float(self.devices.hours.mean()) / 24  # so that one try is enough
 
@@ -73,16 +74,20 @@ class Clock:
                 return torch.from_numpy(drawn[order[:count]])
             size = 2 * size + 8
 
-    def begin(self, clients: Tensor) -> tuple[Tensor, Tensor]:
-        """How long the updates take that clients begin now, and which never arrive: (k,) each."""
-        count = self.starts.numpy()
-        starts = torch.from_numpy(count[clients.numpy()])
-        count[clients.numpy()] += 1
+    def durations(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """How long the next update of clients takes, and whose never arrives: (k,) each."""
         if not self.timed:
             none = torch.zeros(len(clients), dtype=torch.float64)
             return none, none.bool()
+        starts = torch.from_numpy(self.starts_of[clients.numpy()])
         took = self.typical[clients] * self.devices.jitters(clients, starts)
         return took, self.devices.drops(clients, starts)
+
+    def begin(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for clients that begin now."""
+        found = self.durations(clients)
+        self.starts_of[clients.numpy()] += 1
+        return found
 
     def participation(self, concurrency: int | None = None) -> Tensor:
         """How often an update of each client comes in, against the most that it can be: (N,).
