@@ -25,8 +25,8 @@ import torch
 from benchmarks.asynchronous import RULES, SETTINGS, Bench, Line, final, load, named, written
 from fedrows.simulator.devices import DOWN, SPEED, UP
 
-TIMES = (1, 2, 5, 10, 20, 40)  # C / M
-TAILS = (4.0, 2.0, 1.5, 1.2, 1.0)  # α: the smaller, the heavier
+TIMES = (1, 5, 10, 20, 40)  # C / M
+TAILS = (4.0, 2.0, 1.2, 1.0)  # α: the smaller, the heavier
 AT = 20  # C / M of the second sweep
 DEADLINES = (None, 5.0)
 SLOWEST = 1000.0
