@@ -1,4 +1,4 @@
-"""Writes the tables of docs/asynchronous-theory.md: exact expectations beside simulated means.
+"""Writes the tables and the picture of docs/asynchronous-theory.md: expected beside simulated.
 
     python docs/make_asynchronous_theory.py
 
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import draw_asynchronous
 import numpy as np
 from delayed_rows import (
     BUFFER,
@@ -32,7 +33,7 @@ from delayed_rows import (
 )
 
 PAGE = Path(__file__).parent / "asynchronous-theory.md"
-SEEDS, STEPS, LONG = range(3), 250, 1_500
+SEEDS, STEPS, LONG, SHOWN = range(3), 250, 1_500, 150
 DELAYS = (0, 1, 4, 9, 19, 49, 99)
 
 
@@ -79,6 +80,21 @@ def bias() -> str:
     return table(head, rows)
 
 
+def picture() -> str:
+    """The error of a cold and of a hot row by step."""
+    shown = {"A row with 10 holders of 1,000": 10, "A row that everybody holds": CLIENTS}
+    runs = {rule: simulated(rule, SHOWN, seed=0) for rule in RULES}
+    lines = draw_asynchronous.theory(
+        SHOWN,
+        {title: {r: expected(r, n, SHOWN) for r in RULES} for title, n in shown.items()},
+        {
+            title: {r: of_kind(runs[r], n).mean(1).tolist() for r in RULES}
+            for title, n in shown.items()
+        },
+    )
+    return "\n".join(lines) + "\n"
+
+
 PARTS = {"speeds": speeds, "limits": limits, "bias": bias}
 
 
@@ -107,3 +123,4 @@ def settings() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")
+    PAGE.with_suffix(".svg").write_text(picture(), "utf-8")

@@ -173,6 +173,11 @@ def read(path: Path, clients: int, seed: int, names: Sequence[object] | None) ->
                 who = numbers.get(str(row["client"]))
                 if who is None or who >= clients:
                     continue  # a device whose client has no training data
+                if not math.isnan(values["speed"][who]):
+                    raise DataError(
+                        f"Line {rows.line_num} of the clock {path} is a second row for client "
+                        f"{row['client']}: give each client one."
+                    )
                 for name in values:
                     if (text := row.get(name)) not in (None, ""):
                         values[name][who] = _number(path, rows.line_num, name, str(text))
