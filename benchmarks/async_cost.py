@@ -73,7 +73,7 @@ def compare(task: str, turns: int) -> dict[str, Any]:
         both = [started(task, options, **usual), started(task, options, **usual, **changes)]
         running = [run.rounds() for run in both]
         for rounds in running:
-            seconds(rounds, 30)  # until all that can be under way are
+            seconds(rounds, 12)  # until as many are under way as can be
         times: list[list[float]] = []
         count = max(2, updates // size)
         for _ in range(turns):
@@ -108,7 +108,7 @@ def main() -> int:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("tasks", nargs="*", default=[], help=", ".join(TASKS))
-    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--million", action="store_true", help="only start a million clients")
     given = parser.parse_args()
     torch.set_num_threads(1)

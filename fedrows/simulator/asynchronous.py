@@ -55,7 +55,7 @@ class AsyncRounds:
         self._many = min(8 * self.buffer, max(1, clock.fleet.clients // 16))
         self._attempt = 0
         self._busy = np.zeros(clock.fleet.clients, dtype=bool)
-        self._taken: list[tuple[int, int]] = []  # the step that it began before, and the client
+        self._taken: list[tuple[int, int]] = []  # the step that each began before, and the client
         # How often each row was moved. None where nobody asks.
         self.moves = {
             table: torch.zeros(len(x), dtype=torch.int32, device=x.device)
@@ -72,23 +72,25 @@ class AsyncRounds:
 
         A client whose update is lost, or has become too old, before the step is not trained at all.
         """
-        clock, plan, heap, busy = self.clock, self.clock.plan, self._under_way, self._busy
+        clock, heap, busy, buffer = self.clock, self._under_way, self._busy, self.buffer
+        oldest = -1 if clock.plan.max_age is None else number - clock.plan.max_age
         rest: list[int] = []  # who has come in since the last step begins again after it
         begun, lost = set[int](), list[int]()
-        self._taken, self._attempt = [], 0
-        while len(self._taken) < self.buffer:
+        self._attempt = 0
+        self._taken = taken = []
+        while len(taken) < buffer:
             while self._free and (drawn := self._next(number)) is not None:
                 client, took, dropped = drawn
-                entry = (clock.now + took, self._count, client, number, took, dropped)
-                heapq.heappush(heap, entry)
-                self._count, self._free = self._count + 1, self._free - 1
+                heapq.heappush(heap, (clock.now + took, self._count, client, number, took, dropped))
+                self._count += 1
+                self._free -= 1
                 busy[client] = True
                 begun.add(client)
             if not heap:
                 clock.wait()
                 continue
-            clock.now = heap[0][0]
-            while heap and heap[0][0] == clock.now and len(self._taken) < self.buffer:
+            clock.now = now = heap[0][0]
+            while heap and heap[0][0] == now and len(taken) < buffer:
                 _, _, client, began, took, dropped = heapq.heappop(heap)
                 self._free += 1
                 clock.spent += took
@@ -96,9 +98,9 @@ class AsyncRounds:
                     busy[client] = False
                 else:
                     rest.append(client)
-                if not dropped and (plan.max_age is None or number - began <= plan.max_age):
-                    self._taken.append((began, client))
-                    continue
+                    if began >= oldest:
+                        taken.append((began, client))
+                        continue
                 clock.wasted += took
                 if began < number:
                     lost.append(client)
@@ -114,15 +116,17 @@ class AsyncRounds:
         Clients are drawn many at a time, and wait in a row; a client that trains or is away when
         its turn has come is passed over. Without a clock, who begins before a step is its cohort.
         """
-        clock = self.clock
+        clock, busy = self.clock, self._busy
+        there = clock.devices.is_there
         while True:
             while self._row:
-                client, took, dropped = self._row.pop()
-                if not self._busy[client] and clock.devices.is_there(client, clock.now):
+                drawn = self._row.pop()
+                client = drawn[0]
+                if not busy[client] and there(client, clock.now):
                     clock.starts_of[client] += 1
-                    return client, took, dropped
+                    return drawn
             wanted = self._free if not clock.timed else max(self._free, self._many)
-            clients = clock.draw(number + self._attempt * ATTEMPT, wanted, self._busy)
+            clients = clock.draw(number + self._attempt * ATTEMPT, wanted, busy)
             if not len(clients):
                 return None
             self._attempt += 1
@@ -166,7 +170,8 @@ class AsyncRounds:
     def stepped(self, update: Submodels) -> None:
         for table, moves in self.moves.items():
             ids = update.index[table].ids
-            moves[ids] = moves[ids] + 1  # once for a row, however many clients moved it
+            # Once for a row, however many clients moved it.
+            moves.index_copy_(0, ids, moves.index_select(0, ids).add_(1))
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps of it: the updates that are under way, and rows' counts."""

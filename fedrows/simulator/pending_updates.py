@@ -104,7 +104,8 @@ class PendingUpdates:
         del self._free[free:]
         self._slot |= dict(zip(upload.clients.tolist(), slots.tolist(), strict=True))
         where = torch.from_numpy(slots)
-        self._began[slots], self._steps[where] = began.numpy(), upload.steps
+        self._began[slots] = began.numpy()
+        self._steps.index_copy_(0, where, upload.steps.double())
         for name, x in upload.update.dense.items():
             if name not in self._dense:
                 self._dense[name] = _room(x, self._most)
@@ -146,7 +147,8 @@ class PendingUpdates:
         dense = {name: x.index_select(0, where.to(x.device)) for name, x in self._dense.items()}
         who = torch.tensor(list(clients), dtype=torch.int64)
         update = Submodels(index, rows, dense)
-        upload = Upload(who, update, self._steps[where], {}, None, occurred=marks or None)
+        steps = self._steps.index_select(0, where)
+        upload = Upload(who, update, steps, {}, None, occurred=marks or None)
         return Arrival(upload, torch.from_numpy(self._began[slots]), moves)
 
     def release(self, clients: Sequence[int]) -> None:
