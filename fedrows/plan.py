@@ -234,6 +234,11 @@ class Plan:
         return self.clients_per_round if self.buffer is None else self.buffer
 
     @property
+    def cohort_size(self) -> int:
+        """How many updates a step of the server takes, in either mode."""
+        return self.buffer_size if self.mode == "async" else self.clients_per_round
+
+    @property
     def in_virtual_time(self) -> bool:
         """Whether who trains when is simulated: by a clock, or without one in mode async."""
         return self.clock != "none" or self.mode == "async"

@@ -178,9 +178,7 @@ class PlainRounds:
         if len(upload.clients):  # or nobody answered, and the model stays where it is
             own = self._weights[upload.clients] if upload.weights is None else upload.weights
             own, update = own.to(upload.steps), upload.update.without(local)
-            if (
-                self.schedule is not None
-            ):  # of an older cohort, whose rows may have been left behind
+            if self.schedule is not None:  # of older cohorts, whose rows may have been left behind
                 algorithm.settle_(shared, state, update.index, number)
             extra, clip = upload.extra, progress.row_clip
             if clip is not None:
@@ -261,7 +259,7 @@ def _row_clip(plan: Plan, algorithm: Algorithm, shared: Params) -> RowClip | Non
 
 
 def _check_clients(plan: Plan, fleet: Fleet) -> None:
-    if plan.clients_per_round > fleet.clients:
+    if plan.mode == "sync" and plan.clients_per_round > fleet.clients:
         raise PlanError(
             f"clients-per-round is {plan.clients_per_round}, but only {fleet.clients} clients have "
             f"training data: ask for at most {fleet.clients}."

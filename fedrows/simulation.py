@@ -66,7 +66,7 @@ class Simulation:
         check_arguments(data, model, algorithm)
         if process_group.several():
             plan = replace(plan, device=process_group.device_of(plan.torch_device))
-        algorithm = algorithm.for_cohorts(plan.clients_per_round)
+        algorithm = algorithm.for_cohorts(plan.cohort_size)
         self.model, self.algorithm, self.plan = model, algorithm, plan
         self._federation = data
         self.evaluator = Evaluator(model, data, plan, metrics)
@@ -136,11 +136,12 @@ class Simulation:
             )
         check_virtual(self.algorithm, plan)
         clock = Clock(self.simulated, plan)
+        schedule: RunSchedule = WaitingRounds(clock)
+        if plan.mode == "async":
+            schedule = AsyncRounds(clock, self.progress.params.without(local))
         if plan.clock != "none":  # who takes part more often also counts for more of a row
-            self.simulated.count_heat_(self.simulated.weights * clock.devices.present)
-        if plan.mode == "sync":
-            return WaitingRounds(clock)
-        return AsyncRounds(clock, self.progress.params.without(local))
+            self.simulated.count_heat_(self.simulated.weights * schedule.participation())
+        return schedule
 
     def prepare(self) -> None:
         """Does what must be done before the first round, and may find that there is to be none.
@@ -215,7 +216,7 @@ class Simulation:
     def round_report(self, seconds: Mapping[str, float]) -> RoundReport:
         """Returns what happened in the last round, in which everyone who is asked answers."""
         pooled, progress = self.algorithm.pooled, self.progress
-        asked = self._running.clients_per_round
+        asked = self._running.cohort_size
         return RoundReport(
             round=progress.round,
             asked=asked,

@@ -38,6 +38,7 @@ from fedrows.simulator.virtual_time import Clock
 # When it comes in, a count, the client, the step that it began before, how long it takes, and
 # whether it never arrives.
 Entry = tuple[float, int, int, int, float, bool]
+Drawn = tuple[int, float, bool]  # a client, how long it takes, and whether it never arrives
 
 
 class AsyncRounds:
@@ -50,8 +51,11 @@ class AsyncRounds:
         self.pending = PendingUpdates(self.concurrency + self.buffer)
         self._under_way: list[Entry] = []  # a heap
         self._free, self._count = self.concurrency, 0
+        self._row: list[Drawn] = []  # who was drawn and has not begun
+        self._many = min(8 * self.buffer, max(1, clock.fleet.clients // 16))
+        self._attempt = 0
         self._busy = np.zeros(clock.fleet.clients, dtype=bool)
-        self._taken: list[tuple[int, int]] = []  # the step that it began before, and the client
+        self._taken: list[tuple[int, int]] = []  # the step that each began before, and the client
         # How often each row was moved. None where nobody asks.
         self.moves = {
             table: torch.zeros(len(x), dtype=torch.int32, device=x.device)
@@ -59,66 +63,82 @@ class AsyncRounds:
             if plan.staleness == "row"
         }
 
+    def participation(self) -> Tensor:
+        """How often an update of each client comes in; slow ones cannot be drawn while they train."""
+        return self.clock.participation(self.concurrency)
+
     def begin(self, number: int) -> Tensor:
         """Goes on in virtual time until M updates have come in; the clients that began by then.
 
         A client whose update is lost, or has become too old, before the step is not trained at all.
         """
-        clock, plan, heap, busy = self.clock, self.clock.plan, self._under_way, self._busy
+        clock, heap, busy, buffer = self.clock, self._under_way, self._busy, self.buffer
+        oldest = -1 if clock.plan.max_age is None else number - clock.plan.max_age
         rest: list[int] = []  # who has come in since the last step begins again after it
         begun, lost = set[int](), list[int]()
-        self._taken, attempt = [], 0
-        waiting: list[tuple[int, float, bool]] = []  # who begins next
-        while len(self._taken) < self.buffer:
-            while self._free:
-                if not waiting:
-                    more = self.buffer if clock.timed else 0  # who may begin before the step
-                    waiting = self._drawn(number + attempt * ATTEMPT, self._free + more, rest)
-                    attempt += 1
-                    if not waiting:
-                        break
-                client, took, dropped = waiting.pop()
-                entry = (clock.now + took, self._count, client, number, took, dropped)
-                heapq.heappush(heap, entry)
-                self._count, self._free = self._count + 1, self._free - 1
+        self._attempt = 0
+        self._taken = taken = []
+        while len(taken) < buffer:
+            while self._free and (drawn := self._next(number)) is not None:
+                client, took, dropped = drawn
+                heapq.heappush(heap, (clock.now + took, self._count, client, number, took, dropped))
+                self._count += 1
+                self._free -= 1
                 busy[client] = True
                 begun.add(client)
             if not heap:
                 clock.wait()
                 continue
-            clock.now = heap[0][0]
-            while heap and heap[0][0] == clock.now and len(self._taken) < self.buffer:
+            clock.now = now = heap[0][0]
+            while heap and heap[0][0] == now and len(taken) < buffer:
                 _, _, client, began, took, dropped = heapq.heappop(heap)
-                self._free, busy[client] = self._free + 1, False
+                self._free += 1
                 clock.spent += took
-                if not dropped:
+                if dropped:
+                    busy[client] = False
+                else:
                     rest.append(client)
-                if not dropped and (plan.max_age is None or number - began <= plan.max_age):
-                    self._taken.append((began, client))
-                    continue
+                    if began >= oldest:
+                        taken.append((began, client))
+                        continue
                 clock.wasted += took
                 if began < number:
                     lost.append(client)
                 else:
                     begun.discard(client)
-        clock.starts[[client for client, _, _ in waiting]] -= 1  # drawn, and not needed
+        busy[rest] = False
         self.pending.release(lost)
         return torch.tensor(sorted(begun), dtype=torch.int64)
 
-    def _drawn(self, counter: int, wanted: int, rest: list[int]) -> list[tuple[int, float, bool]]:
-        """Clients that may begin, how long each takes and whether it drops out."""
-        busy = self._busy.copy()
-        busy[rest] = True
-        clients = self.clock.draw(counter, wanted, torch.from_numpy(busy))
-        took, dropped = self.clock.begin(clients)
-        drawn = zip(clients.tolist(), took.tolist(), dropped.tolist(), strict=True)
-        return list(drawn)[::-1]
+    def _next(self, number: int) -> Drawn | None:
+        """Who begins next, how long it takes and whether it drops out; None if nobody can now.
+
+        Clients are drawn many at a time, and wait in a row; a client that trains or is away when
+        its turn has come is passed over. Without a clock, who begins before a step is its cohort.
+        """
+        clock, busy = self.clock, self._busy
+        there = clock.devices.is_there
+        while True:
+            while self._row:
+                drawn = self._row.pop()
+                client = drawn[0]
+                if not busy[client] and there(client, clock.now):
+                    clock.starts_of[client] += 1
+                    return drawn
+            wanted = self._free if not clock.timed else max(self._free, self._many)
+            clients = clock.draw(number + self._attempt * ATTEMPT, wanted, busy)
+            if not len(clients):
+                return None
+            self._attempt += 1
+            took, dropped = clock.durations(clients)
+            row = zip(clients.tolist(), took.tolist(), dropped.tolist(), strict=True)
+            self._row = list(row)[::-1]
 
     def arrived(self, number: int, upload: Upload | None) -> Upload:
         """The M updates that have come in, weighed by their staleness."""
         if upload is not None:
             index = upload.update.index
-            moves = {table: x[index[table].ids] for table, x in self.moves.items()}
+            moves = {t: x.index_select(0, index[t].ids) for t, x in self.moves.items()}
             self.pending.add(upload, torch.full_like(upload.clients, number), moves)
         clients = [client for _, client in sorted(self._taken)]
         arrival = self.pending.take(clients)
@@ -150,7 +170,8 @@ class AsyncRounds:
     def stepped(self, update: Submodels) -> None:
         for table, moves in self.moves.items():
             ids = update.index[table].ids
-            moves[ids] = moves[ids] + 1  # once for a row, however many clients moved it
+            # Once for a row, however many clients moved it.
+            moves.index_copy_(0, ids, moves.index_select(0, ids).add_(1))
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps of it: the updates that are under way, and rows' counts."""
@@ -161,12 +182,13 @@ class AsyncRounds:
     def state(self) -> dict[str, Any]:
         """The rest of it, as JSON."""
         way = {"under_way": self._under_way, "free": self._free, "count": self._count}
-        return {**self.clock.state(), **way}
+        return {**self.clock.state(), **way, "row": self._row}
 
     def restore_(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Goes back to where `tensors` and `state` were taken."""
         self.clock.restore_(state, tensors["starts"])
         self._under_way = [(*entry,) for entry in state["under_way"]]
+        self._row = [(*drawn,) for drawn in state["row"]]
         self._free, self._count = state["free"], state["count"]
         self._busy[:] = False
         self._busy[[entry[2] for entry in self._under_way]] = True

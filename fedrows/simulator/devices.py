@@ -21,6 +21,7 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from torch import Tensor
 from fedrows.errors import DataError, UnknownNameError
 from fedrows.files.whole import reason
 from fedrows.plan import CLOCKS
-from fedrows.seeds import DEVICE, bits, key, normal, uniform
+from fedrows.seeds import DEVICE, bits, host_bits, key, normal, uniform
 
 SPEED, DOWN, UP = 50.0, 1e6, 2.5e5  # of the typical device: examples and bytes per second
 ROW = 0.01  # what a row costs, in examples: it is read and written once
@@ -52,6 +53,16 @@ class Devices:
     jitter: float = 0.0
     seed: int = 0
 
+    @cached_property
+    def opens_of(self) -> np.ndarray:
+        """The same memory as `opens`: to look at few clients, NumPy takes less time."""
+        return self.opens.numpy()
+
+    @cached_property
+    def hours_of(self) -> np.ndarray:
+        """The same memory as `hours`."""
+        return self.hours.numpy()
+
     @property
     def present(self) -> Tensor:
         """How often an update of each client arrives, against one that is always there: (N,)."""
@@ -62,34 +73,50 @@ class Devices:
         """Whether every device is there all day."""
         return bool((self.hours >= 24).all())
 
-    def seconds(self, clients: Tensor, starts: Tensor, work: UpdateWork) -> Tensor:
-        """How long an update takes that a client begins; `starts` counts its starts: (k,)."""
-        i = clients
-        took = work.down[i] / self.down[i] + work.up[i] / self.up[i]
-        took = took + (work.examples[i] + ROW * work.rows[i]) / self.speed[i]
-        if self.jitter:
-            took = took * torch.exp(self.jitter * normal(self._random(0, clients, starts)))
-        return took
+    def typical_seconds(self, work: UpdateWork) -> Tensor:
+        """How long an update of every client takes, but for its jitter: (N,)."""
+        compute = (work.examples + ROW * work.rows) / self.speed
+        return work.down / self.down + compute + work.up / self.up
+
+    @property
+    def mean_jitter(self) -> float:
+        """What the jitter is on average: exp(z · jitter) with a normal z."""
+        return math.exp(self.jitter**2 / 2)
+
+    def jitters(self, clients: Tensor, starts: Tensor) -> Tensor | float:
+        """What an update takes that a client begins, against the typical; `starts` counts: (k,)."""
+        if not self.jitter:
+            return 1.0
+        return torch.exp(self.jitter * normal(self._random(0, clients, starts)))
 
     def drops(self, clients: Tensor, starts: Tensor) -> Tensor:
         """Whether an update that a client begins never arrives: (k,)."""
-        if not bool(self.dropout[clients].any()):
+        share = self.dropout[clients]
+        if not bool(share.any()):
             return torch.zeros(len(clients), dtype=torch.bool)
-        return uniform(self._random(1, clients, starts)) < self.dropout[clients]
+        return uniform(self._random(1, clients, starts)) < share
 
-    def there(self, clients: Tensor, now: float) -> Tensor:
+    def there(self, clients: np.ndarray, now: float) -> np.ndarray:
         """Whether clients are there at a time: (k,)."""
-        since = (now / HOUR - self.opens[clients]) % 24
-        return (since < self.hours[clients]) | (self.hours[clients] >= 24)
+        hours = self.hours_of[clients]
+        found: np.ndarray = (now / HOUR - self.opens_of[clients]) % 24 < hours
+        return found | (hours >= 24)
+
+    def is_there(self, client: int, now: float) -> bool:
+        """Whether one client is there at a time."""
+        hours = self.hours_of[client]
+        return bool(hours >= 24 or (now / HOUR - self.opens_of[client]) % 24 < hours)
 
     def next_opening(self, now: float) -> float:
         """The next time at which a device that is not there now will be; infinite if all are."""
         waiting = (self.opens - now / HOUR) % 24
-        waiting = waiting[~self.there(torch.arange(len(self.opens)), now)]
+        waiting = waiting[torch.from_numpy(~self.there(np.arange(len(self.opens)), now))]
         return now + float(waiting.min()) * HOUR if len(waiting) else math.inf
 
     def _random(self, use: int, clients: Tensor, starts: Tensor) -> Tensor:
-        return bits(key(self.seed, DEVICE, use), (clients << 32) + starts)
+        return torch.from_numpy(
+            host_bits(key(self.seed, DEVICE, use), (clients.numpy() << 32) + starts.numpy())
+        )
 
 
 @dataclass(frozen=True)
@@ -146,6 +173,11 @@ def read(path: Path, clients: int, seed: int, names: Sequence[object] | None) ->
                 who = numbers.get(str(row["client"]))
                 if who is None or who >= clients:
                     continue  # a device whose client has no training data
+                if not math.isnan(values["speed"][who]):
+                    raise DataError(
+                        f"Line {rows.line_num} of the clock {path} is a second row for client "
+                        f"{row['client']}: give each client one."
+                    )
                 for name in values:
                     if (text := row.get(name)) not in (None, ""):
                         values[name][who] = _number(path, rows.line_num, name, str(text))

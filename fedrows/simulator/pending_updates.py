@@ -59,7 +59,7 @@ class _Rows:
         owner = torch.repeat_interleave(both[0], output_size=size)
         source = both[1].index_select(0, owner)
         source += torch.arange(size, device=source.device)
-        return splits, owner, {name: x[source] for name, x in self.columns.items()}
+        return splits, owner, {name: x.index_select(0, source) for name, x in self.columns.items()}
 
     def free(self, slots: np.ndarray) -> None:
         """Empties slots."""
@@ -99,21 +99,26 @@ class PendingUpdates:
 
     def add(self, upload: Upload, began: Tensor, moves: Mapping[str, Tensor]) -> None:
         """Keeps updates until they come in."""
-        slots = np.array([self._free.pop() for _ in range(len(upload.clients))], dtype=np.int64)
+        free = len(self._free) - len(upload.clients)
+        slots = np.array(self._free[free:], dtype=np.int64)
+        del self._free[free:]
         self._slot |= dict(zip(upload.clients.tolist(), slots.tolist(), strict=True))
         where = torch.from_numpy(slots)
-        self._began[slots], self._steps[where] = began.numpy(), upload.steps
+        self._began[slots] = began.numpy()
+        self._steps.index_copy_(0, where, upload.steps.double())
         for name, x in upload.update.dense.items():
             if name not in self._dense:
                 self._dense[name] = _room(x, self._most)
-            self._dense[name][where.to(x.device)] = x
+            self._dense[name].index_copy_(0, where.to(x.device), x)
         for table, rows in upload.update.rows.items():
             index = upload.update.index[table]
             held = index.held if index.place is not None else None
-            columns = {"ids": index.ids, "rows": rows}
             if table not in self._rows:
                 self._rows[table], self._held[table] = _Rows(self._most), held
-            if self._held[table] is not None:  # so that heat is read by one gather
+            columns = {"rows": rows}
+            if self._held[table] is None:
+                columns["ids"] = index.ids
+            else:  # so that heat is read by one gather
                 assert index.place is not None, "all cohorts select from one index"
                 columns["place"] = index.place
             if table in moves:
@@ -129,18 +134,21 @@ class PendingUpdates:
         index, rows, moves, marks = {}, {}, {}, {}
         for table, kept in self._rows.items():
             splits, owner, columns = kept.take(slots)
-            rows[table], held = columns["rows"], self._held[table]
-            index[table] = Index(
-                columns["ids"], splits, columns.get("place"), held, known_owner=owner
-            )
+            rows[table], held, place = columns["rows"], self._held[table], columns.get("place")
+            if held is None or place is None:
+                index[table] = Index(columns["ids"], splits, known_owner=owner)
+            else:
+                ids = held.index_select(0, place)
+                index[table] = Index(ids, splits, place, held, known_owner=owner)
             if "moves" in columns:
                 moves[table] = columns["moves"]
             if "occurred" in columns:
                 marks[table] = columns["occurred"]
-        dense = {name: x[where.to(x.device)] for name, x in self._dense.items()}
+        dense = {name: x.index_select(0, where.to(x.device)) for name, x in self._dense.items()}
         who = torch.tensor(list(clients), dtype=torch.int64)
         update = Submodels(index, rows, dense)
-        upload = Upload(who, update, self._steps[where], {}, None, occurred=marks or None)
+        steps = self._steps.index_select(0, where)
+        upload = Upload(who, update, steps, {}, None, occurred=marks or None)
         return Arrival(upload, torch.from_numpy(self._began[slots]), moves)
 
     def release(self, clients: Sequence[int]) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from fedrows.errors import PlanError
 from fedrows.fleet import id_bytes
 from fedrows.plan import Plan
 from fedrows.rows.params import Submodels
-from fedrows.seeds import SLOT, bits, key
+from fedrows.seeds import SLOT, host_bits, key
 from fedrows.server import ATTEMPT, Schedule
 from fedrows.simulator.devices import HOUR, UpdateWork, devices_of
 from fedrows.simulator.simulated_fleet import SimulatedFleet
@@ -35,12 +36,14 @@ class Clock:
         self.devices = devices_of(
             plan.clock, fleet.clients, plan.seed, None if names is None else names.tolist()
         )
-        self.work = work_of(fleet, plan)
+        self.typical = self.devices.typical_seconds(work_of(fleet, plan))  # (N,), of an update
         self.now = 0.0
         self.spent = 0.0  # seconds of all clients together
         self.wasted = 0.0  # the part of it whose updates were never used
         self.starts = torch.zeros(fleet.clients, dtype=torch.int64)  # of each client
+        self.starts_of = self.starts.numpy()  # the same memory
         self._always = self.devices.always
+        self._there = 0.8 * float(self.devices.hours.mean()) / 24  # so that one try is enough
 
     def line(self) -> dict[str, float]:
         """What a line of metrics has of it."""
@@ -52,36 +55,53 @@ class Clock:
             "wasted_hours": self.wasted / HOUR,
         }
 
-    def draw(self, counter: int, count: int, busy: Tensor | None = None) -> Tensor:
+    def draw(self, counter: int, count: int, busy: np.ndarray | None = None) -> Tensor:
         """`count` clients that are there and not busy (N,), in a random order; fewer if need be.
 
         If all are there and none is busy, they are those of a round without a clock.
         """
-        fleet, size = self.fleet, count if self._always else 2 * count + 8
+        # NumPy: so few numbers that what counts is what a call costs.
+        fleet, size = self.fleet, count if self._always else int(count / self._there) + 8
         while True:
             size = min(size, fleet.clients)
-            drawn = fleet.draw(counter, size)
+            drawn = fleet.draw(counter, size).numpy()
             if busy is not None:
                 drawn = drawn[~busy[drawn]]
             if not self._always:
                 drawn = drawn[self.devices.there(drawn, self.now)]
             if len(drawn) >= count or size == fleet.clients:
-                order = bits(key(self.plan.seed, SLOT, counter), drawn).argsort(stable=True)
-                return drawn[order[:count]]
+                order = host_bits(key(self.plan.seed, SLOT, counter), drawn).argsort(kind="stable")
+                return torch.from_numpy(drawn[order[:count]])
             size = 2 * size + 8
 
-    def begin(self, clients: Tensor) -> tuple[Tensor, Tensor]:
-        """How long the updates take that clients begin now, and which never arrive: (k,) each."""
-        starts = self.starts[clients]
-        self.starts[clients] += 1
+    def durations(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """How long the next update of clients takes, and whose never arrives: (k,) each."""
         if not self.timed:
-            return torch.zeros(len(clients), dtype=torch.float64), torch.zeros(
-                len(clients), dtype=torch.bool
-            )
-        return (
-            self.devices.seconds(clients, starts, self.work),
-            self.devices.drops(clients, starts),
-        )
+            none = torch.zeros(len(clients), dtype=torch.float64)
+            return none, none.bool()
+        starts = torch.from_numpy(self.starts_of[clients.numpy()])
+        took = self.typical[clients] * self.devices.jitters(clients, starts)
+        return took, self.devices.drops(clients, starts)
+
+    def begin(self, clients: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for clients that begin now."""
+        found = self.durations(clients)
+        self.starts_of[clients.numpy()] += 1
+        return found
+
+    def participation(self, concurrency: int | None = None) -> Tensor:
+        """How often an update of each client comes in, against the most that it can be: (N,).
+
+        It counts hours of absence and lost updates. If so many clients train at a time, a client is
+        also not drawn while it trains. One that takes t seconds and then waits for w on average
+        comes in once in w + t. The wait is the same for all: as many train as there is room for,
+        Σ t / (w + t) = C.
+        """
+        if concurrency is None or not self.timed:
+            return self.devices.present
+        took = self.typical * self.devices.mean_jitter
+        wait = mean_wait(took, self.devices.hours / 24, concurrency)
+        return self.devices.present * (wait + took.min()) / (wait + took)
 
     def wait(self) -> None:
         """Goes on to when the next device comes, because nobody is there."""
@@ -107,6 +127,9 @@ class RunSchedule(Schedule, Protocol):
     def clock(self) -> Clock:
         """The virtual time."""
 
+    def participation(self) -> Tensor:
+        """How often an update of each client comes in, against the most that it can be: (N,)."""
+
     def tensors(self) -> dict[str, Tensor]:
         """Returns the tensors, of whatever shape they have by now."""
 
@@ -122,6 +145,9 @@ class WaitingRounds:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+
+    def participation(self) -> Tensor:
+        return self.clock.participation()
 
     def begin(self, number: int) -> Tensor:
         clock, plan = self.clock, self.clock.plan
@@ -168,6 +194,26 @@ class WaitingRounds:
     def restore_(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Goes back to where `tensors` and `state` were taken."""
         self.clock.restore_(state, tensors["starts"])
+
+
+def mean_wait(took: Tensor, there: Tensor, concurrency: int) -> float:
+    """How long a client waits on average until it is drawn again: w with Σ there·t/(w + t) = C.
+
+    0 if all that are there train all the time.
+    """
+
+    def busy(wait: float) -> float:
+        return float((there * took / (wait + took)).sum())
+
+    low, high = 0.0, float(took.max())
+    if busy(low) <= concurrency:
+        return 0.0
+    while busy(high) > concurrency:
+        low, high = high, 2 * high
+    for _ in range(60):  # halves an interval that ends as narrow as float64 allows
+        middle = (low + high) / 2
+        low, high = (middle, high) if busy(middle) > concurrency else (low, middle)
+    return (low + high) / 2
 
 
 def work_of(fleet: SimulatedFleet, plan: Plan) -> UpdateWork:

@@ -1,0 +1,221 @@
+"""Draws the pictures of rounds without waiting: docs/asynchronous.svg and asynchronous-theory.svg.
+
+Time to the target by concurrency and by the tail of speeds, from what was measured; and the error
+of a cold and of a hot row, as expected and as simulated. `make_asynchronous` and
+`make_asynchronous_theory` call it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from card import card, path, text
+
+Json = Mapping[str, Any]
+Place = Callable[[float], float]
+RULES = ("none", "version", "row")  # the last is drawn on top
+NAMES = {"row": "per row", "version": "per version", "none": "no weight", "sync": "synchronous"}
+WIDTH, HEIGHT, FLOOR, TOP = 880, 424, 318, 96
+LEFT, RIGHT = (70, 420), (520, 856)
+
+STYLE = """
+  .card { fill: #ffffff; stroke: #d8dee4 }
+  text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial,
+    sans-serif; fill: #57606a }
+  .title { font-size: 16px; font-weight: 600; fill: #1f2328 }
+  .name { font-weight: 600 }
+  .middle { text-anchor: middle }
+  .end { text-anchor: end }
+  .grid { stroke: #eaeef2 }
+  .axis { stroke: #afb8c1 }
+  .line { fill: none; stroke: var(--c); stroke-width: 2.4; stroke-linejoin: round }
+  .whisker { fill: none; stroke: var(--c); stroke-width: 1.4 }
+  .line.sync { stroke-dasharray: 6 4 }
+  .dot { fill: var(--c); stroke: #ffffff; stroke-width: 1.5 }
+  .cross { fill: none; stroke: var(--c); stroke-width: 2 }
+  .name { fill: var(--c) }
+  .row { --c: #0f5fc2 }
+  .version { --c: #c9480b }
+  .none { --c: #0a7d59 }
+  .sync { --c: #57606a }
+  @media (prefers-color-scheme: dark) {
+    .card { fill: #12161c; stroke: #30363d }
+    text { fill: #9198a1 }
+    .title { fill: #f0f6fc }
+    .grid { stroke: #21262d }
+    .axis { stroke: #3d444d }
+    .dot { stroke: #12161c }
+    .row { --c: #6aaeff }
+    .version { --c: #ff9152 }
+    .none { --c: #3fc795 }
+    .sync { --c: #a8b0ba }
+  }
+"""
+MISSED = TOP - 12  # where runs stand that did not reach the target
+
+
+def measured(results: Json) -> list[str]:
+    """The picture of docs/asynchronous.md."""
+    sweep, tail = results["concurrency"], results["tail"]
+    seeds = len(sweep["runs"])
+    parts = [
+        *by_concurrency(sweep["runs"]),
+        *by_tail(tail["runs"]),
+        *legend(24, HEIGHT - 40, ("row", "version", "none", "sync")),
+        text(24, HEIGHT - 16, f"Synthetic task, M = 10: means and ranges over {seeds} seeds. "
+             "×: not every seed got to the target with as many updates as the synchronous run."),
+    ]  # fmt: skip
+    return card(WIDTH, HEIGHT, "Virtual time to the synchronous target", STYLE, parts)
+
+
+def by_concurrency(runs: Sequence[Json]) -> list[str]:
+    """The left panel: virtual seconds by C / M."""
+    times = [int(x) for x in runs[0]["async"]["row"]]
+    waited = [first(x["waiting"]) for x in runs]
+    series = {rule: [[x["async"][rule][f"{t}"] for x in runs] for t in times] for rule in RULES}
+    x = logarithmic(times[0] * 0.85, times[-1] * 1.18, *LEFT)
+    found = [v for rows in series.values() for row in rows for v in row if v] + waited
+    low, high = min(found) / 1.25, max(found) * 1.25
+    y = logarithmic(low, high, FLOOR, TOP)
+    parts = [text(24, 36, "Time to the target by concurrency", "title"),
+             text(24, 58, "virtual seconds, heavy tail; fewer is better")]  # fmt: skip
+    parts += frame(y, ticks(low, high), LEFT, lambda v: f"{v:,.0f}")
+    parts += [text(x(t), FLOOR + 20, f"{t}", "middle") for t in times]
+    parts.append(text(sum(LEFT) / 2, FLOOR + 40, "clients at a time, in buffers (C / M)", "middle"))
+    level = y(fmean(waited))
+    parts.append(path("line sync", [(LEFT[0], level), (LEFT[1], level)]))
+    return parts + lines(series, [x(t) for t in times], y)
+
+
+def by_tail(tails: Mapping[str, Sequence[Json]]) -> list[str]:
+    """The right panel: how many times sooner than the synchronous run, by α."""
+    order = sorted(tails, key=float, reverse=True)
+    series = {
+        rule: [[sooner(x, x["async"][rule]) for x in tails[alpha]] for alpha in order]
+        for rule in RULES
+    }
+    found = [v for rows in series.values() for row in rows for v in row if v]
+    low, high = min(0.8, min(found) / 1.2), max(found) * 1.25
+    y = logarithmic(low, high, FLOOR, TOP)
+    step = (RIGHT[1] - RIGHT[0]) / len(order)
+    places = [RIGHT[0] + step * (i + 0.5) for i in range(len(order))]
+    parts = [text(RIGHT[0] - 46, 36, "Times sooner by the tail of speeds", "title"),
+             text(RIGHT[0] - 46, 58, "than the best synchronous run; more is better")]  # fmt: skip
+    parts += frame(y, ticks(low, high), RIGHT, lambda v: f"{v:g} ×")
+    parts += [
+        text(at, FLOOR + 20, alpha, "middle") for at, alpha in zip(places, order, strict=True)
+    ]
+    parts += [text(RIGHT[0], FLOOR + 40, "← light"), text(RIGHT[1], FLOOR + 40, "heavy →", "end"),
+              text(sum(RIGHT) / 2, FLOOR + 40, "Pareto α of the devices", "middle")]  # fmt: skip
+    parts.append(path("line sync", [(RIGHT[0], y(1)), (RIGHT[1], y(1))]))
+    return parts + lines(series, places, y)
+
+
+def theory(
+    steps: int, expected: Mapping[str, Mapping[str, Sequence[float]]],
+    simulated: Mapping[str, Mapping[str, Sequence[float]]],
+) -> list[str]:  # fmt: skip
+    """The picture of docs/asynchronous-theory.md: a panel for each kind of row."""
+    parts = []
+    for panel, (title, rules) in zip((LEFT, RIGHT), expected.items(), strict=True):
+        x, y = linear(0, steps, *panel), linear(0, 1, FLOOR, TOP)
+        parts += [text(panel[0] - 46, 36, title, "title"),
+                  text(panel[0] - 46, 58, "mean error by step; dots: simulated")]  # fmt: skip
+        parts += frame(y, [0, 0.25, 0.5, 0.75, 1], panel, lambda v: f"{v:g}")
+        for tick in range(0, steps + 1, 50):
+            parts.append(text(x(tick), FLOOR + 20, f"{tick}", "middle"))
+        parts.append(text(sum(panel) / 2, FLOOR + 40, "steps of the server", "middle"))
+        for rule in RULES:
+            clipped = [max(0.0, v) for v in rules[rule][: steps + 1]]
+            parts.append(path(f"line {rule}", [(x(t), y(v)) for t, v in enumerate(clipped)]))
+            seen = simulated[title][rule]
+            parts += [dot(rule, x(t), y(max(0.0, seen[t]))) for t in range(5, steps + 1, 15)]
+    at = linear(0, steps, *RIGHT)(55), linear(0, 1, FLOOR, TOP)(0.55)
+    parts.append(text(*at, "per row and per version agree"))
+    parts += legend(24, HEIGHT - 40, ("row", "version", "none"))
+    parts.append(text(24, HEIGHT - 16, "N = 1,000 clients, M = 5, updates 9 steps old, rate 0.04."))
+    return card(WIDTH, HEIGHT, "The mean error of a cold and of a hot row", STYLE, parts)
+
+
+def first(waiting: Mapping[str, float | None]) -> float:
+    """When the synchronous run with the best deadline is there."""
+    return min(x for x in waiting.values() if x is not None)
+
+
+def sooner(run: Json, seconds: float | None) -> float | None:
+    """How many times sooner than the synchronous run; None if never."""
+    return None if seconds is None else first(run["waiting"]) / seconds
+
+
+def lines(
+    series: Mapping[str, Sequence[Sequence[float | None]]], places: Sequence[float], y: Place
+) -> list[str]:
+    """Means with ranges; a cross at the top where not every seed has a value."""
+    parts = []
+    for at, (rule, rows) in enumerate(series.items()):
+        aside = 5.0 * (at - 1)
+        reached = []
+        for place, row in zip(places, rows, strict=True):
+            values = [v for v in row if v is not None]
+            if len(values) == len(row):
+                reached.append((place, y(fmean(values))))
+                if max(values) > min(values):
+                    ends = [(place, y(min(values))), (place, y(max(values)))]
+                    parts.append(path(f"whisker {rule}", ends))
+            else:
+                cx = place + 2.4 * aside
+                arms = f"M{cx - 4:.1f} {MISSED - 4}l8 8m0 -8l-8 8"
+                parts.append(f'<path class="cross {rule}" d="{arms}"/>')
+        if len(reached) > 1:
+            parts.append(path(f"line {rule}", reached))
+        parts += [dot(rule, *place) for place in reached]
+    return parts
+
+
+def legend(x: float, y: float, names: Sequence[str]) -> list[str]:
+    """Names in their colours, in a row."""
+    parts = []
+    for name in names:
+        parts.append(path(f"line {name}", [(x, y - 4), (x + 22, y - 4)]))
+        parts.append(text(x + 28, y, NAMES[name], f"name {name}"))
+        x += 44 + 7.3 * len(NAMES[name])
+    return parts
+
+
+def frame(
+    y: Place, marks: Sequence[float], panel: tuple[float, float], label: Callable[[float], str]
+) -> list[str]:
+    """Grid lines with their values, and the axis."""
+    left, right = panel
+    parts = []
+    for tick in marks:
+        kind = "axis" if y(tick) >= FLOOR - 0.01 else "grid"
+        parts.append(f'<path class="{kind}" d="M{left} {y(tick):.1f}H{right}"/>')
+        parts.append(text(left - 8, y(tick) + 4.5, label(tick), "end"))
+    parts.append(f'<path class="axis" d="M{left} {FLOOR}H{right}"/>')
+    return parts
+
+
+def dot(kind: str, x: float, y: float) -> str:
+    """A dot at a place."""
+    return f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten between two values."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [n * 10.0**p for p in powers for n in (1, 2, 5) if low <= n * 10.0**p <= high]
+
+
+def linear(low: float, high: float, start: float, end: float) -> Place:
+    """From a value to its pixel."""
+    return lambda value: start + (value - low) / (high - low) * (end - start)
+
+
+def logarithmic(low: float, high: float, start: float, end: float) -> Place:
+    """The same on an axis of powers."""
+    inner = linear(math.log(low), math.log(high), start, end)
+    return lambda value: inner(math.log(value))

@@ -1,0 +1,239 @@
+"""Writes the tables of docs/asynchronous.md and draws its picture, from benchmarks/results.
+
+    python docs/make_asynchronous.py
+
+Reads asynchronous.json (time to a target) and async_cost.json (what simulating it takes). Only what
+stands between the markers of the page is written.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from draw_asynchronous import Json, first, measured
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = Path(__file__).with_name("asynchronous.md")
+TASKS = ("synthetic", "movielens-mf", "amazon")
+CLOCKS = ("constant", "log-normal", "heavy-tail")
+RULES = ("row", "version", "none")
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task, a kind of devices and a concurrency, with its seeds."""
+
+    task: str
+    clock: str
+    times: int  # C / M
+    runs: Sequence[Json]
+
+    def seconds(self, rule: str) -> list[float]:
+        """Virtual seconds to the target by seed; infinite where it was not reached."""
+        return [_number(x["async"][f"{rule}, {self.times}"]["seconds"]) for x in self.runs]
+
+    def waited(self) -> list[float]:
+        """The same of the synchronous run with the best deadline."""
+        return [first({d: y["seconds"] for d, y in x["waiting"].items()}) for x in self.runs]
+
+    def smaller(self) -> list[float]:
+        """The same of synchronous rounds of M clients; empty if they were not run."""
+        return [
+            min(_number(y["seconds"]) for y in x["smaller"].values())
+            for x in self.runs
+            if x["smaller"]
+        ]
+
+    def final(self, rule: str) -> list[float]:
+        """Loss at the end by seed."""
+        return [x["async"][f"{rule}, {self.times}"]["final"] for x in self.runs]
+
+    def target(self) -> list[float]:
+        """Loss at the end of the synchronous run by seed."""
+        return [x["target"] for x in self.runs]
+
+    def ratio(self, rule: str) -> float:
+        """How many times sooner on average; 0 if a seed did not get there."""
+        return times_sooner(self.waited(), self.seconds(rule))
+
+
+def times_sooner(one: Sequence[float], other: Sequence[float]) -> float:
+    """The mean over seeds of one time over another; 0 if a seed did not get there."""
+    return 0.0 if NEVER in other else fmean(a / b for a, b in zip(one, other, strict=True))
+
+
+def _number(x: float | None) -> float:
+    return NEVER if x is None else x
+
+
+def cases(results: Json) -> Iterator[Case]:
+    """All that were measured, in the order of the tables."""
+    for task in TASKS:
+        clocks = results.get(task, {}).get("clocks", {})
+        for clock in CLOCKS:
+            if clock in clocks:
+                times = sorted({int(x.split(", ")[1]) for x in clocks[clock][0]["async"]})
+                for each in times:
+                    yield Case(task, clock, each, clocks[clock])
+
+
+def settings(results: Json) -> str:
+    """What was run, task by task."""
+    lines = []
+    for task in TASKS:
+        if x := results.get(task):
+            lines.append(
+                f"- `{task}`: {x['clients']:,} clients, K = {x['clients_per_round']}, "
+                f"{x['rounds']} rounds, M = {x['buffer']}; {x['why']}. {_where(x)}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _where(part: Json) -> str:
+    return f"`{part['command']}`, {part['cpu']}, PyTorch {part['torch']}, {part['date'][:10]}."
+
+
+def gains(results: Json) -> str:
+    """Virtual time to the target."""
+    head = ["task", "devices", "C / M", "synchronous, s", "of M clients, s",
+            *(f"`{rule}`" for rule in RULES)]  # fmt: skip
+    rows = []
+    for case in cases(results):
+        small = case.smaller()
+        rows.append([
+            f"`{case.task}`", case.clock, f"{case.times}", shown(case.waited()),
+            shown(small) if small else "–",
+            *(_sooner(case, rule) for rule in RULES),
+        ])  # fmt: skip
+    return table(head, rows)
+
+
+def _sooner(case: Case, rule: str) -> str:
+    missed = sum(x == NEVER for x in case.seconds(rule))
+    if missed:
+        return f"not reached ({missed} of {len(case.runs)})"
+    return f"{case.ratio(rule):.1f} ×"
+
+
+def shown(values: Sequence[float]) -> str:
+    """The mean of some times; how many did not get there."""
+    there = [x for x in values if x != NEVER]
+    if len(there) < len(values):
+        return f"not reached ({len(values) - len(there)} of {len(values)})"
+    return f"{fmean(there):,.0f}"
+
+
+def quality(results: Json) -> str:
+    """Losses at the end."""
+    head = ["task", "devices", "C / M", "synchronous", "range of its seeds",
+            *(f"`{rule}`" for rule in RULES)]  # fmt: skip
+    rows = []
+    for case in cases(results):
+        base = case.target()
+        ends = (f"{fmean(case.final(rule)) - fmean(base):+.4f}" for rule in RULES)
+        rows.append([f"`{case.task}`", case.clock, f"{case.times}", f"{fmean(base):.4f}",
+                     f"{max(base) - min(base):.4f}", *ends])  # fmt: skip
+    return table(head, rows)
+
+
+def asked(results: Json, cost: Json) -> str:
+    """What was asked for, and where it is so."""
+    every = list(cases(results))
+    heavy = [x for x in every if x.clock == "heavy-tail"]
+    best = {x.task: max((y for y in heavy if y.task == x.task), key=lambda y: y.ratio("row"))
+            for x in heavy}  # fmt: skip
+    rows = []
+    for task, case in best.items():
+        said = _sooner(case, "row")
+        rows.append([f"≥ 3 × sooner at the heavy tail, `{task}`", said, _yes(case.ratio("row") >= 3)])
+    for case in heavy:
+        worse = fmean(case.final("row")) - fmean(case.target())
+        spread = max(case.target()) - min(case.target())
+        rows.append([f"final loss no worse than the range of seeds, `{case.task}`, C = "
+                     f"{case.times} M", f"{worse:+.4f} against {spread:.4f}",
+                     _yes(worse <= spread)])  # fmt: skip
+    good = [x for x in every if fmean(x.final("row")) <= fmean(x.final("version"))]
+    rows.append(["final loss per row at most that per version", f"{len(good)} of {len(every)} cases",
+                 _yes(len(good) == len(every))])  # fmt: skip
+    sooner = [x for x in every if fmean(x.seconds("row")) <= fmean(x.seconds("version"))]
+    rows.append(["time per row at most that per version", f"{len(sooner)} of {len(every)} cases",
+                 _yes(len(sooner) == len(every))])  # fmt: skip
+    for bar in cost.get("bars", ()):
+        rows.append([bar["what"], f"{bar['value']:.2f}, at most {bar['at_most']:g}",
+                     _yes(bar["met"])])  # fmt: skip
+    return table(["asked for", "measured", "met"], rows)
+
+
+def _yes(met: bool) -> str:
+    return "yes" if met else "**no**"
+
+
+def costs(cost: Json) -> str:
+    """What an update costs, asynchronous and synchronous."""
+    head = ["task", "M = K", "synchronous, µs an update", "asynchronous, µs", "ratio"]
+    rows = [
+        [f"`{task}`", size, f"{x['sync']:,.0f}", f"{x['async']:,.0f}", f"{x['ratio']:.2f}"]
+        for task, sizes in cost["tasks"].items()
+        for size, x in sizes.items()
+    ]
+    start = cost["million"]
+    last = (
+        f"A federation of {start['clients']:,} clients with a clock starts in "
+        f"{start['seconds']:.0f} s and {start['peak_bytes'] / 2**30:.1f} GiB, its data and the "
+        f"first step included; without making the data, in {start['without_data']:.1f} s."
+    )
+    return f"{table(head, rows)}\n{last} {_where(cost)}\n"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [head, ["---"] * 3 + ["---:"] * (len(head) - 3), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def parts(results: Json, cost: Json) -> Mapping[str, str]:
+    """What stands between each pair of markers."""
+    return {
+        "settings": settings(results),
+        "gains": gains(results),
+        "quality": quality(results),
+        "asked": asked(results, cost),
+        "costs": costs(cost),
+    }
+
+
+def written(text: str, results: Json, cost: Json) -> str:
+    """The page with its measured parts made anew."""
+    for name, part in parts(results, cost).items():
+        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+        before, _, rest = text.partition(begin)
+        _, marker, after = rest.partition(end)
+        if not marker:
+            sys.exit(f"{PAGE} has no part between {begin!r} and {end!r}: put both lines back.")
+        text = f"{before}{begin}\n{part}\n{end}{after}"
+    return text
+
+
+def read() -> tuple[Json, Json]:
+    """What was measured."""
+    names = ("asynchronous", "async_cost")
+    results, cost = (json.loads((RESULTS / f"{x}.json").read_text("utf-8")) for x in names)
+    return results, cost
+
+
+def picture(results: Json) -> str:
+    """The picture of the page."""
+    return "\n".join(measured(results)) + "\n"
+
+
+if __name__ == "__main__":
+    found = read()
+    PAGE.write_text(written(PAGE.read_text("utf-8"), *found), "utf-8")
+    PAGE.with_suffix(".svg").write_text(picture(found[0]), "utf-8")
