@@ -230,7 +230,7 @@ class Plan:
 
     @property
     def buffer_size(self) -> int:
-        """M: how many updates a step of the server takes in mode async."""
+        """How many updates a step of the server takes: M in mode async, K in mode sync."""
         return self.clients_per_round if self.buffer is None else self.buffer
 
     @property

@@ -122,7 +122,11 @@ RunRound = Callable[[], None]
 
 
 class Schedule(Protocol):
-    """Who trains when, if not a new cohort in every round: in virtual time (`simulator`)."""
+    """Who trains when, if not a new cohort in every round.
+
+    In virtual time (`simulator`), or as nodes come and go (`flower`). If fewer updates have arrived
+    than the fleet calls enough (`Fleet.least`), it is asked again who begins.
+    """
 
     def begin(self, number: int) -> Tensor:
         """The clients that begin to train before a step, ascending; there may be none."""
@@ -261,7 +265,7 @@ def _row_clip(plan: Plan, algorithm: Algorithm, shared: Params) -> RowClip | Non
 
 
 def _check_clients(plan: Plan, fleet: Fleet) -> None:
-    if plan.clients_per_round > fleet.clients:
+    if plan.mode == "sync" and plan.clients_per_round > fleet.clients:
         raise PlanError(
             f"clients-per-round is {plan.clients_per_round}, but only {fleet.clients} clients have "
             f"training data: ask for at most {fleet.clients}."

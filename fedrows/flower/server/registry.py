@@ -236,6 +236,10 @@ class Registry:
         examples = torch.tensor([one.examples for one in members], dtype=torch.float64)
         return examples.clamp(max=self._ceiling)
 
+    def weight_of(self, client: RegisteredClient) -> float:
+        """The weight of a client, by what it was registered with."""
+        return float(self._weights([client])[0])
+
     def _count_all(self) -> None:
         self.heat = {t: Heat(no_ids(), no_ids().double(), 0.0) for t in self.tables}
         self._count(self.clients, 1)
