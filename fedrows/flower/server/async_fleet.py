@@ -33,6 +33,8 @@ from fedrows.flower.wire.tags import tag_of
 from fedrows.flower.wire.upload_checks import UploadRefused
 from fedrows.rows.params import Submodels
 
+LEFT = "its node has left, or has enrolled again"
+
 
 @dataclass(frozen=True)
 class NodeWork:
@@ -178,11 +180,13 @@ class AsyncFlowerFleet(FlowerFleet):
         updates = list[BufferedUpdate]()
         for message_id, answer in answers.items():
             updates += self._take(exchange, self._work.pop(message_id), answer)
-        now = time.monotonic()
-        for message_id in [x for x, one in self._work.items() if one.until <= now]:
-            work = self._work.pop(message_id)
-            self._heard(work, LATE)
-            self._lost(exchange, work, LATE)
+        now, addresses = time.monotonic(), self.registry.addresses()
+        for message_id, work in list(self._work.items()):
+            if addresses.get(work.node) != work.address:
+                self._lost(exchange, self._work.pop(message_id), LEFT)
+            elif work.until <= now:
+                self._heard(work, LATE)
+                self._lost(exchange, self._work.pop(message_id), LATE)
         _add(exchange, "check", time.perf_counter() - since)
         return updates
 
@@ -199,7 +203,7 @@ class AsyncFlowerFleet(FlowerFleet):
         self._up = self._up[0] + len(answer), self._up[1] + len(work.members)
         node, kind = self.registry.nodes.get(name), short_kind(answer)
         if node is None or node.address != work.address:
-            self._lost(exchange, work, "its node has left, or enrolled again")
+            self._lost(exchange, work, LEFT)
             return []
         if kind == "declined":
             self._decline_(name)

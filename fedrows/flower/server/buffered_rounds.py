@@ -172,14 +172,15 @@ class BufferedRounds:
                 self.fleet.registry.clients[numbers[who]].accepted = self._owed.pop(who)
 
     def _say(self, number: int) -> None:
-        """Tells operators from time to time what a step waits for."""
-        if time.monotonic() - self._said > SAID:
+        """Tells operators from time to time that a step waits for nodes."""
+        under_way = sum(self.fleet.under_way.values())
+        if under_way + len(self.updates) >= self.buffer:
             self._said = time.monotonic()
-            under_way = self.fleet.under_way
+        elif time.monotonic() - self._said > SAID:
+            self._said = time.monotonic()
             said = (
-                f"Step {number} waits for updates: {len(self.updates)} of {self.buffer} have come "
-                f"in, and {sum(under_way.values())} clients of {len(under_way)} nodes are under "
-                "way."
+                f"Step {number} waits for nodes: {len(self.updates)} of {self.buffer} updates have "
+                f"come in, and {under_way} clients are under way."
             )
             if lost := self.fleet.records.away():
                 said += f" Away: {lost}."
