@@ -44,9 +44,9 @@ from fedrows.runs import checkpoint
 from fedrows.runs.folder import CHECKPOINT
 
 RESULT = Path(__file__).parent / "results" / "async_chaos.json"
-CLIENTS, BUFFER, CONCURRENCY = 60, 4, 18
+CLIENTS, BUFFER, CONCURRENCY = 60, 4, 48
 LEFT = 2  # nodes that are not killed while all others are being started
-TIMEOUT = 15.0  # seconds until a message is given up
+TIMEOUT = 20.0  # seconds until a message is given up
 
 
 class Chaos:
@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=5.0, help="Seconds between two nodes.")
     parser.add_argument("--servers", type=int, default=3, help="How often the server is killed.")
     typed = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="async-chaos-") as folder:
         result = chaos(Path(folder), typed.nodes, typed.steps, typed.every, typed.servers, 3600.0)
     result = {"torch": torch.__version__, **result}
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
