@@ -230,13 +230,8 @@ class Plan:
 
     @property
     def buffer_size(self) -> int:
-        """M: how many updates a step of the server takes in mode async."""
+        """How many updates a step of the server takes: M in mode async, K in mode sync."""
         return self.clients_per_round if self.buffer is None else self.buffer
-
-    @property
-    def cohort_size(self) -> int:
-        """How many updates a step of the server takes, in either mode."""
-        return self.buffer_size if self.mode == "async" else self.clients_per_round
 
     @property
     def in_virtual_time(self) -> bool:

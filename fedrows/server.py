@@ -122,7 +122,11 @@ RunRound = Callable[[], None]
 
 
 class Schedule(Protocol):
-    """Who trains when, if not a new cohort in every round: in virtual time (`simulator`)."""
+    """Who trains when, if not a new cohort in every round.
+
+    In virtual time (`simulator`), or as nodes come and go (`flower`). If fewer updates have arrived
+    than the fleet calls enough (`Fleet.least`), it is asked again who begins.
+    """
 
     def begin(self, number: int) -> Tensor:
         """The clients that begin to train before a step, ascending; there may be none."""

@@ -66,7 +66,7 @@ class Simulation:
         check_arguments(data, model, algorithm)
         if process_group.several():
             plan = replace(plan, device=process_group.device_of(plan.torch_device))
-        algorithm = algorithm.for_cohorts(plan.cohort_size)
+        algorithm = algorithm.for_cohorts(plan.buffer_size)
         self.model, self.algorithm, self.plan = model, algorithm, plan
         self._federation = data
         self.evaluator = Evaluator(model, data, plan, metrics)

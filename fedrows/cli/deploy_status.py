@@ -143,6 +143,12 @@ def _say_run(run: RunState, progress: Mapping[str, Any] | None) -> None:
     say(f"    {'  '.join(parts)}  {about}")
     if (recent := progress.get("recent")) and not run.over:
         say(f"    last: {in_words(recent[-1], progress['rounds'])}")
+    if (buffer := progress.get("buffer")) and not run.over:
+        at_work = ", ".join(f"{name} {count}" for name, count in buffer["under_way"].items())
+        say(
+            f"    buffer: {buffer['waiting']} of {buffer['wanted']} updates have come in; under "
+            f"way: {at_work or 'nobody'}"
+        )
     event = progress.get("last_event") or {}
     if event and not run.over:
         say(f"    last event: {event.get('event')}, {span(time.time() - event['time'])} ago")

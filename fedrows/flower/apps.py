@@ -90,8 +90,13 @@ def server_app(task: DeployedTask) -> ServerApp:
             )  # of half-sent replies
             deployment = Deployment(agreed, GridTransport(grid), config, log.info)
             fleet, run = deployment.fleet, int(context.run_id)
+            schedule = deployment.schedule
             progress = ProgressWriter(
-                folder, run, lambda: nodes_now(fleet), lambda: fleet.turned_away
+                folder,
+                run,
+                lambda: nodes_now(fleet),
+                lambda: fleet.turned_away,
+                buffer=lambda: None if schedule is None else schedule.now(),
             )
             fleet.notice = partial(_notice, progress)
             fleet.revoked = folder.revoked

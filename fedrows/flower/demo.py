@@ -90,6 +90,10 @@ def demo(
         )
         with control_token.published(federation.token, federation.port):
             _follow(federation, run, path, settings.plan.rounds, say)
+    if settings.plan.mode == "async":
+        say("It is not compared with a simulation: who came in when decides the model.")
+        say(f"Report: {path / REPORT}    Logs: {federation.logs}")
+        return 0
     return _compare(settings, data, path, federation.logs, say)
 
 
@@ -170,7 +174,8 @@ def _line(line: Mapping[str, Any], rounds: int) -> str:
         parts.append(f"dropped {', '.join(f'{n} ({why})' for why, n in away.items())}")
     if line["refused"]:
         parts.append(f"refused {', '.join(f'{w} ({why})' for why, w in line['refused'].items())}")
-    down, up = line["bytes_down"] / line["asked"], line["bytes_up"] / line["asked"]
+    asked = max(line["asked"], 1)  # nobody may begin before an asynchronous step
+    down, up = line["bytes_down"] / asked, line["bytes_up"] / asked
     parts.append(f"{down:,.0f} B down, {up:,.0f} B up a client")
     if line["tries"] > 1:
         parts.append(f"{line['tries']} tries")

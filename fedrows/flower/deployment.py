@@ -15,6 +15,8 @@ from torch import Tensor
 from fedrows.data.federation import FederatedData
 from fedrows.data.personal import in_one_row
 from fedrows.errors import PlanError
+from fedrows.flower.server.async_fleet import AsyncFlowerFleet
+from fedrows.flower.server.buffered_rounds import BufferedRounds
 from fedrows.flower.server.exchange import Exchange
 from fedrows.flower.server.fleet import FlowerFleet
 from fedrows.flower.server.noisy_fleet import private_fleet
@@ -24,8 +26,9 @@ from fedrows.flower.wire.contract import Contract
 from fedrows.flower.wire.transport import Transport
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.own_metrics import absolute, load_metrics
+from fedrows.plan import Plan
 from fedrows.privacy.relations import warning
-from fedrows.server import begin, rounds
+from fedrows.server import PlainRounds, begin, rounds
 from fedrows.watch import RoundReport
 
 
@@ -60,16 +63,22 @@ class Deployment:
         self._data = data
         self.fingerprint = contract.fingerprint(self.model, data)
         parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", log)
-        self.fleet = _private(parts, config, data) if contract.secret else FlowerFleet(*parts)
-        self.schedule = None  # a deployment goes by the real time
+        self.fleet = _private(parts, config, data) if contract.secret else _clear(parts, self.plan)
         self.private = self.fleet if isinstance(self.fleet, PrivateFlowerFleet) else None
         self.stopped = ""  # why the run ended before its last round, if it did
-        self.progress = begin(self.model, self.algorithm, self.plan, frozenset(data.local))
+        local = frozenset(data.local)
+        self.progress = begin(self.model, self.algorithm, self.plan, local)
+        self.schedule = (
+            BufferedRounds(self.fleet, self.progress.params.without(local))
+            if isinstance(self.fleet, AsyncFlowerFleet)
+            else None  # every round has a new cohort
+        )
         self.seconds = 0.0
         self._rejected: dict[str, int] = {}  # as far as observers know
 
     def __iter__(self) -> Iterator[Exchange]:
-        running = rounds(self.fleet, self.plan, self.progress)
+        one = PlainRounds(self.fleet, self.plan, self.progress, self.schedule)
+        running = rounds(self.fleet, self.plan, self.progress, one)
         while self._may_go_on():
             since = time.perf_counter()
             progress = next(running, None)
@@ -134,6 +143,7 @@ class Deployment:
             last.bytes_up,
             last.seconds,
             self.fleet.records.reports(),
+            last.buffer,
         )
 
     def cut_(self, clients: int, at_a_time: int) -> None:
@@ -155,6 +165,11 @@ class Deployment:
             one.accepted = tag
         self.progress.round = round_
         self.seconds = seconds
+
+
+def _clear(parts: Any, plan: Plan) -> FlowerFleet:
+    """The fleet of a run in the clear, which is waited for or not."""
+    return AsyncFlowerFleet(*parts) if plan.mode == "async" else FlowerFleet(*parts)
 
 
 def _private(parts: Any, config: Mapping[str, Any], data: FederatedData) -> PrivateFlowerFleet:

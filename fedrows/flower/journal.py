@@ -4,6 +4,7 @@
     checkpoint.safetensors       where it stands after its last finished round
     registry-N.safetensors       who was there then: nodes, clients, index sets
     rounds.jsonl                 a line per round: who answered, who did not, what was refused
+    ledger.jsonl, arrivals/      of an asynchronous run: `fedrows/flower/server/update_log.py`
 
 A round counts once its checkpoint is written. Whatever is killed before that, the round is done
 again, and clients take back what they had made of it.
@@ -65,6 +66,8 @@ class Journal:
         with ExitStack() as lock:
             _lock(folder, lock)
             journal = cls(folder, deployment, lock)
+            if deployment.schedule is not None:
+                deployment.schedule.fleet.log.keep_in(path)
             if there:
                 journal._go_back()
             else:
@@ -137,6 +140,8 @@ class Journal:
             self.deployment.registry.save(self._registry(version))
         self.folder.sync()
         checkpoint.save(self.folder.path / CHECKPOINT, self.deployment)
+        if self.deployment.schedule is not None:
+            self.deployment.schedule.saved()
         for other in self.folder.path.glob("registry-*.safetensors"):
             if other != self._registry(version):
                 with suppress(OSError):

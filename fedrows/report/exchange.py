@@ -44,6 +44,9 @@ def tables(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ["seconds a round, waiting for nodes", f"{waited / len(lines):.2f}"],
         ["seconds a round, at the server", f"{spent / len(lines):.3f}"],
     ]
+    if ages := [age for line in lines if line.get("buffer") for age in line["buffer"]["ages"]]:
+        rows.append(["age of an update, in steps", f"{sum(ages) / len(ages):.1f}"])
+        rows.append(["age of the oldest update", f"{max(ages):,}"])
     found = [{"title": "Exchanges", "columns": ["", ""], "rows": rows}]
     dropped = Counter[str]()
     refused: dict[str, Counter[str]] = {}

@@ -15,7 +15,6 @@ from fedrows.measure.evaluation import Evaluator
 from fedrows.plan import Plan
 from fedrows.privacy.accounts import Releasable
 from fedrows.server import Progress
-from fedrows.simulator.virtual_time import RunSchedule
 from fedrows.watch.observer import RoundReport
 
 
@@ -37,6 +36,19 @@ class PrivateState(Protocol):
     def restore_(
         self, tensors: Mapping[str, Tensor], state: Mapping[str, Any], round_: int
     ) -> None:
+        """Goes back to where `tensors` and `state` were taken."""
+
+
+class SavedSchedule(Protocol):
+    """Who trains when, as a checkpoint needs it."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Returns the tensors, of whatever shape they have by now."""
+
+    def state(self) -> dict[str, Any]:
+        """Returns the rest of it, as JSON."""
+
+    def restore_(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Goes back to where `tensors` and `state` were taken."""
 
 
@@ -71,8 +83,8 @@ class TrainingRun(Protocol):
         """What a private run remembers; None in the clear."""
 
     @property
-    def schedule(self) -> RunSchedule | None:
-        """Who trains when in virtual time; None without a clock."""
+    def schedule(self) -> SavedSchedule | None:
+        """Who trains when; None if every round has a new cohort and waits for it."""
 
     @property
     def chunks(self) -> tuple[int, int] | None:

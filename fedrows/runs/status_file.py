@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,8 @@ class StatusFile:
         for why, uploads in report.rejected.items():
             rejected[why] = rejected.get(why, 0) + uploads
         facts["notice"] = ""
+        if report.buffer is not None:
+            facts["buffer"] = asdict(report.buffer)
         if time.monotonic() >= self._next or report.round >= facts["rounds"]:
             self.write()
 

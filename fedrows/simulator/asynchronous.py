@@ -4,12 +4,7 @@ C clients train at a time, each from the model as it was when the client began. 
 come in, another client begins. When M have, the server takes a step on their mean: the rule of
 FedBuff (Nguyen et al., AISTATS 2022). A round is one such step.
 
-An update that began τ steps ago is stale, and is weighed by s(τ) = 1 / √(1 + τ):
-
-    version   τ counts the steps of the server since the client read the model (FedBuff)
-    row       τ counts, for each row, the steps that moved *this row* since the client read it;
-              dense tensors move in every step, and age as one
-    none      s = 1
+An update that began some steps ago is stale, and counts for less: `fedrows/rows/staleness.py`.
 
 How long a client takes does not depend on what it learns. So who begins and who comes in before the
 next step is known first, and all that begin from one model are trained together, as a cohort.
@@ -31,6 +26,7 @@ from fedrows.client import Upload
 from fedrows.errors import PlanError
 from fedrows.plan import Plan
 from fedrows.rows.params import Params, Submodels
+from fedrows.rows.staleness import count_moves_, weigh
 from fedrows.server import ATTEMPT
 from fedrows.simulator.pending_updates import Arrival, PendingUpdates
 from fedrows.simulator.virtual_time import Clock
@@ -146,32 +142,14 @@ class AsyncRounds:
         return self._weighed(arrival, number)
 
     def _weighed(self, arrival: Arrival, number: int) -> Upload:
-        """Updates times s(τ); rows of local tables belong to their client as they are."""
-        upload, age = arrival.upload, number - arrival.began
-        rule, update = self.clock.plan.staleness, upload.update
-        if rule == "none" or not bool(age.any()):
-            return upload
-        by_client = (1 + age.double()).rsqrt_()
-        dense = {}
-        for name, x in update.dense.items():
-            own = by_client.to(x.device, x.dtype)
-            dense[name] = x * own.view(-1, *[1] * (x.dim() - 1))
-        rows = dict(update.rows)
-        for table in rows.keys() - self.clock.fleet.data.local:
-            index, values = update.index[table], rows[table]
-            if rule == "version":
-                factor = index.spread(by_client.to(values.dtype))
-            else:
-                moved = self.moves[table][index.ids] - arrival.moves[table]
-                factor = (1 + moved.to(values.dtype)).rsqrt_()
-            rows[table] = values * factor[:, None]
-        return replace(upload, update=Submodels(update.index, rows, dense))
+        """Updates times s(τ)."""
+        upload, local = arrival.upload, self.clock.fleet.data.local
+        age, rule = number - arrival.began, self.clock.plan.staleness
+        update = weigh(upload.update, age, rule, self.moves, arrival.moves, local)
+        return replace(upload, update=update)
 
     def stepped(self, update: Submodels) -> None:
-        for table, moves in self.moves.items():
-            ids = update.index[table].ids
-            # Once for a row, however many clients moved it.
-            moves.index_copy_(0, ids, moves.index_select(0, ids).add_(1))
+        count_moves_(self.moves, update.index)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps of it: the updates that are under way, and rows' counts."""

@@ -9,8 +9,17 @@ Simulated and deployed runs report the same things to the same observers. A writ
 `writers/`, or a plug-in. Its package is imported only when it is asked for.
 """
 
-from fedrows.watch.observer import NodeReport, Observer, RoundReport, RunInfo
+from fedrows.watch.observer import BufferReport, NodeReport, Observer, RoundReport, RunInfo
 from fedrows.watch.observers import Observers, opened
 from fedrows.watch.watching import Watching
 
-__all__ = ["NodeReport", "Observer", "Observers", "RoundReport", "RunInfo", "Watching", "opened"]
+__all__ = [
+    "BufferReport",
+    "NodeReport",
+    "Observer",
+    "Observers",
+    "RoundReport",
+    "RunInfo",
+    "Watching",
+    "opened",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -40,6 +40,16 @@ class NodeReport:
 
 
 @dataclass(frozen=True)
+class BufferReport:
+    """How an asynchronous run stands after a step."""
+
+    wanted: int  # M, the updates that make a step
+    waiting: int  # updates that have come in for the next one
+    under_way: Mapping[str, int]  # clients that train, by node
+    ages: Sequence[int]  # of the updates of the step, in steps
+
+
+@dataclass(frozen=True)
 class RoundReport:
     """What happened in one round. Bytes are those of all its clients together."""
 
@@ -52,6 +62,7 @@ class RoundReport:
     bytes_up: float | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)  # phase → seconds
     nodes: Mapping[str, NodeReport] = field(default_factory=dict)  # of a deployed run, by name
+    buffer: BufferReport | None = None  # of a deployed run that is asynchronous
 
 
 @runtime_checkable
@@ -103,10 +114,23 @@ def numbers_of(report: RoundReport) -> dict[str, float]:
         "round/rejected": sum(report.rejected.values()),
         "round/bytes_down": report.bytes_down,
         "round/bytes_up": report.bytes_up,
+        **_of_buffer(report.buffer),
         **{f"round/rejected_by/{plain(why)}": count for why, count in report.rejected.items()},
         **{f"round/seconds/{plain(phase)}": x for phase, x in report.seconds.items()},
     }
     return {name: float(x) for name, x in numbers.items() if x is not None}
+
+
+def _of_buffer(report: BufferReport | None) -> dict[str, float]:
+    """The numbers of an asynchronous step by name; none of another."""
+    if report is None:
+        return {}
+    return {
+        "round/waiting": report.waiting,
+        "round/under_way": sum(report.under_way.values()),
+        "round/age_mean": sum(report.ages) / max(len(report.ages), 1),
+        "round/age_max": max(report.ages, default=0),
+    }
 
 
 def settings_of(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:

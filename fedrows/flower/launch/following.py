@@ -50,12 +50,20 @@ def in_words(line: Mapping[str, Any], rounds: int, left: float | None = None) ->
         parts.append(f"away: {_names([f'{n} for {span(s)}' for n, s in line['away'].items()])}")
     if line["rejected"]:
         parts.append(f"refused: {', '.join(f'{n} {why}' for why, n in line['rejected'].items())}")
+    if buffer := line.get("buffer"):
+        parts.append(f"{ages_in_words(buffer)}, {sum(buffer['under_way'].values())} under way")
     if line["loss"] is not None:
         parts.append(f"loss {line['loss']:.4f}")
     parts.append(f"{line['seconds']:.1f} s")
     if left:
         parts.append(f"about {span(left)} left")
     return "  ".join(parts)
+
+
+def ages_in_words(buffer: Mapping[str, Any]) -> str:
+    """How old the updates of an asynchronous step were."""
+    low, high = min(buffer["ages"], default=0), max(buffer["ages"], default=0)
+    return f"age {low}" if low == high else f"ages {low} to {high}"
 
 
 def span(seconds: float) -> str:

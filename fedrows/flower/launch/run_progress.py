@@ -10,7 +10,7 @@ from typing import Any
 
 from fedrows.flower.launch.operator_folder import OperatorFolder
 from fedrows.measure.metric_choice import measured
-from fedrows.watch.observer import RoundReport, RunInfo
+from fedrows.watch.observer import BufferReport, RoundReport, RunInfo
 
 SHOWN = 30  # rounds that are told of, so that who asks every few seconds misses none
 
@@ -19,6 +19,7 @@ class ProgressWriter:
     """An observer that keeps a run's progress in the operator's folder.
 
     nodes: how the nodes stand, by name. turned_away: nodes that take no part, by id, and why.
+    buffer: how the buffer of an asynchronous run stands.
     """
 
     def __init__(
@@ -28,9 +29,10 @@ class ProgressWriter:
         nodes: Callable[[], Mapping[str, Any]] = dict,
         turned_away: Callable[[], Mapping[int, str]] = dict,
         clock: Callable[[], float] = time.time,
+        buffer: Callable[[], BufferReport | None] = lambda: None,
     ) -> None:
         self._folder, self._run, self._clock = folder, run, clock
-        self._nodes, self._turned_away = nodes, turned_away
+        self._nodes, self._turned_away, self._buffer = nodes, turned_away, buffer
         self._recent: deque[dict[str, Any]] = deque(maxlen=SHOWN)
         self._ends: deque[tuple[float, int]] = deque(maxlen=SHOWN)  # when a round ended
         self._loss: dict[int, float] = {}
@@ -68,6 +70,7 @@ class ProgressWriter:
                 "away": away,
                 "loss": self._loss.pop(report.round, None),
                 "seconds": round(self._ends[-1][0] - self._ends[-2][0], 3),
+                **_told(report.buffer),
             }
         )
         self._about |= {"round": report.round, "waiting": ""}
@@ -113,6 +116,7 @@ class ProgressWriter:
             "nodes": dict(self._nodes()),
             "turned_away": {str(node): why for node, why in self._turned_away().items()},
             "recent": list(self._recent),
+            **_told(self._buffer()),
         }
         self._folder.write_progress(self._run, self._about)
 
@@ -120,6 +124,11 @@ class ProgressWriter:
         """Rounds per second, of the last rounds."""
         (since, first), (until, last) = self._ends[0], self._ends[-1]
         return (last - first) / (until - since) if last > first and until > since else None
+
+
+def _told(buffer: BufferReport | None) -> dict[str, Any]:
+    """A buffer as an operator is told of it; nothing in a run that has none."""
+    return {} if buffer is None else {"buffer": asdict(buffer)}
 
 
 def nodes_now(fleet: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedrows.flower.wire.message import WireError, unpack
 from fedrows.rows.params import Submodels
+from fedrows.watch.observer import BufferReport
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Exchange:
     loss: float | None = None  # of the clients that answered, before they trained
     seconds: dict[str, float] = field(default_factory=dict)
     resident: int | None = None  # bytes of memory that the server has after it
+    buffer: BufferReport | None = None  # of an asynchronous step
 
 
 def distinct_rows(submodels: Submodels, positions: list[int]) -> Submodels:

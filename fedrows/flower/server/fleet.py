@@ -121,7 +121,7 @@ class FlowerFleet:
             here = [node for node in self.registry.nodes.values() if node.address in connected]
             self.records.connected(self.registry.addresses(), connected)
             first = self.last is None and all(one.accepted == 0 for one in self.registry.clients)
-            enough = clients >= plan.clients_per_round and len(here) >= self.fewest_nodes
+            enough = clients >= plan.buffer_size and len(here) >= self.fewest_nodes
             enough &= sum(len(node.clients) for node in here) >= self.least
             if first:
                 enough &= clients >= (options.min_clients or 0) and nodes >= options.min_nodes
@@ -134,7 +134,7 @@ class FlowerFleet:
                 said, needed = now, max(self.fewest_nodes, options.min_nodes if first else 1)
                 waiting = (
                     f"Waiting for nodes: {len(here)} are here and at least {needed} are needed; "
-                    f"{clients} clients are known and at least {plan.clients_per_round} are needed."
+                    f"{clients} clients are known and at least {plan.buffer_size} are needed."
                 )
                 if lost := self.records.away():
                     waiting += f" Away: {lost}."

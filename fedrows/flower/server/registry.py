@@ -96,7 +96,7 @@ class Registry:
     def index(self, clients: Iterable[int]) -> dict[str, Index]:
         """The index sets of some clients, by their numbers."""
         chosen = [self.clients[number] for number in clients]
-        return {table: _index([one.index[table] for one in chosen]) for table in self.tables}
+        return {table: index_of([one.index[table] for one in chosen]) for table in self.tables}
 
     def unions(self, groups: Sequence[Sequence[int]]) -> dict[str, Index]:
         """The rows that any client of a group holds, group by group."""
@@ -105,7 +105,7 @@ class Registry:
             for table, ids in sets.items():
                 held = [self.clients[number].index[table] for number in group]
                 ids.append(torch.unique(torch.cat([no_ids(), *held])))
-        return {table: _index(ids) for table, ids in sets.items()}
+        return {table: index_of(ids) for table, ids in sets.items()}
 
     def register(self, address: int, version: int, message: Message) -> str:
         """Takes in a node with its clients, new or back again; gives its name."""
@@ -236,6 +236,10 @@ class Registry:
         examples = torch.tensor([one.examples for one in members], dtype=torch.float64)
         return examples.clamp(max=self._ceiling)
 
+    def weight_of(self, client: RegisteredClient) -> float:
+        """The weight of a client, by what it was registered with."""
+        return float(self._weights([client])[0])
+
     def _count_all(self) -> None:
         self.heat = {t: Heat(no_ids(), no_ids().double(), 0.0) for t in self.tables}
         self._count(self.clients, 1)
@@ -248,7 +252,7 @@ class Registry:
         for first, last in pairwise([0, *cuts, len(members)]):
             some, own = members[first:last], weights[first:last]
             for table, heat in self.heat.items():
-                index = _index([one.index[table] for one in some])
+                index = index_of([one.index[table] for one in some])
                 self.heat[table] = heat.changed(index.ids, index.spread(own), float(own.sum()))
 
     def _renumber(self) -> None:
@@ -265,7 +269,7 @@ class Registry:
         facts = {"members": names, "nodes": nodes, "version": self.version}
         tensors = {}
         for table in self.tables:
-            index = _index([one.index[table] for one in self.clients])
+            index = index_of([one.index[table] for one in self.clients])
             tensors[f"{table}/ids"], tensors[f"{table}/splits"] = index.ids, index.splits
         write_private(path, safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
 
@@ -295,7 +299,8 @@ class Registry:
         self.__post_init__()
 
 
-def _index(sets: Sequence[Tensor]) -> Index:
+def index_of(sets: Sequence[Tensor]) -> Index:
+    """The index of clients that hold these rows each."""
     lengths = torch.tensor([len(ids) for ids in sets], dtype=torch.int64)
     splits = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
     return Index(torch.cat([no_ids(), *sets]), splits)

@@ -1,14 +1,15 @@
-"""The uploads of one round: each answer is checked as it comes, then all are joined into one."""
+"""What nodes send: each answer is checked as it comes, then the updates of a step are joined."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedrows.client import Upload
-from fedrows.flower.server.registry import Registry
+from fedrows.flower.server.registry import Registry, index_of
 from fedrows.flower.wire.contract import Contract
 from fedrows.flower.wire.message import Message
 from fedrows.flower.wire.submodels import SubmodelLayout
@@ -19,109 +20,90 @@ from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
 Refuse = Callable[[str, str, str], None]  # a word for counting, whose upload, and why
+NOT_FINITE = ("not finite", "a number that is not finite")
+TOO_LONG = ("too long", "an update longer than any honest one")
 
 
-class RoundUploads:
-    """What the clients of a cohort have sent so far; untrusted updates are refused."""
+@dataclass(frozen=True)
+class ClientUpdate:
+    """One client's part of an answer: what it sends is of one client (K = 1)."""
 
-    def __init__(
-        self, contract: Contract, registry: Registry, cohort: Tensor, tag: int, refuse: Refuse
-    ) -> None:
-        self._contract, self._registry, self._refuse = contract, registry, refuse
-        self._cohort, self._tag = cohort, tag
-        self._parts: dict[int, dict[str, Submodels]] = {}  # position in the cohort → submodels
-        self._steps: dict[int, float] = {}
-        self._marks: dict[int, dict[str, Tensor]] = {}  # which rows occurred in batches
-        self._losses: list[tuple[float, float]] = []  # a client's loss and its weight
+    parts: dict[str, Submodels]  # the update, and what the algorithm returns beside it
+    steps: float
+    marks: dict[str, Tensor] | None  # which rows occurred in batches, if that was asked
+    loss: float | None  # before it trained, if it says so
 
-    def add(self, positions: list[int], answer: bytes) -> Message:
-        """Takes in a node's answer; raises UploadRefused if none of it can be trusted."""
-        plan, algorithm = self._contract.plan, self._contract.algorithm
-        numbers = [int(self._cohort[position]) for position in positions]
-        layout = self._layout(self._registry.index(numbers))
-        layouts = {"update": layout, **dict.fromkeys(algorithm.returns, layout)}
-        most = plan.local_steps if plan.batches == "draw" else 2**31 // max(len(positions), 1) - 2
-        received = read_upload(answer, layouts, self._tag, most, algorithm.needs_occurred)
-        finite = finite_clients(received.submodels)
-        for i, (position, number) in enumerate(zip(positions, numbers, strict=True)):
-            if not finite[i]:
-                self._refuse("not finite", self._client(position), "a number that is not finite")
-                continue
-            self._parts[position] = {
-                name: part.slice(i, i + 1) for name, part in received.submodels.items()
-            }
-            self._steps[position] = float(received.steps[i])
-            if received.occurred is not None:
-                self._marks[position] = {
-                    table: marks[layout.index[table].splits[i] : layout.index[table].splits[i + 1]]
-                    for table, marks in received.occurred.items()
-                }
-            if i < len(received.losses) and received.losses[i].isfinite():
-                weight = float(self._registry.weights[number])
-                self._losses.append((float(received.losses[i]), weight))
-        return received.message
 
-    def loss(self) -> float | None:
-        """The mean loss that clients have reported; None if none has."""
-        if not self._losses:
-            return None
-        return sum(x * w for x, w in self._losses) / sum(w for _, w in self._losses)
+class UpdateReader:
+    """Reads the answers of nodes, and joins the updates of clients."""
 
-    def joined(self, heat: Mapping[str, Heat]) -> Upload:
-        """All updates that can be trusted, in cohort order; too long ones are refused here."""
-        options, algorithm = self._contract.options, self._contract.algorithm
-        order = sorted(self._parts)
-        while True:
-            clients = self._cohort[torch.tensor(order, dtype=torch.int64)]
-            index = self._registry.index(clients.tolist())
-            parts = {
-                name: self._join(index, [self._parts[position][name] for position in order])
-                for name in ("update", *algorithm.returns)
-            }
-            if not order:
-                break
-            share = self._registry.weights[clients]
-            dtype, share = self._contract.plan.torch_dtype, share / share.sum()
-            correction = algorithm.correction(index, heat, dtype, share)
-            bad = too_long(parts["update"], correction, options.max_norm).tolist()
-            if not any(bad):
-                break
-            for position, out in zip(order, bad, strict=True):
-                if out:
-                    client = self._client(position)
-                    self._refuse("too long", client, "an update longer than any honest one")
-            order = [position for position, out in zip(order, bad, strict=True) if not out]
-        update = parts.pop("update")
-        marks = self._occurred(update, order) if algorithm.needs_occurred else None
-        if order and options.robust == "clip":
-            clip_norms_(update, options.clip_norm)
-        if order and options.robust == "trim":
-            update = trim(update, options.trim_share)
-        steps = torch.tensor([self._steps[position] for position in order], dtype=torch.float64)
-        return Upload(clients, update, steps, parts, None, occurred=marks)
+    def __init__(self, contract: Contract, registry: Registry) -> None:
+        self._contract, self._registry = contract, registry
 
-    def _occurred(self, update: Submodels, order: list[int]) -> dict[str, Tensor]:
-        """Which rows occurred in the clients' batches, by table: (R,).
+    def read(
+        self, answer: bytes, index: Mapping[str, Index], tag: int
+    ) -> tuple[Message, list[ClientUpdate | None]]:
+        """A node's answer, client by client; None for one with a number that is not finite.
 
-        A row that moved counts, whatever its client says. Otherwise a client could leave itself
-        out of a row's divisor, and move the row further than all others.
+        Raises UploadRefused if none of it can be trusted. index: the rows of the clients that were
+        asked.
         """
-        marks = {}
-        for table, rows in update.rows.items():
-            said = [torch.zeros(0, dtype=torch.bool), *(self._marks[p][table] for p in order)]
-            marks[table] = torch.cat(said) | rows.ne(0).any(1)
-        return marks
+        plan, algorithm = self._contract.plan, self._contract.algorithm
+        layout = self._layout(index)
+        layouts = {"update": layout, **dict.fromkeys(algorithm.returns, layout)}
+        clients = layout.clients
+        most = plan.local_steps if plan.batches == "draw" else 2**31 // max(clients, 1) - 2
+        received = read_upload(answer, layouts, tag, most, algorithm.needs_occurred)
+        finite, updates = finite_clients(received.submodels), list[ClientUpdate | None]()
+        for i in range(clients):
+            if not finite[i]:
+                updates.append(None)
+                continue
+            parts = {name: part.slice(i, i + 1) for name, part in received.submodels.items()}
+            marks = None
+            if received.occurred is not None:
+                marks = {
+                    table: x[layout.index[table].splits[i] : layout.index[table].splits[i + 1]]
+                    for table, x in received.occurred.items()
+                }
+            known = i < len(received.losses) and bool(received.losses[i].isfinite())
+            loss = float(received.losses[i]) if known else None
+            updates.append(ClientUpdate(parts, float(received.steps[i]), marks, loss))
+        return received.message, updates
 
-    def _client(self, position: int) -> str:
-        client = self._registry.clients[int(self._cohort[position])]
-        return f"client {client.name!r} of node {client.node!r}"
+    def too_long(
+        self, updates: Sequence[ClientUpdate], weights: Tensor, heat: Mapping[str, Heat]
+    ) -> list[bool]:
+        """Which of some updates are longer than any honest one."""
+        if not updates:
+            return []
+        update, share = self._join("update", updates), weights / weights.sum()
+        dtype = self._contract.plan.torch_dtype
+        correction = self._contract.algorithm.correction(update.index, heat, dtype, share)
+        bad: list[bool] = too_long(update, correction, self._contract.options.max_norm).tolist()
+        return bad
+
+    def joined(self, clients: Tensor, updates: Sequence[ClientUpdate]) -> Upload:
+        """The updates of some clients, in this order, as one upload; there may be none."""
+        options, algorithm = self._contract.options, self._contract.algorithm
+        parts = {name: self._join(name, updates) for name in ("update", *algorithm.returns)}
+        update = parts.pop("update")
+        marks = _occurred(update, updates) if algorithm.needs_occurred else None
+        if updates and options.robust == "clip":
+            clip_norms_(update, options.clip_norm)
+        if updates and options.robust == "trim":
+            update = trim(update, options.trim_share)
+        steps = torch.tensor([one.steps for one in updates], dtype=torch.float64)
+        return Upload(clients, update, steps, parts, None, occurred=marks)
 
     def _layout(self, index: Mapping[str, Index]) -> SubmodelLayout:
         coding, dtype = self._contract.coding, self._contract.plan.torch_dtype
         return SubmodelLayout(index, self._registry.schema, coding, dtype)
 
-    def _join(self, index: Mapping[str, Index], parts: list[Submodels]) -> Submodels:
+    def _join(self, name: str, updates: Sequence[ClientUpdate]) -> Submodels:
         """Single clients' submodels, one after another; there may be none."""
+        parts, tables = [one.parts[name] for one in updates], self._registry.tables
+        index = {table: index_of([x.index[table].ids for x in parts]) for table in tables}
         rows, dense = self._layout(index).shapes()
         dtype = self._contract.plan.torch_dtype
         none = Submodels(
@@ -135,3 +117,71 @@ class RoundUploads:
             {table: torch.cat([part.rows[table] for part in both]) for table in rows},
             {name: torch.cat([part.dense[name] for part in both]) for name in dense},
         )
+
+
+class RoundUploads:
+    """What the clients of a cohort have sent so far; untrusted updates are refused."""
+
+    def __init__(
+        self, contract: Contract, registry: Registry, cohort: Tensor, tag: int, refuse: Refuse
+    ) -> None:
+        self._reader = UpdateReader(contract, registry)
+        self._registry, self._refuse = registry, refuse
+        self._cohort, self._tag = cohort, tag
+        self._updates: dict[int, ClientUpdate] = {}  # by position in the cohort
+        self._losses: list[tuple[float, float]] = []  # a client's loss and its weight
+
+    def add(self, positions: list[int], answer: bytes) -> Message:
+        """Takes in a node's answer; raises UploadRefused if none of it can be trusted."""
+        numbers = [int(self._cohort[position]) for position in positions]
+        message, updates = self._reader.read(answer, self._registry.index(numbers), self._tag)
+        for position, number, update in zip(positions, numbers, updates, strict=True):
+            if update is None:
+                self._refuse(NOT_FINITE[0], self._client(position), NOT_FINITE[1])
+                continue
+            self._updates[position] = update
+            if update.loss is not None:
+                self._losses.append((update.loss, float(self._registry.weights[number])))
+        return message
+
+    def loss(self) -> float | None:
+        """The mean loss that clients have reported; None if none has."""
+        return mean_loss(self._losses)
+
+    def joined(self, heat: Mapping[str, Heat]) -> Upload:
+        """All updates that can be trusted, in cohort order; too long ones are refused here."""
+        order = sorted(self._updates)
+        while True:
+            clients = self._cohort[torch.tensor(order, dtype=torch.int64)]
+            updates = [self._updates[position] for position in order]
+            bad = self._reader.too_long(updates, self._registry.weights[clients], heat)
+            if not any(bad):
+                return self._reader.joined(clients, updates)
+            for position, out in zip(order, bad, strict=True):
+                if out:
+                    self._refuse(TOO_LONG[0], self._client(position), TOO_LONG[1])
+            order = [position for position, out in zip(order, bad, strict=True) if not out]
+
+    def _client(self, position: int) -> str:
+        client = self._registry.clients[int(self._cohort[position])]
+        return f"client {client.name!r} of node {client.node!r}"
+
+
+def mean_loss(losses: Sequence[tuple[float, float]]) -> float | None:
+    """The mean of losses, each with its weight; None if there are none."""
+    if not losses:
+        return None
+    return sum(x * w for x, w in losses) / sum(w for _, w in losses)
+
+
+def _occurred(update: Submodels, updates: Sequence[ClientUpdate]) -> dict[str, Tensor]:
+    """Which rows occurred in the clients' batches, by table: (R,).
+
+    A row that moved counts, whatever its client says. Otherwise a client could leave itself out of
+    a row's divisor, and move the row further than all others.
+    """
+    marks = {}
+    for table, rows in update.rows.items():
+        said = [(one.marks or {})[table] for one in updates]
+        marks[table] = torch.cat([torch.zeros(0, dtype=torch.bool), *said]) | rows.ne(0).any(1)
+    return marks

@@ -27,6 +27,7 @@ from fedrows.options import check, option, options
 from fedrows.plan import Plan
 from fedrows.privacy.named_mechanism import DIAL
 from fedrows.privacy.options import Privacy
+from fedrows.simulator.asynchronous import check_virtual
 from fedrows.version import __version__
 from fedrows.watch import Watching
 
@@ -109,7 +110,7 @@ class Contract:
     privacy: Privacy = CLEAR
 
     def __post_init__(self) -> None:
-        known = self.algorithm.for_cohorts(self.plan.clients_per_round)
+        known = self.algorithm.for_cohorts(self.plan.buffer_size)
         object.__setattr__(self, "algorithm", known)
 
     @property
@@ -202,11 +203,11 @@ def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
             f"tables is {made.plan.tables}, but a deployment keeps its tables in memory: leave it "
             "out."
         )
-    if made.plan.in_virtual_time:
+    if made.plan.clock != "none":
         raise PlanError(
-            f"mode is {made.plan.mode} and clock is {made.plan.clock}, but only simulations have "
-            "a virtual time: leave both out."
+            f"clock is {made.plan.clock}, but only simulations have a virtual time: leave it out."
         )
+    _check_mode(made)
     if made.plan.start != "zero":
         raise PlanError(
             f"start is {made.plan.start!r}, but only simulations count labels before the first "
@@ -214,6 +215,23 @@ def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
         )
     _check_privacy(made)
     return made
+
+
+def _check_mode(made: Contract) -> None:
+    """Raises a PlanError if a deployment cannot go without waiting."""
+    if made.plan.mode == "sync":
+        return
+    check_virtual(made.algorithm, made.plan)
+    if made.privacy.private:
+        raise PlanError(
+            f"mode is async, but privacy is {made.privacy.privacy!r}, and the rounds of private "
+            "runs are synchronous: choose mode sync, or privacy clear."
+        )
+    if made.options.min_answers is not None:
+        raise PlanError(
+            f"min-answers is {made.options.min_answers}, but in mode async a step has as many "
+            "updates as the buffer: leave it out."
+        )
 
 
 def _check_privacy(made: Contract) -> None:

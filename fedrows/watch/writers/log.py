@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,9 @@ class LogWriter:
         self._at = report.round
         level = logging.WARNING if any(report.rejected.values()) else logging.INFO
         away = {name: round(x.away, 1) for name, x in report.nodes.items() if x.away is not None}
-        self._say(
-            "round", {**vars(report), "nodes": len(report.nodes) or None, "away": away}, level
-        )
+        buffer = None if report.buffer is None else asdict(report.buffer)
+        more = {"nodes": len(report.nodes) or None, "away": away, "buffer": buffer}
+        self._say("round", {**vars(report), **more}, level)
 
     def measured(self, line: Mapping[str, Any]) -> None:
         self._at = line["round"]

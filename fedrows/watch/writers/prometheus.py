@@ -20,7 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from fedrows.files.whole import placing, reason
 from fedrows.measure.summary import METRICS
 from fedrows.version import __version__
-from fedrows.watch.observer import NodeReport, RoundReport, RunInfo, WatchError
+from fedrows.watch.observer import BufferReport, NodeReport, RoundReport, RunInfo, WatchError
 from fedrows.watch.watching import Watching, missing
 
 EVERY = 1.0  # seconds between two writings of the file
@@ -66,6 +66,18 @@ METERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Counter",
         "What was refused of a node and of its clients, by reason.",
         ("node", "reason"),
+    ),
+    "buffered_updates": (
+        "Gauge",
+        "Of an asynchronous deployed run: updates that have come in for the next step.",
+        (),
+    ),
+    "update_age_mean_steps": ("Gauge", "The mean age of the updates of the last step.", ()),
+    "update_age_max_steps": ("Gauge", "The age of the oldest update of the last step.", ()),
+    "node_clients_under_way": (
+        "Gauge",
+        "Clients of a node that train at the moment, in an asynchronous deployed run.",
+        ("node",),
     ),
     "events_total": ("Counter", "Other things that happened, by name.", ("event",)),
     **{
@@ -145,7 +157,16 @@ class Prometheus:
         self._nodes |= report.nodes.keys()
         for node, its in report.nodes.items():
             self._node(node, its)
+        if report.buffer is not None:
+            self._buffer(report.buffer)
         self._write()
+
+    def _buffer(self, buffer: BufferReport) -> None:
+        self._set("buffered_updates", buffer.waiting)
+        self._set("update_age_mean_steps", sum(buffer.ages) / max(len(buffer.ages), 1))
+        self._set("update_age_max_steps", max(buffer.ages, default=0))
+        for node in self._nodes | buffer.under_way.keys():
+            self._set("node_clients_under_way", buffer.under_way.get(node, 0), node=node)
 
     def _node(self, name: str, node: NodeReport) -> None:
         self._set("node_up", node.away is None, node=name)

@@ -1,0 +1,220 @@
+"""Asynchronous rounds in a federation whose nodes and servers are killed: is each update used once?
+
+    python benchmarks/async_chaos.py [--nodes 6] [--steps 200] [--every 5] [--servers 3]
+
+Starts a SuperLink and nodes on this machine, kills a node every few seconds and starts it again, as
+long as two others run, and kills the server (the ServerApp, then the SuperLink, by turns) at even
+distances. Then it checks
+three things. By the ledger, every update that was accepted was applied by one step, or waits for
+one, or was dropped for a reason that is named. Every step has applied as many updates as the buffer
+holds. And the counts of moves in the checkpoint are those of the steps in the ledger, row by row.
+Writes `results/async_chaos.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import safetensors.torch
+import torch
+
+from fedrows import catalogue
+from fedrows.cli.settings import choose
+from fedrows.data.federation import FederatedData
+from fedrows.errors import FedrowsError
+from fedrows.flower.demo import federate, write_project
+from fedrows.flower.journal import ROUNDS
+from fedrows.flower.launch import certificates
+from fedrows.flower.launch.federation import LocalFederation
+from fedrows.flower.launch.resubmit import submit_until_done
+from fedrows.flower.server.update_log import ARRIVALS, LEDGER, read_ledger
+from fedrows.report.exchange import read_rounds
+from fedrows.runs import checkpoint
+from fedrows.runs.folder import CHECKPOINT
+
+RESULT = Path(__file__).parent / "results" / "async_chaos.json"
+CLIENTS, BUFFER, CONCURRENCY = 60, 4, 48
+LEFT = 2  # nodes that are not killed while all others are being started
+TIMEOUT = 20.0  # seconds until a message is given up
+
+
+class Chaos:
+    """Kills nodes and servers of a federation until its run has ended."""
+
+    def __init__(self, federation: LocalFederation, out: Path, seed: int) -> None:
+        self.federation, self.out, self.draw = federation, out, random.Random(seed)
+        self.node_kills, self.server_kills = 0, list[str]()
+        self._starting: dict[int, threading.Thread] = {}
+
+    @property
+    def step(self) -> int:
+        """The last step that is done."""
+        lines = read_rounds(self.out / ROUNDS)
+        return int(lines[-1]["round"]) if lines else 0
+
+    def kill_a_node(self) -> None:
+        """Kills a node that runs, and has it started again meanwhile."""
+        for node in [x for x, thread in self._starting.items() if not thread.is_alive()]:
+            del self._starting[node]
+        running = [x for x in range(len(self.federation.nodes)) if x not in self._starting]
+        if len(running) > LEFT:
+            node = self.draw.choice(running)
+            self.federation.kill_node(node)
+            self.node_kills += 1
+            self._starting[node] = thread = threading.Thread(target=self._start, args=(node,))
+            thread.start()
+
+    def _start(self, node: int) -> None:
+        while True:
+            try:
+                self.federation.start_node(node)
+                return
+            except FedrowsError:  # the SuperLink is away, too
+                time.sleep(1.0)
+
+    def kill_server(self) -> None:
+        """Kills the ServerApp, or the SuperLink with it, by turns."""
+        if len(self.server_kills) % 2 == 0:
+            if self.federation.kill_serverapp():
+                self.server_kills.append("ServerApp")
+        else:
+            self.federation.kill_superlink()
+            self.federation.start_superlink()
+            self.server_kills.append("SuperLink")
+
+    def settle(self) -> None:
+        """Waits for nodes that are being started."""
+        for thread in self._starting.values():
+            thread.join(timeout=60)
+
+
+def chaos(
+    folder: Path, nodes: int, steps: int, every: float, servers: int, limit: float, seed: int = 0
+) -> dict[str, Any]:
+    """Runs so many steps while nodes and servers die; returns what the checks have counted.
+
+    every: seconds between two kills of nodes. servers: how often the server is killed. limit:
+    seconds that only a failure takes.
+    """
+    words = {"device": "cpu", "clients": str(CLIENTS), "rounds": str(steps), "mode": "async"}
+    words |= {"buffer": str(BUFFER), "concurrency": str(CONCURRENCY), "evaluate_every": str(steps)}
+    settings = choose(catalogue.task("synthetic"), ["fedsubavg"], words)["fedsubavg"]
+    data, out = settings.task.load(settings.options), folder / "run"
+    terms = {"min_nodes": nodes, "timeout": TIMEOUT}
+    specs = federate(folder, data, nodes).nodes
+    certificates.make_authority(folder / "keys")
+    certificates.make_server(folder / "keys", ["localhost"])
+    for spec in specs:
+        certificates.make_node_key(folder / "keys", spec.name)
+    keys = certificates.open_certificates(folder / "keys", [spec.name for spec in specs])
+    with LocalFederation(folder, specs, keys) as federation:
+        began = time.monotonic()
+        project = write_project(folder / "project", settings, terms, out, folder / "data")
+        said = list[str]()
+        submitter = threading.Thread(
+            target=lambda: submit_until_done(federation.control, project, {}, 50, said.append),
+            daemon=True,
+        )
+        submitter.start()
+        deeds = Chaos(federation, out, seed)
+        at = [steps * (i + 1) // (servers + 1) for i in range(servers)]
+        due = time.monotonic()
+        while submitter.is_alive():
+            if time.monotonic() - began > limit:
+                raise FedrowsError(f"After {limit:g} s only {deeds.step} steps: {said[-5:]}")
+            done = deeds.step
+            if done and time.monotonic() >= due and done < steps:
+                due = time.monotonic() + every
+                deeds.kill_a_node()
+            if len(deeds.server_kills) < servers and done >= at[len(deeds.server_kills)]:
+                deeds.kill_server()
+            time.sleep(0.1)
+        deeds.settle()
+    result = {"steps": steps, "nodes": nodes, "buffer": BUFFER, "concurrency": CONCURRENCY}
+    result |= {"clients": data.clients, "seconds": round(time.monotonic() - began, 1)}
+    result |= {"node_kills": deeds.node_kills, "server_kills": deeds.server_kills}
+    return {**result, **checked(out, data, steps)}
+
+
+def checked(out: Path, data: FederatedData, steps: int) -> dict[str, Any]:
+    """What the ledger counts; an error if an update was lost, or applied twice."""
+    lines = read_ledger(out / LEDGER)
+    accepted = Counter(_key(x) for x in lines if "accepted" in x)
+    applied = Counter(_key(x) for x in lines if "step" in x and "dropped" not in x)
+    dropped = Counter(_key(x) for x in lines if "dropped" in x)
+    ages = [x["age"] for x in lines if "step" in x and "dropped" not in x]
+    by_step = Counter(x["step"] for x in lines if "step" in x and "dropped" not in x)
+    waiting = waiting_in(out / ARRIVALS) - applied.keys() - dropped.keys()
+    _require(set(accepted.values()) == {1}, "an update was accepted twice")
+    _require(set(applied.values()) == {1}, "an update was applied twice")
+    _require(not applied.keys() & dropped.keys(), "an update was applied, and dropped too")
+    ends = applied.keys() | dropped.keys() | waiting
+    _require(accepted.keys() == ends, "an update was lost, or came from nowhere")
+    _require(by_step == dict.fromkeys(range(1, steps + 1), BUFFER), "a step has too few updates")
+    _require(checkpoint.standing(out / CHECKPOINT).round == steps, "the checkpoint is another's")
+    moves = safetensors.torch.load_file(out / CHECKPOINT)
+    for table, index in data.index.items():
+        count = torch.zeros_like(moves[f"schedule/moves/{table}"])
+        for step in range(1, steps + 1):
+            clients = [x["client"] for x in lines if x.get("step") == step and "dropped" not in x]
+            count[index.select(torch.tensor(clients)).ids.unique()] += 1
+        _require(torch.equal(count, moves[f"schedule/moves/{table}"]), f"{table} moved otherwise")
+    rounds = read_rounds(out / ROUNDS)
+    return {
+        "accepted": len(accepted),
+        "applied_once": len(applied),
+        "dropped": len(dropped),
+        "waiting_at_the_end": len(waiting),
+        "age_mean": round(sum(ages) / len(ages), 2),
+        "age_max": max(ages),
+        "clients_asked": sum(x["asked"] for x in rounds),
+        "clients_lost": sum(len(who) for x in rounds for who in x["dropped"].values()),
+    }
+
+
+def waiting_in(folder: Path) -> set[tuple[str, Any, int]]:
+    """The updates in files that no step has used."""
+    found = set[tuple[str, Any, int]]()
+    for path in folder.glob("*.safetensors"):
+        with safetensors.safe_open(path, framework="pt") as file:
+            facts = json.loads(file.metadata()["fedrows"])
+        found |= {(facts["node"], client, facts["tag"]) for client in facts["clients"]}
+    return found
+
+
+def _key(line: dict[str, Any]) -> tuple[str, Any, int]:
+    return line["node"], line["client"], line["tag"]
+
+
+def _require(true: bool, what: str) -> None:
+    if not true:
+        raise FedrowsError(f"The ledger does not hold: {what}.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--every", type=float, default=5.0, help="Seconds between two nodes.")
+    parser.add_argument("--servers", type=int, default=3, help="How often the server is killed.")
+    typed = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="async-chaos-") as folder:
+        result = chaos(Path(folder), typed.nodes, typed.steps, typed.every, typed.servers, 3600.0)
+    result = {"torch": torch.__version__, **result}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
