@@ -111,7 +111,7 @@ class _Recurrent(nn.Module, ABC):
         """The input's share of all gates of all steps, as one group: (T, 1, B, gates)."""
         flat, weight = x.reshape(-1, x.shape[-1]), getattr(self, f"weight_ih_{end}")
         gates = flat @ weight.mT if bias is None else torch.addmm(bias, flat, weight.mT)
-        return gates.view(len(x), 1, x.shape[1], -1)
+        return gates.view(x.shape[0], 1, x.shape[1], -1)
 
     def _biases(self, end: str) -> tuple[Tensor, Tensor] | None:
         if not self.bias:
