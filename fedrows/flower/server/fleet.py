@@ -232,6 +232,8 @@ class FlowerFleet:
                 self._refuse(exchange, error.reason, f"node {name!r}", str(error))
                 self.answers[name] = f"its upload was refused: {error.reason}"
                 continue
+            if silent := uploads.silent(positions):
+                self._dropped(exchange, cohort, silent, "its device did not answer in time")
             self.answers[name] = ""
             self._row_cache.confirm(name, hashes[name], tag)
             if reply.facts.get("changes"):

@@ -32,16 +32,27 @@ class RoundUploads:
         self._parts: dict[int, dict[str, Submodels]] = {}  # position in the cohort → submodels
         self._steps: dict[int, float] = {}
         self._marks: dict[int, dict[str, Tensor]] = {}  # which rows occurred in batches
+        self._silent: set[int] = set()  # positions whose node answered without them
         self._losses: list[tuple[float, float]] = []  # a client's loss and its weight
 
     def add(self, positions: list[int], answer: bytes) -> Message:
         """Takes in a node's answer; raises UploadRefused if none of it can be trusted."""
         plan, algorithm = self._contract.plan, self._contract.algorithm
         numbers = [int(self._cohort[position]) for position in positions]
-        layout = self._layout(self._registry.index(numbers))
-        layouts = {"update": layout, **dict.fromkeys(algorithm.returns, layout)}
+
+        def layouts(some: list[int]) -> dict[str, SubmodelLayout]:
+            own = self._layout(self._registry.index([numbers[i] for i in some]))
+            return {"update": own, **dict.fromkeys(algorithm.returns, own)}
+
         most = plan.local_steps if plan.batches == "draw" else 2**31 // max(len(positions), 1) - 2
-        received = read_upload(answer, layouts, self._tag, most, algorithm.needs_occurred)
+        every = layouts(list(range(len(numbers))))
+        marked = algorithm.needs_occurred
+        received = read_upload(answer, every, self._tag, most, marked, layouts)
+        if received.answered is not None:
+            self._silent |= set(positions) - {positions[i] for i in received.answered}
+            positions = [positions[i] for i in received.answered]
+            numbers = [numbers[i] for i in received.answered]
+        index = received.submodels["update"].index
         finite = finite_clients(received.submodels)
         for i, (position, number) in enumerate(zip(positions, numbers, strict=True)):
             if not finite[i]:
@@ -53,13 +64,17 @@ class RoundUploads:
             self._steps[position] = float(received.steps[i])
             if received.occurred is not None:
                 self._marks[position] = {
-                    table: marks[layout.index[table].splits[i] : layout.index[table].splits[i + 1]]
+                    table: marks[index[table].splits[i] : index[table].splits[i + 1]]
                     for table, marks in received.occurred.items()
                 }
             if i < len(received.losses) and received.losses[i].isfinite():
                 weight = float(self._registry.weights[number])
                 self._losses.append((float(received.losses[i]), weight))
         return received.message
+
+    def silent(self, positions: list[int]) -> list[int]:
+        """Those of some positions that their node's answer left out."""
+        return [position for position in positions if position in self._silent]
 
     def loss(self) -> float | None:
         """The mean loss that clients have reported; None if none has."""
