@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -11,11 +12,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedrows.device.one_step import OneStep, TensorFacts
 from fedrows.device.time_loops import recorded_as_one
-from fedrows.rows.ragged import Ragged
 
 
 class NotRecordable(Exception):
     """A step that a graph cannot stand for; the message says why."""
+
+    def __init__(self, why: str, bound: str | None = None) -> None:
+        super().__init__(why)
+        self.bound = bound  # the size that it is made for
 
 
 def recorded(step: OneStep) -> nn.Module:
@@ -71,31 +75,35 @@ def example(step: OneStep, trial: int) -> dict[str, Tensor]:
 
 
 def _sizes(step: OneStep, trial: int) -> dict[str, int]:
-    """A size for every word in the shapes: equal sizes would be taken for one and the same."""
-    sizes: dict[str, int] = {}
+    """A size for every word in the shapes.
 
-    def take(name: str, size: int) -> None:
-        while size in sizes.values():
-            size += 1
-        sizes[name] = size
+    Equal sizes would be taken for one and the same, so each is unlike all others. Lists are as long
+    as in the data or shorter: a module may have a place for no more.
+    """
+    sizes = dict(step.fixed)
+    taken = {x for facts in step.inputs().values() for x in facts.shape if isinstance(x, int)}
 
-    for name, column in step.data.train.ids.items():
-        if isinstance(column, Ragged) and name not in step.lengths:
-            longest = max(2, column.length)
-            take(f"length of {name}", longest - trial if longest > 2 else longest + trial)
-    take("batch", 7 - 3 * trial)
+    def take(name: str, wishes: Iterable[int]) -> None:
+        if name not in sizes:
+            sizes[name] = next(x for x in wishes if x not in taken)
+            taken.add(sizes[name])
+
+    for name, length in step.usual_sizes().items():
+        if name != "batch":
+            take(name, chain(range(length - trial, 1, -1), count(length + 1)))
+    take("batch", count(7 - 3 * trial))
     for table in step.model.schema.tables:
-        take(f"rows of {table}", 23 - 5 * trial)
+        take(f"rows of {table}", count(23 - 5 * trial))
     return sizes
 
 
 def _check_free(graph: nn.Module, inputs: Mapping[str, TensorFacts]) -> None:
     """Raises if the step is made for the sizes of one example."""
     places = [n for n in graph.graph.nodes if n.op == "placeholder"]  # type: ignore[union-attr]
-    for node, (name, facts) in zip(places, inputs.items(), strict=True):
+    for node, facts in zip(places, inputs.values(), strict=True):
         for size, its in zip(node.meta["val"].shape, facts.shape, strict=True):
             if isinstance(its, str) and not _is_free(size):
-                raise NotRecordable(f"it is made for {its} = {size} ({name})")
+                raise NotRecordable(f"it is made for one size of its {its}", its)
 
 
 def _is_free(size: Any) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from fedrows.data.batches import Batch
 from fedrows.data.federation import FederatedData
 from fedrows.device.step_optimizers import COUNTED, STATES, moved
 from fedrows.lifting.lifted import Lifted
-from fedrows.lifting.replaced_operations import ReplacedOperations
+from fedrows.device.device_operations import DeviceOperations
 from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
@@ -54,7 +54,7 @@ class OneStep:
     data: FederatedData
     plan: Plan
     algorithm: Algorithm
-    lengths: Mapping[str, int] = field(default_factory=dict)  # of lists that must have one length
+    fixed: Mapping[str, int] = field(default_factory=dict)  # sizes that are not free
 
     def __post_init__(self) -> None:
         self.model = _for_one_client(self.model)
@@ -84,7 +84,7 @@ class OneStep:
         train = self.data.train
         for name, column in train.ids.items():
             if isinstance(column, Ragged):
-                deep: Shape = (self.lengths.get(name, f"length of {name}"),)
+                deep: Shape = (f"length of {name}",)
             else:
                 deep = tuple(column.shape[1:])
             found[f"ids/{name}"] = TensorFacts(("batch", *deep), torch.int64)
@@ -96,7 +96,7 @@ class OneStep:
         found["lr"] = TensorFacts(())
         if self.model.random:
             found["key"] = TensorFacts((), torch.int64)
-        return found
+        return {name: self._with_sizes(x) for name, x in found.items()}
 
     def outputs(self) -> dict[str, TensorFacts]:
         """What comes out, in order."""
@@ -104,6 +104,15 @@ class OneStep:
         for part in STATES[self.plan.optimizer]:
             found |= {f"next/state/{part}/{name}": x for name, x in self.leaves.items()}
         return {**found, "loss": TensorFacts(())}
+
+    def usual_sizes(self) -> dict[str, int]:
+        """The sizes that all devices use, of what may be fixed if it cannot be free."""
+        lists = {n: x.length for n, x in self.data.train.ids.items() if isinstance(x, Ragged)}
+        return {"batch": self.plan.batch_size} | {f"length of {n}": x for n, x in lists.items()}
+
+    def _with_sizes(self, facts: TensorFacts) -> TensorFacts:
+        shape = (self.fixed.get(x, x) if isinstance(x, str) else x for x in facts.shape)
+        return replace(facts, shape=tuple(shape))
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Takes the step."""
@@ -198,7 +207,7 @@ def _for_one_client(model: Model) -> Model:
     if isinstance(model, Lifted):
         model.one_by_one = True
         model.apart = lambda gradients: [x.clone() for x in gradients]
-        model.use(ReplacedOperations())
+        model.use(DeviceOperations())
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -9,22 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.export import Dim
 
 from fedrows.device.graph import example
 from fedrows.device.one_step import OneStep, TensorFacts
 
 OPSET = 18
-
-
-class _ByPlace(nn.Module):
-    def __init__(self, graph: nn.Module) -> None:
-        super().__init__()
-        self.graph = graph
-
-    def forward(self, *tensors: Tensor) -> Any:
-        return self.graph(*tensors)
 
 
 def as_onnx(step: OneStep, graph: nn.Module) -> bytes:
@@ -36,13 +28,14 @@ def as_onnx(step: OneStep, graph: nn.Module) -> bytes:
     )
     with _silence(), torch.no_grad():
         program: Any = torch.onnx.export(
-            _ByPlace(graph).eval(),
+            graph.eval(),
             tuple(example(step, 0).values()),
             input_names=list(inputs),
             output_names=list(outputs),
-            dynamic_shapes=(shapes,),
+            dynamic_shapes=shapes,
             opset_version=OPSET,
             dynamo=True,
+            custom_translation_table=importlib.import_module("fedrows.device.onnx_loops").TABLE,
             verbose=False,
         )
     model = program.model_proto

@@ -31,7 +31,6 @@ from fedrows.files.whole import write_whole
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.plan import Plan
-from fedrows.rows.ragged import Ragged
 from fedrows.runs.export import ExportError, check_format
 
 STEP, MANIFEST = "step.onnx", "manifest.json"
@@ -69,20 +68,26 @@ def build(
     check_format("onnx")
     made = model if isinstance(model, Model) else Lifted(model, data)
     _check(made, data, plan, algorithm)
-    name = type(getattr(made, "module", made)).__name__
-    lists = {n: x.length for n, x in data.train.ids.items() if isinstance(x, Ragged)}
-    last: Exception | None = None
-    for lengths in [{}, lists] if lists else [{}]:  # a module may be made for lists of one length
-        step = OneStep(made, data, plan, algorithm, lengths)
+    fixed: dict[str, int] = {}
+    first: Exception | None = None
+    while True:
+        step = OneStep(made, data, plan, algorithm, fixed)
         try:
             content = as_onnx(step, recorded(step))
+            break
         except Exception as error:  # whatever the recorder and the exporter meet in user's code
-            last = last or error
-            continue
-        starts, files = _starts(made, data)
-        return DeviceProgram(content, manifest_of(step, content, starts, contract), files)
-    assert last is not None
-    raise ExportError(f"{name} cannot be a device program ({_why(last)}).") from last
+            first = first or error
+            usual = {name: x for name, x in step.usual_sizes().items() if name not in fixed}
+            bound = error.bound if isinstance(error, NotRecordable) else None
+            if bound in usual:  # a module may be made for batches or lists of one size
+                fixed = {**fixed, bound: usual[bound]}
+            elif usual and bound is None:
+                fixed = {**fixed, **usual}
+            else:
+                name = type(getattr(made, "module", made)).__name__
+                raise ExportError(f"{name} cannot be a device program: {_why(first)}.") from first
+    starts, files = _starts(made, data)
+    return DeviceProgram(content, manifest_of(step, content, starts, contract), files)
 
 
 def export_program(
