@@ -1,4 +1,4 @@
-"""What the browser tests share: the built client, Chromium, and pages that see nothing but files."""
+"""What the browser tests share: the built client, Chromium, and a page that sees only files."""
 
 from __future__ import annotations
 

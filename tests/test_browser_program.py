@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -49,7 +50,7 @@ def given_of(data: FederatedData, client: int) -> dict[str, Any]:
     for name, column in examples.ids.items():
         if isinstance(column, Ragged):
             ends = column.offsets.tolist()
-            ids[name] = [column.values[a:b].tolist() for a, b in zip(ends, ends[1:], strict=False)]
+            ids[name] = [column.values[a:b].tolist() for a, b in pairwise(ends)]
         else:
             ids[name] = column.tolist()
     numbers = {name: x.tolist() for name, x in examples.numbers.items()}
@@ -60,12 +61,17 @@ def compare(page: Any, model: Model, data: FederatedData, lr: float, client: int
     """The largest difference between PyTorch and Chromium after the local steps of a round."""
     data = data.to(torch.device("cpu"), torch.float32)
     program = build(model, data, PLAN, FedAvg())
-    files = {"step.onnx": program.step, "manifest.json": json.dumps(dict(program.manifest)).encode()}
+    files = {
+        "step.onnx": program.step,
+        "manifest.json": json.dumps(dict(program.manifest)).encode(),
+    }
     who = torch.tensor([client])
     index = {table: sets.select(who) for table, sets in data.index.items()}
     start = take(model.start(), index, 1)
     round_ = Round(5, lr, data.clients, 1.0, who)
-    upload = train(model, FedAvg(), PLAN, Assignment(local_data(data, who), start, None, None, round_))
+    upload = train(
+        model, FedAvg(), PLAN, Assignment(local_data(data, who), start, None, None, round_)
+    )
     begun = {
         "rows": {table: x.flatten().tolist() for table, x in start.rows.items()},
         "dense": {name: x.flatten().tolist() for name, x in start.dense.items()},

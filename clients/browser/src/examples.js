@@ -44,6 +44,7 @@ export function columnsOf(given, manifest, index) {
 /** A column of numbers, of rows that are equally wide, or of lists that are at most `length` long. */
 function column(entries, of, Values, length) {
   if (!Array.isArray(entries[0])) return { values: Values.from(entries, of), width: 1, wide: false };
+  if (length !== undefined) entries = entries.map((entry) => entry.slice(-length)); // the last so many
   const flat = Values.from(entries.flat(), of);
   const sizes = entries.map((entry) => entry.length);
   if (length === undefined && sizes.every((size) => size === sizes[0])) {

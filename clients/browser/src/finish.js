@@ -8,7 +8,7 @@ import { DeviceError } from "./errors.js";
 
 /** {returns: {name: submodel}, kept: submodel or null}. */
 export function finished(manifest, given, end, steps) {
-  const { extra, kept, keeps } = manifest.algorithm;
+  const { keeps, algorithm: { extra, kept } } = manifest;
   const sources = { sent: given.sent, kept: given.kept };
   sources.update = shared(manifest, end, (x, i, kind, name) => x - given[kind][name][i]);
   const sum = (factors) =>

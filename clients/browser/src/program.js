@@ -5,6 +5,7 @@ import { lookUp, positions, stepsOf } from "./batches.js";
 import { DeviceError } from "./errors.js";
 import { finished, occurrences } from "./finish.js";
 import { sha256 } from "./gateway.js";
+import { rowsFromParts, unpack } from "./wire.js";
 
 const FORMAT = 1; // of manifests
 const RUNTIME = "ort-wasm-simd-threaded.wasm"; // lies beside this script
@@ -18,11 +19,13 @@ const product = (shape) => shape.reduce((total, size) => total * size, 1);
 
 export class Program {
   #session;
+  #files;
 
-  constructor(id, manifest, session) {
+  constructor(id, manifest, session, files) {
     this.id = id;
     this.manifest = manifest;
     this.#session = session;
+    this.#files = files;
   }
 
   /** A program from its files {name: Uint8Array}, which are checked against the manifest's sums. */
@@ -41,7 +44,32 @@ export class Program {
       executionProviders: ["wasm"],
       intraOpNumThreads: 1,
     });
-    return new Program(id, manifest, session);
+    return new Program(id, manifest, session, files);
+  }
+
+  /** A device's rows of a local table: those that it had before, and where the others begin. */
+  personal(table, ids, before) {
+    const { width } = this.manifest.tables[table];
+    const rows = new Float32Array(ids.length * width);
+    const known = new Map(Array.from(before?.ids ?? [], (id, place) => [id, place]));
+    ids.forEach((id, i) => {
+      const place = known.get(id);
+      const row = place === undefined ? this.#beginning(table, id) : before.rows.subarray(place * width, (place + 1) * width);
+      rows.set(row, i * width);
+    });
+    return rows;
+  }
+
+  /** Where a row of a local table begins: as the manifest says, in its file, or in local.bin. */
+  #beginning(table, id) {
+    const { width, start, rows } = this.manifest.tables[table];
+    if (start?.row) return start.row;
+    const all = start?.file && this.#files[start.file];
+    if (!all && this.#files["local.bin"]) {
+      return rowsFromParts(unpack(this.#files["local.bin"]).parts, `start/${table}`, rows, width).subarray(id * width, (id + 1) * width);
+    }
+    if (!all) throw new DeviceError(`The program does not say where rows of ${table} begin: ask the gateway's operator to build it anew.`);
+    return new Float32Array(all.slice(4 * id * width, 4 * (id + 1) * width).buffer);
   }
 
   /** Takes the local steps of a round from where `given` starts; nothing in it is changed. */
@@ -67,8 +95,25 @@ export class Program {
     for (const name of Object.keys(manifest.dense)) end.dense[name] = here[`dense/${name}`].data;
     const steps = stepsOf(examples.size, manifest.plan);
     const more = finished(manifest, given, end, steps);
-    const occurred = manifest.algorithm.occurred ? occurrences(manifest, given) : null;
+    const occurred = manifest.occurred ? occurrences(manifest, given) : null;
     return { ...end, ...more, occurred, losses, steps, milliseconds: performance.now() - begun };
+  }
+
+  /** How likely each example's label is to be 1, for programs with binary labels.
+   *
+   * The step itself tells: at a learning rate of 0 it moves nothing, and its loss is −log p.
+   */
+  async likely(given) {
+    const { examples } = given;
+    const feeds = { ...this.#fixed({ ...given, lr: 0 }), ...this.#start(given) };
+    if (this.manifest.step.inputs.count) feeds.count = tensor("float32", [1], []);
+    const found = [];
+    for (let i = 0; i < examples.size; i++) {
+      const batch = { positions: Int32Array.of(i), real: null, key: 0n };
+      const results = await this.#session.run({ ...feeds, ...this.#batch(examples, batch) });
+      found.push(Math.exp(-results.loss.data[0]));
+    }
+    return found;
   }
 
   /** What a step changes, before the first: rows, dense tensors, and an optimiser's state of zeros. */

@@ -210,6 +210,7 @@ export class Device extends EventTarget {
     await this.#storage.keep({
       ...Object.fromEntries(past.map((name) => [name, undefined])),
       [`memory/${facts.run}/${facts.tag}`]: { rows: personal, kept: result.kept },
+      history: [...(await this.history()), line],
       upload,
     });
     this.#tell("trained", { ...line, given, index, result });
@@ -235,8 +236,7 @@ export class Device extends EventTarget {
       this.#tell("trouble", { sentence: error.message });
       return;
     }
-    const history = [...(await this.history()), upload.line];
-    await this.#storage.keep({ upload: undefined, history });
+    await this.#storage.keep({ upload: undefined });
     this.#tell("sent", upload.line);
   }
 
@@ -277,6 +277,7 @@ function updateParts(result, rows, dense, manifest) {
   const over = (ends, starts) => Object.fromEntries(Object.entries(ends).map(([name, end]) => [name, less(end, starts[name])]));
   const parts = submodelToParts("update", over(result.rows, rows), over(result.dense, dense), manifest);
   parts.steps = idsToBytes([result.steps + 1]);
+  parts.losses = numbersToBytes(Float32Array.of(result.losses[0]));
   for (const [name, more] of Object.entries(result.returns ?? {})) {
     Object.assign(parts, submodelToParts(name, more.rows, more.dense, manifest));
   }
