@@ -20,9 +20,11 @@ import uvicorn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "clients" / "python"))
 
+from fedrows_device import signed_http
+from fedrows_device.__main__ import main as device_main
 from fedrows_device.session import DeviceSession, LoadedPrograms
 from fedrows_device.signed_http import GatewayRefused, GatewayUnreachable, SignedHttp
-from fedrows_device.storage import DeviceStorage
+from fedrows_device.storage import DeviceStorage, StorageError
 
 from fedrows.data.federation import FederatedData
 from fedrows.flower.gateway.gateway_node import gateway_of
@@ -34,6 +36,7 @@ from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import DeployedTask
 from fedrows.rows.ragged import Ragged
 
+__all__ = ["GatewayRefused", "StorageError", "device_main", "signed_http"]
 FREE = Rate(1e6, 1e6)
 GENEROUS = GatewayLimits(per_device=FREE, per_address=FREE, after=0.05)
 
@@ -125,7 +128,7 @@ class Devices:
             session = self.session(client)
             while not self.stop.is_set():
                 try:
-                    step = session.step(wait=2)
+                    step = session.step(wait=1)
                 except GatewayUnreachable:
                     if self.stop.is_set():
                         return

@@ -31,6 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--state", type=Path, required=True, help="folder for what it keeps")
     parser.add_argument("--rounds", type=int, help="end after so many rounds")
     given = parser.parse_args(words)
+    http: SignedHttp | None = None
     try:
         if not given.data.is_file():
             raise SessionError(f"There are no data {given.data}: name the file with --data.")
@@ -42,6 +43,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    finally:
+        if http is not None:
+            http.close()
 
 
 def run(session: DeviceSession, token: str | None, name: str | None, rounds: int | None) -> int:
