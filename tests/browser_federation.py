@@ -49,9 +49,9 @@ class Served:
         """The file of a client's examples, as a person chooses it in the page."""
         return write_examples(self.data, client, self.folder / f"examples-{client}.json")
 
-    def open(self, context: Any, client: int) -> Any:
+    def open(self, context: Any, client: int, page: Any = None) -> Any:
         """A tab that is a device: the token and the file are given to its form."""
-        page = context.new_page()
+        page = page or context.new_page()
         page.goto(f"{self.url}/?device=device-{client:05d}")
         page.locator("#token").fill(self.store.make_token())
         page.locator("#file").set_input_files(self.examples(client))

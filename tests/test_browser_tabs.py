@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ pytest.importorskip("starlette")
 from browser_federation import STORED, lines_of, served
 from browser_pages import browser, dist  # noqa: F401
 from deployed import simulated, task_of
+from gateway_devices import serving
 
 from fedrows.data.federation import FederatedData
+from fedrows.flower.gateway.store import GatewayStore
+from fedrows.flower.gateway.web import application
 from fedrows.models import mf
 
 CONFIG: dict[str, Any] = {
@@ -86,7 +90,8 @@ def test_tabs_train_as_simulated_and_one_is_reloaded(
             fragile.reload()
         found = it.wait(tabs[0])
         wanted = simulated(it.fleet, data)
-        assert it.fleet.last is not None and not it.fleet.last.dropped
+        assert it.fleet.last is not None
+        assert not it.fleet.last.dropped
         assert float((found.params.tables["item"] - wanted.tables["item"]).abs().max()) < 1e-5
         start = it.fleet.contract.model(data).start().tables["item"]
         assert float((wanted.tables["item"] - start).abs().max()) > 0.01
@@ -99,3 +104,98 @@ def test_tabs_train_as_simulated_and_one_is_reloaded(
         assert errors == []
         assert [url for url in asked if not url.startswith((it.url, "data:", "blob:"))] == []
         context.close()
+
+
+@pytest.mark.slow(minutes=0.3)
+def test_a_full_disk_is_one_sentence_and_loses_nothing(
+    tmp_path: Path,
+    browser: Any,  # noqa: F811
+    dist: Path,  # noqa: F811
+) -> None:
+    """The update that cannot be stored is not sent; with room again, the tab goes on by itself."""
+    data = films(2)
+    task = task_of(data, lambda data, seed: mf.build(data, seed, factors=4))
+    config = {**CONFIG, "clients-per-round": 2, "rounds": 3}
+    with served(task, config, data, tmp_path, dist) as it:
+        it.start()
+        context = browser.new_context()
+        full = context.new_page()
+        full.add_init_script(FULL)
+        tab = it.open(context, 0, full)
+        other = it.open(context, 1)
+        tab.locator("#trouble").get_by_text("no room left").wait_for(timeout=60_000)
+        assert tab.locator("#trouble").text_content().count(".") == 1
+        assert tab.locator("#state").text_content() == "stopped"
+        name = "device-00000"
+        kept = tab.evaluate(STORED, [name, None])
+        assert {"identity", "given", "program"} <= set(kept)
+        assert not {"upload", "history"} & set(kept)
+        tab.evaluate("sessionStorage.room = 1")
+        tab.reload()
+        found, wanted = it.wait(other), simulated(it.fleet, data)
+        assert float((found.params.tables["item"] - wanted.tables["item"]).abs().max()) < 1e-5
+        assert [line["round"] for line in lines_of(tab, name)] == [1, 2, 3]
+        context.close()
+
+
+# What a browser without room does: the write of an update fails, and so does its transaction.
+FULL = """
+const put = IDBObjectStore.prototype.put;
+IDBObjectStore.prototype.put = function (thing, name) {
+  if (name === "upload" && !sessionStorage.room) {
+    throw new DOMException("no room", "QuotaExceededError");
+  }
+  return put.call(this, thing, name);
+};
+"""
+
+
+@pytest.mark.slow(minutes=0.2)
+def test_a_page_of_elsewhere_gets_nothing(
+    tmp_path: Path,
+    browser: Any,  # noqa: F811
+    dist: Path,  # noqa: F811
+) -> None:
+    data = films(2)
+    task = task_of(data, lambda data, seed: mf.build(data, seed, factors=4))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "index.html").write_text("<!doctype html><title>elsewhere</title>")
+    store = GatewayStore(tmp_path / "other")
+    with (
+        served(task, CONFIG, data, tmp_path, dist) as it,
+        serving(application(store, elsewhere)) as address,
+    ):
+        context = browser.new_context()
+        page = context.new_page()
+        page.route(  # a page that lets itself ask anybody
+            f"{address}/",
+            lambda route: route.fulfill(body="<!doctype html>", content_type="text/html"),
+        )
+        page.goto(f"{address}/")
+        token = it.store.make_token()
+        body = {"token": token, "key": "ab" * 32}
+        for path, how in (
+            ("/v1/enrol", {"method": "POST", "body": json.dumps(body)}),
+            ("/v1/check-in", {"method": "POST"}),
+            ("/v1/program", {}),
+            ("/", {}),
+            ("/device.js", {}),
+        ):
+            for mode in ("cors", "no-cors"):
+                read = page.evaluate(READ, [it.url + path, {**how, "mode": mode}])
+                assert read in ("failed", ""), (path, mode)
+        assert it.store.enrol(token, b"k" * 32, None).name  # nobody has used it
+        assert page.evaluate(FRAMED, it.url) == "nothing"
+        context.close()
+
+
+READ = """async ([url, how]) => {
+  try { return await (await fetch(url, how)).text(); } catch { return "failed"; }
+}"""
+FRAMED = """(url) => new Promise((resolve) => {
+  const frame = document.createElement("iframe");
+  frame.src = url;
+  frame.onload = () => resolve(frame.contentDocument ? "something" : "nothing");
+  document.body.append(frame);
+})"""

@@ -7,6 +7,7 @@ also asks for the candidates' rows, as an app does for the films that it may rec
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ def title_of(data: FederatedData) -> Title:
     words = data.vocabulary.get(table)
     if data.name.startswith("movielens") and words is not None:
         titles = movielens_file.read_titles(fetch.require(movielens_file.SOURCE))
-        return lambda id_: titles.get(int(words[id_]), f"Film {words[id_]}")
+        return lambda id_: _spoken(titles.get(int(words[id_]), f"Film {words[id_]}"))
     groups = data.groups.get(table, {"item": (0, data.tables[table])})
 
     def name(id_: int) -> str:
@@ -60,6 +61,11 @@ def title_of(data: FederatedData) -> Title:
         return f"{kind.capitalize()} {id_ - first + 1}"
 
     return name
+
+
+def _spoken(title: str) -> str:
+    """A title as one says it: `The Sixth Sense (1999)` for `Sixth Sense, The (1999)`."""
+    return re.sub(r"^(.*), (The|A|An|La|Le|Il|Das|Der|Die)( \(.*)$", r"\2 \1\3", title)
 
 
 def given_to(data: FederatedData, client: int, called: str, title: Title) -> dict[str, Any]:

@@ -22,6 +22,14 @@ function ended(transaction) {
   });
 }
 
+function abort(transaction) {
+  try {
+    transaction?.abort();
+  } catch {
+    // it has ended already
+  }
+}
+
 function refused(error) {
   if (error?.name === "QuotaExceededError") {
     return new DeviceError(
@@ -65,15 +73,19 @@ export class Storage {
 
   /** Keeps things and forgets others, all of it or nothing: {name: thing}, undefined to forget. */
   async keep(things) {
+    let transaction;
     try {
-      const transaction = this.#database.transaction(THINGS, "readwrite", { durability: "strict" });
+      transaction = this.#database.transaction(THINGS, "readwrite", { durability: "strict" });
+      const whole = ended(transaction);
+      whole.catch(() => {}); // it is awaited below, unless a request fails before
       const store = transaction.objectStore(THINGS);
       for (const [name, thing] of Object.entries(things)) {
         if (thing === undefined) store.delete(name);
         else store.put(thing, name);
       }
-      await ended(transaction);
+      await whole;
     } catch (error) {
+      abort(transaction); // or what was asked for before the failure would be kept
       throw refused(error);
     }
   }

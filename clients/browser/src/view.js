@@ -130,14 +130,14 @@ export class View {
       bar.append(drawn("rect", { class: "rail", width: 100, height: 6 }), drawn("rect", { class: "fill", width: 100 * likely[i], height: 6 }));
       const chance = made("span", "likely", "");
       chance.append(bar, `${Math.round(100 * likely[i])} %`);
-      item.append(made("span", `step ${moved}`, { up: "▲", down: "▼" }[moved] ?? rank + 1), made("span", "title", candidates.titles[i]), chance);
+      item.append(made("span", `step ${moved}`, { up: "▲", down: "▼" }[moved] ?? rank + 1), made("span", "title", candidates.titles[i]), made("span", "tick", candidates.liked?.[i] ? "✓" : ""), chance);
       item.title = candidates.titles[i];
       return item;
     });
     this.at("top").replaceChildren(...items);
     if (candidates.liked) {
       const right = order.slice(0, SHOWN).filter((i) => candidates.liked[i]).length;
-      this.at("hits").textContent = `${right} of ${Math.min(SHOWN, order.length)} it will like ✓`;
+      this.at("hits").textContent = `${right} of ${Math.min(SHOWN, order.length)} right ✓`;
     }
     this.#order = order;
   }
