@@ -9,7 +9,7 @@ INSTALL = $(PIP) -c constraints.txt
 # First what requirements/ has, by hash; then torch, of which everybody has another build, and ours.
 LOCKED = $(if $(UNLOCKED),@true,$(PIP) --require-hashes --no-deps -r)
 
-.PHONY: help demo test test-slow bench docs lint lock sbom release-check clean
+.PHONY: help demo test test-slow bench docs browser lint lock sbom release-check clean
 
 help:
 	@echo 'make demo       install into .venv, then compare the algorithms on synthetic data'
@@ -17,6 +17,7 @@ help:
 	@echo 'make test-slow  the tests that take minutes'
 	@echo 'make bench      how fast it is, beside plain PyTorch and other simulators; writes docs/speed.md'
 	@echo 'make docs       the documentation as a site, in build/site; runs the notebooks that have changed'
+	@echo 'make browser    build the client for browsers into clients/browser/dist (needs node and npm)'
 	@echo 'make lint       formatting, lint and types'
 	@echo 'make lock       write the hashes of what constraints.txt pins into requirements/'
 	@echo 'make sbom       list every package in .venv as dist/sbom.cdx.json (CycloneDX)'
@@ -41,6 +42,16 @@ bench: .venv/dev.stamp
 docs: .venv/dev.stamp
 	OMP_NUM_THREADS=1 .venv/bin/python docs/run_notebooks.py
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+browser: clients/browser/dist/index.html
+
+clients/browser/dist/index.html: clients/browser/node_modules/made.stamp $(wildcard clients/browser/*.js \
+		clients/browser/src/*.js clients/browser/page/*)
+	cd clients/browser && node build.js
+
+clients/browser/node_modules/made.stamp: clients/browser/package.json clients/browser/package-lock.json
+	cd clients/browser && npm ci --ignore-scripts --loglevel=error
+	@touch $@
 
 lint: .venv/dev.stamp
 	.venv/bin/ruff format --check .
@@ -69,7 +80,7 @@ release-check: sbom
 	.venv/release/bin/python docs/check_release.py
 
 clean:
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist clients/browser/dist clients/browser/node_modules *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/demo.stamp: pyproject.toml constraints.txt requirements/demo.txt | .venv/made.stamp

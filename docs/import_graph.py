@@ -24,9 +24,10 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("simulated clients", ("simulator",)),
     ("measuring a model", ("measure",)),
     ("privacy", ("privacy", "privacy.mechanisms")),
-    ("one run", ("watch", "watch.writers", "simulation", "runs", "report", "serving")),
+    ("one run", ("watch", "watch.writers", "simulation", "runs", "device", "report", "serving")),
     ("many runs", ("study", "notebook", "tuning", "paper.theory", "paper", "live")),
-    ("a real network", ("flower.wire", "flower.node", "flower.server", "flower.launch", "flower")),
+    ("a real network", ("flower.wire", "flower.node", "flower.server", "flower.launch")),
+    ("devices, and both apps", ("flower.gateway", "flower")),
     ("the command line", ("cli", "__main__")),
 )
 ORDER = [unit for _, units in LAYERS for unit in units]

@@ -152,7 +152,9 @@ def asked(results: Json, cost: Json) -> str:
     rows = []
     for task, case in best.items():
         said = _sooner(case, "row")
-        rows.append([f"≥ 3 × sooner at the heavy tail, `{task}`", said, _yes(case.ratio("row") >= 3)])
+        rows.append(
+            [f"≥ 3 × sooner at the heavy tail, `{task}`", said, _yes(case.ratio("row") >= 3)]
+        )
     for case in heavy:
         worse = fmean(case.final("row")) - fmean(case.target())
         spread = max(case.target()) - min(case.target())

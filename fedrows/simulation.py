@@ -216,7 +216,7 @@ class Simulation:
     def round_report(self, seconds: Mapping[str, float]) -> RoundReport:
         """Returns what happened in the last round, in which everyone who is asked answers."""
         pooled, progress = self.algorithm.pooled, self.progress
-        asked = self._running.cohort_size
+        asked = self._running.buffer_size
         return RoundReport(
             round=progress.round,
             asked=asked,

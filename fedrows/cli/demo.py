@@ -13,11 +13,20 @@ from fedrows.cli.live import LivePage
 from fedrows.cli.parse import algorithms_of, parse, parser_of
 from fedrows.cli.settings import choose
 from fedrows.cli.show import say
+from fedrows.files import fetch
 from fedrows.flower.demo import demo
 from fedrows.flower.wire.contract import BOUNDS, DeploymentOptions
+from fedrows.live.start import beside, check_installed
 from fedrows.runs.folder import check_free
 from fedrows.runs.settings import Settings
 from fedrows.watch import Watching
+
+# What makes rounds with devices worth looking at: small steps, so that one sees them come.
+DEVICE_PLAN = {
+    "movielens-mf": {"rounds": "60", "lr": "4", "lr_schedule": "constant", "start": "zero"},
+    "": {"rounds": "60"},
+}
+DEVICE_TIMEOUT = "30"  # seconds: a tab that is closed holds up a round for so long
 
 
 def main(words: Sequence[str]) -> int:
@@ -29,21 +38,24 @@ def main(words: Sequence[str]) -> int:
         typed.pop(unused, None)
     live = LivePage.typed(typed)
     out, overwrite, count = typed.pop("out"), typed.pop("overwrite"), typed.pop("nodes")
+    devices = _devices(typed.pop("devices"), count)
     named = algorithms_of(typed) or [catalogue.DEFAULT]
-    task = typed.pop("task") or "synthetic"
+    task = typed.pop("task") or (_device_task() if devices else "synthetic")
     typed.pop("algorithm")
     terms, typed = values_for(DeploymentOptions, typed)
     watching, typed = values_for(Watching, typed)
     terms |= watching
-    if not count.isdecimal() or int(count) < 1:
-        raise UsageError(f"--nodes is {count}, but must be a whole number from 1 on.")
-    nodes = int(count)
+    nodes = _whole("--nodes", count or "4")
     for kind, name in (("task", task), ("algorithm", named[0])):
         if (reference := catalogue.reference(kind, name)) is not None:
             raise UsageError(
                 f"The {kind} {reference} is a file or a module, but nodes know what is installed: "
                 "install it as a plug-in."
             )
+    if devices:
+        for option_name, value in DEVICE_PLAN.get(task, DEVICE_PLAN[""]).items():
+            typed.setdefault(option_name, value)
+        terms.setdefault("timeout", DEVICE_TIMEOUT)
     settings = _settings(task, named[0], typed)
     terms |= {name: "" for name in BOUNDS if getattr(settings.plan, name) is None}
     own = settings.algorithm
@@ -51,10 +63,43 @@ def main(words: Sequence[str]) -> int:
     path = Path(out or f"runs/deploy-{task}-{named[0]}").absolute()
     check_free(path, overwrite=overwrite)
     data = settings.task.load(settings.options)
+    if devices:
+        from fedrows.flower.device_demo import device_demo
+
+        with beside([path], live.port) as page:
+            return device_demo(settings, data, devices, path, terms, overwrite, say, page)
     if data.clients < nodes:
         raise UsageError(f"--nodes is {nodes}, but {task} has {data.clients} clients only.")
     with live.following(path):
         return demo(settings, data, nodes, path, terms, overwrite, say)
+
+
+def _devices(typed: str | None, nodes: str | None) -> int:
+    """How many devices were asked for, 0 if none were; refuses what cannot be shown."""
+    if typed is None:
+        return 0
+    if nodes is not None:
+        raise UsageError(
+            "--nodes is for a demo without devices: leave it out, or leave out --devices."
+        )
+    from fedrows.flower.device_demo import check_built
+
+    check_installed("--devices")
+    check_built()
+    return _whole("--devices", typed)
+
+
+def _whole(flag: str, typed: str) -> int:
+    if not typed.isdecimal() or int(typed) < 1:
+        raise UsageError(f"{flag} is {typed}, but must be a whole number from 1 on.")
+    return int(typed)
+
+
+def _device_task() -> str:
+    """Films if they are on this machine, else examples that are made up."""
+    films = catalogue.task("movielens-mf")
+    assert films.source is not None
+    return films.name if fetch.path(films.source).is_file() else "synthetic"
 
 
 def _settings(task: str, algorithm: str, typed: dict[str, Any]) -> Settings:
@@ -75,7 +120,12 @@ def _parser() -> Parser:
         "The folder to write (default: runs/deploy-TASK-ALGORITHM).",
         "Not used here.",
     )
-    parser.add_argument("--nodes", metavar="N", default="4", help="How many nodes (default: 4).")
+    parser.add_argument("--nodes", metavar="N", help="How many nodes (default: 4).")
+    parser.add_argument(
+        "--devices",
+        metavar="N",
+        help="Have N devices in a browser take part, through a gateway; prints the page's address.",
+    )
     parser.add_argument(
         "--algorithm", metavar="NAME", help=f"The algorithm (default: {catalogue.DEFAULT})."
     )

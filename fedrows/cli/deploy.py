@@ -31,6 +31,9 @@ ACTIONS = {
     "revoke": "refuse a node's key from now on; runs go on without it",
     "rotate": "replace certificates or a node's key, and say what must be restarted",
     "node": "join a SuperLink with a shard of data",
+    "gateway": "join a SuperLink as a node whose clients are devices",
+    "gateway-token": "make one-time tokens that enrol devices at a gateway",
+    "gateway-devices": "show the devices of a gateway, or take one out",
     "hash": "show the hash of a project, by which nodes pin it",
     "policy": "write a node's policy: what a run may ask of it",
     "peer": "show the public signing key of a node, for private runs",
@@ -48,7 +51,7 @@ def main(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         say("usage: fedrows deploy ACTION …\n")
         for name, what in ACTIONS.items():
-            say(f"  {name:10} {what}")
+            say(f"  {name:15} {what}")
         say("\n  fedrows deploy ACTION --help      what an action does and its options")
         return 0
     action, rest = OLD_NAMES.get(words[0], words[0]), words[1:]
@@ -64,6 +67,15 @@ def main(words: Sequence[str]) -> int:
         from fedrows.cli.deploy_policy import main as policy
 
         return policy(rest)
+    if action.startswith("gateway"):
+        from fedrows.cli import deploy_gateway
+
+        does_gateway = {
+            "gateway": deploy_gateway.main,
+            "gateway-token": deploy_gateway.tokens,
+            "gateway-devices": deploy_gateway.devices,
+        }
+        return does_gateway[action](rest)
     does: dict[str, Callable[[Sequence[str]], int]] = {
         "keys": _keys,
         "superlink": _superlink,

@@ -2,6 +2,7 @@
 
 ml-1m/users.dat     UserID::Gender::Age::Occupation::Zip-code
 ml-1m/ratings.dat   UserID::MovieID::Rating::Timestamp
+ml-1m/movies.dat    MovieID::Title::Genres
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from fedrows.errors import DataError
 from fedrows.files.fetch import Source
 
-USERS, RATINGS = "ml-1m/users.dat", "ml-1m/ratings.dat"
+USERS, RATINGS, MOVIES = "ml-1m/users.dat", "ml-1m/ratings.dat", "ml-1m/movies.dat"
 GENDERS = {"F": 0, "M": 1}
 AGES = {"1": 0, "18": 1, "25": 2, "35": 3, "45": 4, "50": 5, "56": 6}  # the youngest of a range
 
@@ -43,6 +44,18 @@ def read_users(file: Path) -> dict[int, tuple[int, int]]:
 def read_ratings(file: Path) -> Ratings:
     """All ratings."""
     return _ratings(file, _member(file, RATINGS))
+
+
+def read_titles(file: Path) -> dict[int, str]:
+    """Movie id → title, such as `Fargo (1996)`."""
+    titles = {}
+    lines = _member(file, MOVIES).decode("latin-1").removesuffix("\n").split("\n")
+    for number, line in enumerate(lines, 1):
+        movie, *title = line.split("::")
+        if len(title) != 2 or not re.fullmatch("[0-9]{1,9}", movie):
+            raise bad_line(file, MOVIES, number, f"{line!r} is not a movie, its title and genres")
+        titles[int(movie)] = title[0]
+    return titles
 
 
 def _member(file: Path, member: str) -> bytes:

@@ -37,7 +37,7 @@ from fedrows.flower.launch.flwr_patches import pull_objects_sooner
 from fedrows.flower.launch.notices import LEFT, leave_notice
 from fedrows.flower.launch.operator_folder import EVENTS, FOLDER, OperatorFolder
 from fedrows.flower.launch.run_progress import ProgressWriter, nodes_now
-from fedrows.flower.node.joining import answer, file_in
+from fedrows.flower.node.joining import NodeMaker, answer, file_in
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.options import options
@@ -60,7 +60,8 @@ def client_app(task: DeployedTask) -> ClientApp:
         config = context.node_config
         state = NodeState(file_in(config, "state", "folder"))
         try:
-            reply = answer(task, context.run_config, config, state, _content(message))
+            make = _gateway_maker() if config.get("gateway") else None
+            reply = answer(task, context.run_config, config, state, _content(message), make)
         except FedrowsError as error:
             state.refuse(str(error))
             raise
@@ -187,6 +188,13 @@ class GridTransport:
             except PlanError as error:
                 answers[asked] = str(error)
         return answers
+
+
+def _gateway_maker() -> NodeMaker:
+    """What makes the node of a gateway; other nodes need none of what that imports."""
+    from fedrows.flower.gateway.gateway_node import gateway_of
+
+    return gateway_of
 
 
 def _content(message: Message) -> bytes:

@@ -89,7 +89,7 @@ def demo(
             f"{federation.address} --insecure"
         )
         with control_token.published(federation.token, federation.port):
-            _follow(federation, run, path, settings.plan.rounds, say)
+            follow(federation, run, path, settings.plan.rounds, say)
     if settings.plan.mode == "async":
         say("It is not compared with a simulation: who came in when decides the model.")
         say(f"Report: {path / REPORT}    Logs: {federation.logs}")
@@ -147,7 +147,7 @@ def write_project(
     return folder
 
 
-def _follow(federation: LocalFederation, run: int, path: Path, rounds: int, say: Say) -> None:
+def follow(federation: LocalFederation, run: int, path: Path, rounds: int, say: Say) -> None:
     """Shows rounds as they are finished, until the run is."""
     shown = 0
     while True:

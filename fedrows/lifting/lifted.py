@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -56,6 +56,8 @@ class Lifted(Model):
     what is worth knowing about how it trains.
     """
 
+    apart: Callable[[Sequence[Tensor]], list[Tensor]]  # `own_memory`, or what a trace needs
+
     def __init__(
         self,
         module: nn.Module,
@@ -70,6 +72,7 @@ class Lifted(Model):
         self.module = module
         self.loss = loss or LOSSES[data.labels]
         self.one_by_one = one_by_one
+        self.apart = own_memory
         self._copies: dict[int, nn.Module] = {}  # by thread
         self._padded = data.padded
         self._tables_of = dict(data.fields)
@@ -118,6 +121,10 @@ class Lifted(Model):
             table: [name.removesuffix(".weight") for name in names]
             for table, names in self._weights.items()
         }
+
+    def use(self, replaced: ReplacedOperations) -> None:
+        """Replaces operations in every step, also those that the trial did not need to."""
+        self._replaced = replaced
 
     def start(self) -> Params:
         starts, dense = self.initial_rows()
@@ -268,7 +275,7 @@ class Lifted(Model):
         scores = self._scores(whole, of("fixed"), own)  # (K, B) or (K, B, C)
         slope = slope_of(self.loss, scores.detach(), label, weight, self.one_by_one)
         leaves = [*rows.values(), *dense.values()]
-        return _apart(torch.autograd.grad(scores, leaves, slope, materialize_grads=True))
+        return self.apart(torch.autograd.grad(scores, leaves, slope, materialize_grads=True))
 
     def _scores(self, rows: Mapping[str, Tensor], fixed: Mapping[str, Tensor], own: _Own) -> Tensor:
         """The scores of every client's examples: (K, B) or (K, B, C)."""
@@ -373,7 +380,7 @@ class Lifted(Model):
         return start_of(part, name)
 
 
-def _apart(gradients: Sequence[Tensor]) -> list[Tensor]:
+def own_memory(gradients: Sequence[Tensor]) -> list[Tensor]:
     """The gradients, each in memory of its own: they are changed in place.
 
     Autograd gives both a and b of a + b the same tensor.

@@ -57,7 +57,7 @@ class Ridged(Lifted):
     ) -> None:
         """Adds ridge · row to a table's gradient (R, width), as often as examples read the row."""
         rows, first = given[f"rows/{table}"], self.first[table]
-        often = rows.new_zeros(len(rows))
+        often = rows.new_zeros(rows.shape[0])
         for name in self._read_by[table]:
             ids = given[f"ids/{name}"]  # (K, B), or (K, B, C) for candidates
             each = share if ids.dim() == 2 else share.unsqueeze(2).expand_as(ids)

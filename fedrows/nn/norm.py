@@ -46,7 +46,7 @@ class BatchNorm(nn.Module):
         if step is None and not self.training:
             mean, var = self.running_mean, self.running_var
         else:
-            example = x.new_ones(len(x)) if step is None else step.weight.to(x.dtype)
+            example = x.new_ones(x.shape[0]) if step is None else step.weight.to(x.dtype)
             weight = example.view(-1, *[1] * (x.dim() - 2)).expand(x.shape[:-1])  # (B, …)
             weight = (weight if mask is None else weight * mask).reshape(-1)
             mean, var = self._take(x.reshape(-1, x.shape[-1]), weight)
@@ -114,7 +114,7 @@ class Dice(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         step = step_context.current()
         in_step = step is not None and not step.measuring and mask is None and x.dim() == 2
-        if in_step and len(x) <= dice.LARGEST and fused.usable(x):
+        if in_step and fused.usable(x) and len(x) <= dice.LARGEST:
             assert step is not None
             own = (x, step.weight.to(x.dtype), self.alpha)
             return fused.DiceStep.apply(*(part[None] for part in own), self.norm.eps).squeeze(0)

@@ -10,17 +10,43 @@ a CPU a layer of an LSTM is one operation (see `lstm_layer`).
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import sqrt
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from fedrows.errors import ModelError
 from fedrows.nn.lstm_layer import LSTMLayer, implementation
 from fedrows.nn.recurrent_scans import GRUScan, LSTMScan
 
 State = tuple[Tensor, ...]  # of one layer and direction: (B, H) each
+
+
+class _Loops(threading.local):
+    """The time loops that a thread uses."""
+
+    lstm: type[Function] = LSTMScan
+    gru: type[Function] = GRUScan
+    fastest = True  # whether a layer may be one operation
+
+
+_loops = _Loops()
+
+
+@contextmanager
+def other_loops(lstm: type[Function], gru: type[Function]) -> Iterator[None]:
+    """Layers run by other time loops inside, which take and give what the usual ones do."""
+    before = _loops.lstm, _loops.gru, _loops.fastest
+    _loops.lstm, _loops.gru, _loops.fastest = lstm, gru, False
+    try:
+        yield
+    finally:
+        _loops.lstm, _loops.gru, _loops.fastest = before
 
 
 class _Recurrent(nn.Module, ABC):
@@ -111,7 +137,7 @@ class _Recurrent(nn.Module, ABC):
         """The input's share of all gates of all steps, as one group: (T, 1, B, gates)."""
         flat, weight = x.reshape(-1, x.shape[-1]), getattr(self, f"weight_ih_{end}")
         gates = flat @ weight.mT if bias is None else torch.addmm(bias, flat, weight.mT)
-        return gates.view(len(x), 1, x.shape[1], -1)
+        return gates.view(x.shape[0], 1, x.shape[1], -1)
 
     def _biases(self, end: str) -> tuple[Tensor, Tensor] | None:
         if not self.bias:
@@ -138,7 +164,7 @@ class LSTM(_Recurrent):
         biases = self._biases(end)
         weight = getattr(self, f"weight_hh_{end}")
         h, c = state
-        if fastest := implementation(x):
+        if _loops.fastest and (fastest := implementation(x)):
             of_x, nothing = getattr(self, f"weight_ih_{end}"), weight.new_zeros(len(weight))
             both = (nothing, nothing) if biases is None else biases
             own = (x, of_x, weight, *both, h, c)
@@ -146,7 +172,7 @@ class LSTM(_Recurrent):
             hidden = states.squeeze(0)  # not [0], whose gradient is filled up with zeros and copied
             return hidden, (hidden[-1], last.squeeze(0))
         gates = self._project(end, x, None if biases is None else biases[0] + biases[1])
-        hidden, cell, _, _ = LSTMScan.apply(gates, weight[None], h[None], c[None])
+        hidden, cell, _, _ = _loops.lstm.apply(gates, weight[None], h[None], c[None])
         hidden = hidden.squeeze(1)
         return hidden, (hidden[-1], cell.squeeze(0))
 
@@ -165,6 +191,6 @@ class GRU(_Recurrent):
         weight = getattr(self, f"weight_hh_{end}")
         bias = weight.new_zeros(len(weight)) if biases is None else biases[1]
         gates = self._project(end, x, None if biases is None else biases[0])
-        hidden, _, _ = GRUScan.apply(gates, weight[None], bias[None], state[0][None])
+        hidden, _, _ = _loops.gru.apply(gates, weight[None], bias[None], state[0][None])
         hidden = hidden.squeeze(1)
         return hidden, (hidden[-1],)

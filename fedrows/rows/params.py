@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor
@@ -101,7 +102,7 @@ class Submodels:
             part.index_add_(0, index.owner, rows.square().sum(1))
             squares = part if squares is None else squares + part
         for dense in self.dense.values():
-            part = dense.reshape(len(dense), -1).square().sum(1)
+            part = dense.reshape(len(dense), prod(dense.shape[1:])).square().sum(1)
             squares = part if squares is None else squares + part
         assert squares is not None, "a model has at least one tensor"
         return squares.sqrt()

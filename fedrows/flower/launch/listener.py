@@ -191,12 +191,13 @@ class LimitedServer(uvicorn.Server):
 
     notices = Notices()
     ca = ""  # the file of the authority; with it, a new certificate is taken up
+    limits = ConnectionLimits()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
         if self.should_exit:
             return
-        config, connections = self.config, Connections(ConnectionLimits().within(raise_files()))
+        config, connections = self.config, Connections(self.limits.within(raise_files()))
 
         def protocol() -> TimedProtocol:
             made = TimedProtocol(config, self.server_state, self.lifespan.state)
@@ -218,7 +219,13 @@ class LimitedServer(uvicorn.Server):
         self.notices.count("breaks", BROKE_OFF)
 
 
-def serve(app: Any, notices: Notices | None = None, ca: str = "", **options: Any) -> None:
+def serve(
+    app: Any,
+    notices: Notices | None = None,
+    ca: str = "",
+    limits: ConnectionLimits | None = None,
+    **options: Any,
+) -> None:
     """Takes the place of `uvicorn.run`. notices: get how many connections broke off.
 
     ca: the file of the authority that signs the certificate.
@@ -228,6 +235,7 @@ def serve(app: Any, notices: Notices | None = None, ca: str = "", **options: Any
     config.load_app()
     server = LimitedServer(config)
     server.notices, server.ca = notices or server.notices, ca
+    server.limits = limits or server.limits
     server.run()
 
 

@@ -15,7 +15,7 @@ runs, for two answers from one state of a secure sum would show what the masks h
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.flower.wire.message import Message, pack
 from fedrows.flower.wire.signing import read_peers
 
+NodeMaker = Callable[[DeployedTask, Mapping[str, Any], Mapping[str, Any], NodeState], ClientNode]
 log = logging.getLogger("fedrows.flower")
 
 
@@ -41,15 +42,17 @@ def answer(
     config: Mapping[str, Any],
     state: NodeState,
     request: bytes,
+    make: NodeMaker | None = None,
 ) -> bytes:
     """The node's answer to a message; of a run that its policy forbids the server learns no more.
 
-    run: the run's configuration, from the server. config: the node's own.
+    run: the run's configuration, from the server. config: the node's own. make: what makes the
+    node, `node_of` by default.
     """
     try:
         with state.answering() if config.get("peers") else nullcontext(False) as alone:
             forget_sums(state.folder)
-            node = node_of(task, run, config, state)
+            node = (make or node_of)(task, run, config, state)
             if isinstance(node, PrivateNode) and not alone:
                 raise PolicyError(
                     f"The run is private, but files in {state.folder} cannot be locked: choose a "

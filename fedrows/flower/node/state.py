@@ -5,6 +5,7 @@
     declined.txt                      why it took no part in a run, the last time
     policy-use.json                   what runs have used of its policy
     RUN/enrolled/VERSION.safetensors  the clients that the server knows of
+    RUN/registrations/…               of a gateway: which registration of each device that is
     RUN/cache/TAG.safetensors         the rows that it has of the model
     RUN/held/…-0.safetensors          rows that it holds back, in a private run
     RUN/sums/                         its part in a secure sum, while a private round is under way
@@ -115,6 +116,11 @@ class NodeState:
     def held(self) -> TaggedTensors:
         """The rows that the node holds back until enough nodes hold them."""
         return TaggedTensors(self.folder / "held")
+
+    @property
+    def registrations(self) -> TaggedTensors:
+        """Which registration of each device belongs to a version of the list, on a gateway."""
+        return TaggedTensors(self.folder / "registrations")
 
     @property
     def enrolled(self) -> TaggedTensors:

@@ -22,7 +22,7 @@ from fedrows.client import Upload
 from fedrows.fleet import OpenRound, Traffic
 from fedrows.flower.server.exchange import Exchange, short_kind
 from fedrows.flower.server.fleet import LOOK, POLL, ClearRound, FlowerFleet
-from fedrows.flower.server.node_records import LATE
+from fedrows.flower.server.node_records import LATE, SILENT
 from fedrows.flower.server.registry import RegisteredClient, index_of
 from fedrows.flower.server.row_cache import RowHashes
 from fedrows.flower.server.update_log import BufferedUpdate, UpdateLog
@@ -216,13 +216,16 @@ class AsyncFlowerFleet(FlowerFleet):
             return []
         index = {t: index_of([one.index[t] for one in work.members]) for t in self.registry.tables}
         try:
-            reply, updates = self.reader.read(answer, index, work.tag)
+            reply, updates, silent = self.reader.read(answer, index, work.tag)
         except UploadRefused as error:
             self._refuse(exchange, error.reason, f"node {name!r}", str(error))
             self.answers[name] = f"its upload was refused: {error.reason}"
             return []
         sequence, buffered = self.log.next_sequence(), list[BufferedUpdate]()
         for i, (one, update) in enumerate(zip(work.members, updates, strict=True)):
+            if i in silent:
+                exchange.dropped.setdefault(SILENT, []).append(one.name)
+                continue
             if update is None:
                 client = f"client {one.name!r} of node {name!r}"
                 self._refuse(exchange, NOT_FINITE[0], client, NOT_FINITE[1])

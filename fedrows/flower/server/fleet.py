@@ -20,7 +20,7 @@ from fedrows.client import Upload
 from fedrows.fleet import OpenRound, Traffic
 from fedrows.flower.server.enrolment import Enrolment
 from fedrows.flower.server.exchange import Exchange, distinct_rows, short_kind
-from fedrows.flower.server.node_records import NodeRecords
+from fedrows.flower.server.node_records import SILENT, NodeRecords
 from fedrows.flower.server.registry import Registry
 from fedrows.flower.server.row_cache import RowCache, RowHashes
 from fedrows.flower.server.uploads import RoundUploads
@@ -232,6 +232,8 @@ class FlowerFleet:
                 self._refuse(exchange, error.reason, f"node {name!r}", str(error))
                 self.answers[name] = f"its upload was refused: {error.reason}"
                 continue
+            if silent := uploads.silent(positions):
+                self._dropped(exchange, cohort, silent, SILENT)
             self.answers[name] = ""
             self._row_cache.confirm(name, hashes[name], tag)
             if reply.facts.get("changes"):

@@ -16,6 +16,7 @@ from fedrows.watch.observer import NodeReport
 
 NOT_CONNECTED = "it is not connected"
 LATE = "it did not answer in time"
+SILENT = "its device did not answer in time"
 
 Event = Callable[[str, Mapping[str, Any]], None]  # its name and its fields
 

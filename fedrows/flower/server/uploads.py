@@ -42,34 +42,43 @@ class UpdateReader:
 
     def read(
         self, answer: bytes, index: Mapping[str, Index], tag: int
-    ) -> tuple[Message, list[ClientUpdate | None]]:
+    ) -> tuple[Message, list[ClientUpdate | None], frozenset[int]]:
         """A node's answer, client by client; None for one with a number that is not finite.
 
-        Raises UploadRefused if none of it can be trusted. index: the rows of the clients that were
-        asked.
+        The positions of clients that the answer leaves out come last; they have None, too. Raises
+        UploadRefused if none of it can be trusted. index: the rows of the clients that were asked.
         """
         plan, algorithm = self._contract.plan, self._contract.algorithm
-        layout = self._layout(index)
-        layouts = {"update": layout, **dict.fromkeys(algorithm.returns, layout)}
-        clients = layout.clients
+
+        def layouts(of: Mapping[str, Index]) -> dict[str, SubmodelLayout]:
+            own = self._layout(of)
+            return {"update": own, **dict.fromkeys(algorithm.returns, own)}
+
+        def narrowed(some: list[int]) -> dict[str, SubmodelLayout]:
+            chosen = torch.tensor(some, dtype=torch.int64)
+            return layouts({table: x.select(chosen) for table, x in index.items()})
+
+        every = layouts(index)
+        clients = every["update"].clients
         most = plan.local_steps if plan.batches == "draw" else 2**31 // max(clients, 1) - 2
-        received = read_upload(answer, layouts, tag, most, algorithm.needs_occurred)
-        finite, updates = finite_clients(received.submodels), list[ClientUpdate | None]()
-        for i in range(clients):
+        received = read_upload(answer, every, tag, most, algorithm.needs_occurred, narrowed)
+        answered = list(range(clients)) if received.answered is None else received.answered
+        finite, own = finite_clients(received.submodels), received.submodels["update"].index
+        updates: list[ClientUpdate | None] = [None] * clients
+        for i, position in enumerate(answered):
             if not finite[i]:
-                updates.append(None)
                 continue
             parts = {name: part.slice(i, i + 1) for name, part in received.submodels.items()}
             marks = None
             if received.occurred is not None:
                 marks = {
-                    table: x[layout.index[table].splits[i] : layout.index[table].splits[i + 1]]
+                    table: x[own[table].splits[i] : own[table].splits[i + 1]]
                     for table, x in received.occurred.items()
                 }
             known = i < len(received.losses) and bool(received.losses[i].isfinite())
             loss = float(received.losses[i]) if known else None
-            updates.append(ClientUpdate(parts, float(received.steps[i]), marks, loss))
-        return received.message, updates
+            updates[position] = ClientUpdate(parts, float(received.steps[i]), marks, loss)
+        return received.message, updates, frozenset(range(clients)) - frozenset(answered)
 
     def too_long(
         self, updates: Sequence[ClientUpdate], weights: Tensor, heat: Mapping[str, Heat]
@@ -129,13 +138,18 @@ class RoundUploads:
         self._registry, self._refuse = registry, refuse
         self._cohort, self._tag = cohort, tag
         self._updates: dict[int, ClientUpdate] = {}  # by position in the cohort
+        self._silent: set[int] = set()  # positions whose node answered without them
         self._losses: list[tuple[float, float]] = []  # a client's loss and its weight
 
     def add(self, positions: list[int], answer: bytes) -> Message:
         """Takes in a node's answer; raises UploadRefused if none of it can be trusted."""
         numbers = [int(self._cohort[position]) for position in positions]
-        message, updates = self._reader.read(answer, self._registry.index(numbers), self._tag)
+        index = self._registry.index(numbers)
+        message, updates, silent = self._reader.read(answer, index, self._tag)
+        self._silent |= {positions[i] for i in silent}
         for position, number, update in zip(positions, numbers, updates, strict=True):
+            if position in self._silent:
+                continue
             if update is None:
                 self._refuse(NOT_FINITE[0], self._client(position), NOT_FINITE[1])
                 continue
@@ -143,6 +157,10 @@ class RoundUploads:
             if update.loss is not None:
                 self._losses.append((update.loss, float(self._registry.weights[number])))
         return message
+
+    def silent(self, positions: list[int]) -> list[int]:
+        """Those of some positions that their node's answer left out."""
+        return [position for position in positions if position in self._silent]
 
     def loss(self) -> float | None:
         """The mean loss that clients have reported; None if none has."""

@@ -6,7 +6,7 @@ client's update is refused or taken by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from fedrows.flower.wire.submodels import (
 )
 from fedrows.rows.params import Submodels
 
+ANSWERED = "answered"  # the part that says which of the clients asked have answered, if not all
 FACTOR = 100.0  # times the median: what no honest update is, if nobody names a bound
 
 
@@ -43,6 +44,7 @@ class ReceivedUpload:
     steps: Tensor  # (K,)
     losses: Tensor  # (K,), or none
     occurred: dict[str, Tensor] | None  # by table (R,), if it was asked for
+    answered: list[int] | None = None  # positions among the clients asked; None: all of them
 
 
 def read_upload(
@@ -51,10 +53,12 @@ def read_upload(
     tag: int,
     most_steps: int,
     marked: bool = False,
+    narrowed: Callable[[list[int]], Mapping[str, SubmodelLayout]] | None = None,
 ) -> ReceivedUpload:
     """Reads a node's answer, or raises UploadRefused; submodels have these names and layouts.
 
-    marked: whether it must say which rows occurred in batches.
+    marked: whether it must say which rows occurred in batches. narrowed: the layouts of some of
+    the clients, if the answer may leave others out.
     """
     clients = next(iter(layouts.values())).clients
     index = layouts["update"].index
@@ -70,7 +74,19 @@ def read_upload(
         raise UploadRefused("unexpected", "a message of another kind")
     if message.facts.get("tag") != tag:
         raise UploadRefused("stale", "an answer to another round, or to an earlier try of this one")
-    known = {"steps", "losses"} | (mark_names(index) if marked else set())
+    answered = None
+    if narrowed is not None and ANSWERED in message.parts:
+        try:
+            answered = ids_from_bytes(message.parts[ANSWERED], clients, clients).tolist()
+        except WireError as error:
+            raise UploadRefused("wrong shape", str(error)) from None
+        layouts = narrowed(answered)
+        clients, index = len(answered), layouts["update"].index
+    known = (
+        {"steps", "losses"}
+        | ({ANSWERED} if narrowed is not None else set())
+        | (mark_names(index) if marked else set())
+    )
     for name, layout in layouts.items():
         known |= part_names(name, layout)
     if odd := sorted(x for x in message.parts.keys() - known if not x.startswith("changed/")):
@@ -90,7 +106,7 @@ def read_upload(
     if (done > most_steps).any():
         raise UploadRefused("wrong shape", f"more local steps than {most_steps}")
     reported = torch.from_numpy(np.frombuffer(losses, dtype="<f4").copy())
-    return ReceivedUpload(message, submodels, done.to(torch.float64), reported, marks)
+    return ReceivedUpload(message, submodels, done.to(torch.float64), reported, marks, answered)
 
 
 def finite_clients(submodels: Mapping[str, Submodels]) -> Tensor:

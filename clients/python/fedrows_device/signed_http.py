@@ -1,0 +1,144 @@
+"""Signed requests of a device to its gateway, over one connection that is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import json
+import secrets
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+TIMEOUT = 60.0  # seconds for an answer; a check-in may wait for 25
+
+
+class GatewayUnreachable(Exception):
+    """The gateway does not answer: try again later."""
+
+
+class GatewayRefused(Exception):
+    """The gateway has refused a request: its status, its sentence, and what else it says."""
+
+    def __init__(self, status: int, content: dict[str, Any]) -> None:
+        super().__init__(str(content.get("error") or f"The gateway answers with status {status}."))
+        self.status, self.content = status, content
+
+
+@dataclass
+class Answered:
+    """The answer to a request."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> dict[str, Any]:
+        """The JSON object of the answer."""
+        try:
+            content = json.loads(self.body)
+            assert isinstance(content, dict)
+        except (ValueError, AssertionError):
+            raise GatewayRefused(400, {"error": "The gateway's answer cannot be read."}) from None
+        return content
+
+
+class SignedHttp:
+    """A connection to a gateway; `device` and `key` sign its requests.
+
+    ca: the file of the authority that signs the gateway's certificate; None: the system's own.
+    """
+
+    def __init__(self, gateway: str, ca: Path | None = None) -> None:
+        where = urlsplit(gateway)
+        if where.scheme not in ("https", "http") or not where.hostname:
+            raise ValueError(f"{gateway!r} is no address of a gateway: write https://HOST:PORT.")
+        if where.scheme == "http" and where.hostname not in ("127.0.0.1", "localhost", "::1"):
+            raise ValueError(f"{gateway!r} has no TLS, which only this machine may do without.")
+        self._where, self._context = where, None
+        if where.scheme == "https":
+            try:
+                self._context = ssl.create_default_context(cafile=str(ca) if ca else None)
+            except (OSError, ssl.SSLError) as error:
+                raise ValueError(f"{ca} cannot be read as a certificate ({error}).") from None
+        self._connection: http.client.HTTPConnection | None = None
+        self.device, self.key = "", b""
+        self.bytes_down = self.bytes_up = 0  # of bodies
+
+    def ask(self, method: str, target: str, body: bytes = b"", signed: bool = True) -> Answered:
+        """The answer to a request; raises if there is none, or if it is a refusal.
+
+        A kept connection may have been closed meanwhile, so a request that got no answer is sent
+        once more, signed anew.
+        """
+        for last in (False, True):
+            fresh = self._connection is None
+            headers = self._signature(method, target, body) if signed else {}
+            if method in ("PUT", "POST"):
+                headers["content-length"] = str(len(body))
+            try:
+                answer = self._send(method, target, body, headers)
+                break
+            except ssl.SSLCertVerificationError as error:
+                self.close()
+                raise GatewayUnreachable(
+                    f"The gateway's certificate is not trusted ({error.verify_message}): name the "
+                    "right authority with --ca."
+                ) from None
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if last or (fresh and isinstance(error, ConnectionRefusedError)):
+                    raise GatewayUnreachable(
+                        f"The gateway {self._where.netloc} does not answer ({error})."
+                    ) from None
+        self.bytes_up += len(body)
+        self.bytes_down += len(answer.body)
+        if answer.status >= 400:
+            raise GatewayRefused(answer.status, _content(answer.body))
+        return answer
+
+    def _send(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> Answered:
+        if self._connection is None:
+            host, port = self._where.hostname or "", self._where.port
+            if self._context is not None:
+                self._connection = http.client.HTTPSConnection(
+                    host, port or 443, timeout=TIMEOUT, context=self._context
+                )
+            else:
+                self._connection = http.client.HTTPConnection(host, port or 80, timeout=TIMEOUT)
+            self._connection.connect()
+            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection.request(method, target, body or None, headers)
+        response = self._connection.getresponse()
+        data = response.read()
+        if response.will_close:
+            self.close()
+        return Answered(response.status, data)
+
+    def _signature(self, method: str, target: str, body: bytes) -> dict[str, str]:
+        seconds, nonce = str(int(time.time())), secrets.token_hex(16)
+        text = "\n".join((method, target, seconds, nonce, hashlib.sha256(body).hexdigest()))
+        return {
+            "fedrows-device": self.device,
+            "fedrows-time": seconds,
+            "fedrows-nonce": nonce,
+            "fedrows-signature": hmac.new(self.key, text.encode(), hashlib.sha256).hexdigest(),
+        }
+
+    def close(self) -> None:
+        """Closes the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _content(body: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(body)
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,182 @@
+"""`fedrows deploy gateway`: a node whose clients are devices, and the tokens that enrol them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedrows.cli.deploy_typed import authority, needed, number, positive, trust, writable
+from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.show import say
+from fedrows.errors import FedrowsError
+
+WEB = "devices"  # the name of the web process, and of its log
+MOST_TOKENS = 10_000
+
+
+def main(words: Sequence[str]) -> int:
+    """Starts a gateway."""
+    parser = Parser("deploy gateway", "Joins a SuperLink as a node whose clients are devices.")
+    parser.add_argument("--superlink", metavar="HOST:PORT", help="The SuperLink.")
+    parser.add_argument("--certificates", metavar="DIR", help="The folder of ca.pem.")
+    parser.add_argument(
+        "--tls-certificate", metavar="FILE", help="What devices see (server.pem of that folder)."
+    )
+    parser.add_argument("--tls-key", metavar="FILE", help="Its key (server.key of that folder).")
+    parser.add_argument("--key", metavar="FILE", help="This node's private key.")
+    parser.add_argument(
+        "--shard", metavar="PATH", help="A sample of the task's data, for its tables and fields."
+    )
+    parser.add_argument("--state", metavar="DIR", help="Folder for what the gateway keeps.")
+    parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
+    parser.add_argument("--host", default="0.0.0.0", help="Address for devices (0.0.0.0).")
+    parser.add_argument("--port", metavar="N", default="8443", help="Port for devices (8443).")
+    parser.add_argument("--devices", metavar="N", help="Devices to wait for (a round's clients).")
+    parser.add_argument(
+        "--enough", metavar="X", default="1", help="Share of a round's devices to wait for (1)."
+    )
+    parser.add_argument("--program", metavar="DIR", help="A device program, made beforehand.")
+    parser.add_argument("--page", metavar="DIR", help="A page for browsers, served at /.")
+    parser.add_argument("--poll", metavar="X", default="1", help="Seconds between requests (1).")
+    parser.add_argument("--apps", metavar="HASHES", help="SHA-256 of the only apps that may run.")
+    parser.add_argument(
+        "--insecure", action="store_true", help="Use no TLS and no key, on this machine alone."
+    )
+    if (typed := parser.parse_or_help(words)) is None:
+        return 0
+    from fedrows.cli.deploy_policy import NodeFolderWatch
+    from fedrows.flower.gateway.programs import read_manifest
+    from fedrows.flower.launch import starting, supervising
+    from fedrows.flower.launch.certificates import (
+        SERVER,
+        SERVER_KEY,
+        check_file,
+        check_node_key,
+        hosts_of,
+        read_certificate,
+    )
+    from fedrows.flower.launch.control import check_reachable
+    from fedrows.flower.launch.flwr_patches import app_hashes
+    from fedrows.flower.launch.processes import ProcessGroup, check_port, environment, module
+    from fedrows.flower.launch.supernode import POLL
+    from fedrows.flower.launch.warm_executor import APPS, READY
+
+    superlink = needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
+    shard = Path(needed(typed, "shard", "Name a sample of the data with --shard")).absolute()
+    folder = Path(needed(typed, "state", "Name a folder for the gateway's state with --state"))
+    certificates = trust(typed)
+    ca = authority(certificates) if certificates else None
+    key = Path(needed(typed, "key", "Name this node's key with --key")) if ca else None
+    if ca is None and typed["key"]:
+        raise UsageError("--key proves a node by TLS: leave it out, or leave out --insecure.")
+    host, port = typed["host"], number(typed["port"], "--port", 1, 65535)
+    if certificates is None:
+        host = "127.0.0.1" if host == "0.0.0.0" else host
+        if host not in ("127.0.0.1", "localhost", "::1"):
+            raise UsageError("Without TLS a gateway serves this machine alone: leave --host out.")
+    poll, apps = positive(typed["poll"], "--poll"), app_hashes(typed["apps"] or "")
+    if not 0 < (enough := positive(typed["enough"], "--enough")) <= 1:
+        raise UsageError(f"--enough is {typed['enough']}, but it is a share: above 0, at most 1.")
+    tls: list[str] = []
+    if certificates is not None and ca is not None and key is not None:
+        read_certificate(ca)
+        check_node_key(key)
+        shown = Path(typed["tls_certificate"] or certificates / SERVER).absolute()
+        secret = Path(typed["tls_key"] or certificates / SERVER_KEY).absolute()
+        check_file(shown, "Name the certificate for devices with --tls-certificate")
+        check_file(secret, "Name the certificate's key with --tls-key")
+        tls = ["--certificate", str(shown), "--key", str(secret)]
+        tls += ["--ca", str(ca.absolute()), "--hosts", ",".join(hosts_of(shown))]
+    config: dict[str, str | int | float] = {"gateway": "yes", "enough": float(enough)}
+    if typed["devices"]:
+        config["devices"] = number(typed["devices"], "--devices", 1, 10**6)
+    if typed["program"]:
+        read_manifest(program := Path(typed["program"]).absolute())
+        config["program"] = str(program)
+    page = Path(typed["page"]).absolute() if typed["page"] else None
+    for path, flag in ((shard, "--shard"), (page, "--page")):
+        if path is not None and not path.exists():
+            raise FedrowsError(f"There is no {path}: name the right one with {flag}.")
+    check_reachable(superlink, ca)
+    check_port(host, port)
+    state = writable(folder, "--state")
+    name = typed["name"] or (key.stem if key else state.name)
+    if not re.fullmatch(r"[\w.-]+", name) or name == WEB:
+        raise UsageError(f"{name!r} cannot be a node's name: use letters, digits, dots and dashes.")
+    refused = state / "refused.txt"
+    refused.unlink(missing_ok=True)
+    settings = {POLL: str(poll), APPS: ",".join(apps)}
+    home = state / "home"
+    group = ProcessGroup(state / "logs", environment(home, secrets.token_hex(8), **settings))
+    config |= {"shard": str(shard), "state": str(state), "name": name}
+    watch, repeat = NodeFolderWatch(state), supervising.Repeater(group, say)
+    web = ["--state", str(state), "--host", host, "--port", str(port), *tls]
+    web += ["--page", str(page)] if page else []
+
+    def begin() -> None:
+        spec = starting.NodeSpec(name, config)
+        again = True
+        while again:  # the port of its own executor may be lost
+            starting.begin_node(spec, superlink, group, home, ca=ca, key=key)
+            group.log(WEB).unlink(missing_ok=True)
+            group.start(WEB, module("fedrows.flower.gateway.service", *web))
+            wanted = {WEB: starting.RUNS_ON, name: starting.ACTIVE, f"{name}-app": READY}
+            again = not starting.wait_for(group, wanted, repeat=repeat)
+            if again:
+                group.kill()
+        how = "https" if tls else "http, WITHOUT TLS,"
+        say(f"Gateway {name} has joined {superlink}. Logs: {group.logs}")
+        say(f"It serves devices by {how} on {host}:{port}.")
+
+    def look() -> str | None:
+        watch()
+        return refused.read_text("utf-8").strip() if refused.is_file() else None
+
+    return supervising.supervise(group, begin, look, repeat, again=say)
+
+
+def tokens(words: Sequence[str]) -> int:
+    """Makes one-time tokens."""
+    parser = Parser("deploy gateway-token", "Makes one-time tokens, each of which enrols a device.")
+    parser.add_argument("--state", metavar="DIR", help="The gateway's state folder.")
+    parser.add_argument("--count", metavar="N", default="1", help="How many tokens (1).")
+    parser.add_argument("--hours", metavar="X", default="24", help="How long they are good (24).")
+    if (typed := parser.parse_or_help(words)) is None:
+        return 0
+    from fedrows.flower.gateway.store import GatewayStore
+
+    state = Path(needed(typed, "state", "Name the gateway's state folder with --state"))
+    hours = positive(typed["hours"], "--hours")
+    count = number(typed["count"], "--count", 1, MOST_TOKENS)
+    store = GatewayStore(writable(state, "--state"))
+    for _ in range(count):
+        say(store.make_token(hours))
+    return 0
+
+
+def devices(words: Sequence[str]) -> int:
+    """Shows the devices of a gateway, or takes one out."""
+    parser = Parser("deploy gateway-devices", "Shows the devices of a gateway.")
+    parser.add_argument("--state", metavar="DIR", help="The gateway's state folder.")
+    parser.add_argument("--remove", metavar="NAME", help="Take this device out, with its key.")
+    if (typed := parser.parse_or_help(words)) is None:
+        return 0
+    from fedrows.flower.gateway.store import FILE, GatewayStore
+
+    state = Path(needed(typed, "state", "Name the gateway's state folder with --state"))
+    if not (state / FILE).is_file():
+        raise FedrowsError(f"{state} has no {FILE}: name a gateway's state folder with --state.")
+    store = GatewayStore(state)
+    if typed["remove"]:
+        if not store.remove_device(typed["remove"]):
+            raise FedrowsError(f"No device of this gateway is called {typed['remove']!r}.")
+        say(f"Device {typed['remove']} is taken out: its key counts no longer.")
+        return 0
+    present = store.fact("program")
+    for name, seen, program in store.devices():
+        what = "registered" if program is not None and program == present else "not registered"
+        say(f"device {name}  {what}  last seen {max(0, time.time() - seen):.0f} s ago")
+    return 0

@@ -1,0 +1,53 @@
+"""Operations that a device's step computes another way, for ONNX lacks their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedrows.lifting.replaced_operations import ReplacedOperations
+
+
+class DeviceOperations(ReplacedOperations):
+    """The replacements of training, and a convolution as a matrix product."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func in (torch.conv1d, F.conv1d):
+            found = _conv1d(*args, **(kwargs or {}))
+            if found is not NotImplemented:
+                return found
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`F.conv1d` of x (B, C, L) by windows (B, C, k, places): one product."""
+    step, gap = (x if isinstance(x, int) else x[0] for x in (stride, dilation))
+    size = weight.shape[-1]
+    if groups != 1 or input.dim() != 3 or isinstance(padding, str):
+        return NotImplemented
+    beside = padding if isinstance(padding, int) else padding[0]
+    x = F.pad(input, (beside, beside)) if beside else input
+    places = (x.shape[-1] - gap * (size - 1) - 1) // step + 1
+    windows = torch.stack(
+        [x[..., i * gap : i * gap + step * (places - 1) + 1 : step] for i in range(size)], 2
+    )
+    found = weight.flatten(1) @ windows.flatten(1, 2)  # (O, C·k) @ (B, C·k, places)
+    return found if bias is None else found + bias.unsqueeze(-1)

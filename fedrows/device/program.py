@@ -1,0 +1,150 @@
+"""Writes a device program: step.onnx and manifest.json in a folder.
+
+    program = build(model, data, plan, algorithm)
+    program.save(Path("program"))
+
+The numbers of a model are not in it: a device gets its rows and the dense tensors in every round.
+Where rows of local tables begin is in it, for no server has them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedrows.algorithm import Algorithm
+from fedrows.algorithms.scaffold import Scaffold
+from fedrows.data.federation import FederatedData
+from fedrows.device.graph import NotRecordable, recorded
+from fedrows.device.manifest import manifest_of
+from fedrows.device.one_step import OneStep
+from fedrows.device.onnx_step import as_onnx
+from fedrows.device.step_optimizers import STATES
+from fedrows.files.whole import write_whole
+from fedrows.lifting.lifted import Lifted
+from fedrows.model import Model
+from fedrows.plan import Plan
+from fedrows.runs.export import ExportError, check_format
+
+STEP, MANIFEST = "step.onnx", "manifest.json"
+
+
+@dataclass(frozen=True)
+class DeviceProgram:
+    """One client's local training, for devices without PyTorch."""
+
+    step: bytes  # ONNX
+    manifest: Mapping[str, Any]
+    more: Mapping[str, bytes] = field(default_factory=dict)  # files by name: starts of local rows
+
+    def save(self, folder: Path) -> None:
+        """Writes the files; the manifest last, for it names the others."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in {STEP: self.step, **self.more}.items():
+            write_whole(folder / name, content)
+        text = json.dumps(self.manifest, indent=1, ensure_ascii=False) + "\n"
+        write_whole(folder / MANIFEST, text.encode())
+
+
+def build(
+    model: Model | nn.Module,
+    data: FederatedData,
+    plan: Plan,
+    algorithm: Algorithm,
+    contract: str | None = None,
+) -> DeviceProgram:
+    """The program of a model, a plan and an algorithm; an ExportError says what rules it out.
+
+    data: any with the tables and fields of the federation; no example of theirs goes into the
+    program. contract: the digest of a deployment's contract.
+    """
+    check_format("onnx")
+    made = model if isinstance(model, Model) else Lifted(model, data)
+    _check(made, data, plan, algorithm)
+    fixed: dict[str, int] = {}
+    first: Exception | None = None
+    while True:
+        step = OneStep(made, data, plan, algorithm, fixed)
+        try:
+            content = as_onnx(step, recorded(step))
+            break
+        except Exception as error:  # whatever the recorder and the exporter meet in user's code
+            first = first or error
+            usual = {name: x for name, x in step.usual_sizes().items() if name not in fixed}
+            bound = error.bound if isinstance(error, NotRecordable) else None
+            if bound in usual:  # a module may be made for batches or lists of one size
+                fixed = {**fixed, bound: usual[bound]}
+            elif usual and bound is None:
+                fixed = {**fixed, **usual}
+            else:
+                name = type(getattr(made, "module", made)).__name__
+                raise ExportError(f"{name} cannot be a device program: {_why(first)}.") from first
+    starts, files = _starts(made, data)
+    return DeviceProgram(content, manifest_of(step, content, starts, contract), files)
+
+
+def export_program(
+    model: Model | nn.Module,
+    data: FederatedData,
+    plan: Plan,
+    algorithm: Algorithm,
+    folder: Path,
+    contract: str | None = None,
+) -> None:
+    """Builds a program, and writes it into a folder."""
+    build(model, data, plan, algorithm, contract).save(folder)
+
+
+def _starts(model: Model, data: FederatedData) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Where the rows of local tables begin: one row for all, or a file of float32 rows."""
+    begins, files = {}, {}
+    own = [table for table in model.schema.tables if table in data.local]
+    for place, table in enumerate(own):
+        start = model.initial_rows()[0][table]
+        rows = start(torch.arange(model.schema.tables[table].rows)).to(torch.float32)
+        if len(rows) and bool((rows == rows[0]).all()):
+            begins[table] = {"row": rows[0].tolist()}
+        else:
+            name = f"start-{place}.f32"
+            files[name] = rows.numpy().astype("<f4").tobytes()
+            begins[table] = {"file": name, "sha256": hashlib.sha256(files[name]).hexdigest()}
+    return begins, files
+
+
+def _check(model: Model, data: FederatedData, plan: Plan, algorithm: Algorithm) -> None:
+    """Raises where the plan or the algorithm rules a device program out."""
+    finishes = type(algorithm).finish is not Algorithm.finish
+    if finishes and not isinstance(algorithm, Scaffold):
+        raise ExportError(
+            f"{algorithm.name} computes what its clients send back in a way that a device program "
+            "does not know: choose another algorithm."
+        )
+    if algorithm.pooled:
+        raise ExportError(f"{algorithm.name} trains on pooled data, which no device has.")
+    if data.labels == "ranking":
+        raise ExportError(
+            f"The labels of {data.name} are ranking, but a device cannot ask for the rows of "
+            "negatives that it draws anew in every round: export a run on other labels."
+        )
+    if plan.optimizer not in STATES:
+        raise ExportError(
+            f"optimizer is {plan.optimizer!r}, but a device program knows {', '.join(STATES)}."
+        )
+    if plan.dtype != "float32":
+        raise ExportError(f"dtype is {plan.dtype}, but a device program computes in float32.")
+
+
+def _why(error: BaseException) -> str:
+    """What an error says in the end, in one line: the exporter wraps causes in causes."""
+    while error.__cause__ is not None and not isinstance(error, NotRecordable):
+        error = error.__cause__
+    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    text = " ".join(text.split()).rstrip(".:")
+    return text if len(text) <= 150 else f"{text[:149]}…"

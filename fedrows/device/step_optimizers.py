@@ -1,0 +1,65 @@
+"""The optimisers of a device's step: state goes in and comes out, and is zero before a round.
+
+They compute what `fedrows.optimizers` computes for one client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedrows.plan import Plan
+
+STATES: Mapping[str, tuple[str, ...]] = {  # tensors shaped like the model, by optimiser
+    "sgd": (),
+    "momentum": ("velocity",),
+    "adagrad": ("squares",),
+    "adam": ("first", "second"),
+    "adamw": ("first", "second"),
+}
+COUNTED = ("adam", "adamw")  # which read the number of the step, counted from 1
+
+Tensors = dict[str, Tensor]
+
+
+def moved(
+    plan: Plan,
+    here: Tensors,
+    gradient: Tensors,
+    state: Mapping[str, Tensors],
+    lr: Tensor,
+    count: Tensor | None,
+) -> tuple[Tensors, dict[str, Tensors]]:
+    """Where a step ends, and the state after it."""
+    decay, apart = plan.weight_decay, plan.optimizer == "adamw"
+    if decay and not apart:
+        gradient = {name: g + decay * here[name] for name, g in gradient.items()}
+    if plan.optimizer == "sgd":
+        direction, after = gradient, {}
+    elif plan.optimizer == "momentum":
+        old, mu = state["velocity"], plan.local_momentum
+        direction = {name: mu * old[name] + g for name, g in gradient.items()}
+        after = {"velocity": direction}
+    elif plan.optimizer == "adagrad":
+        squares = {name: state["squares"][name] + g * g for name, g in gradient.items()}
+        direction = {n: g / (squares[n].sqrt() + 1e-10) for n, g in gradient.items()}
+        after = {"squares": squares}
+    else:
+        assert count is not None
+        direction, after = _adam(plan, gradient, state, count)
+    if decay and apart:
+        direction = {name: d + decay * here[name] for name, d in direction.items()}
+    return {name: x - lr * direction[name] for name, x in here.items()}, after
+
+
+def _adam(
+    plan: Plan, gradient: Tensors, state: Mapping[str, Tensors], count: Tensor
+) -> tuple[Tensors, dict[str, Tensors]]:
+    b1, b2 = plan.local_momentum, plan.local_beta2
+    first = {n: b1 * state["first"][n] + (1 - b1) * g for n, g in gradient.items()}
+    second = {n: b2 * state["second"][n] + (1 - b2) * g * g for n, g in gradient.items()}
+    a, b = (1 - torch.pow(torch.full_like(count, beta), count) for beta in (b1, b2))
+    direction = {n: first[n] / a / ((second[n] / b).sqrt() + 1e-8) for n in gradient}
+    return direction, {"first": first, "second": second}

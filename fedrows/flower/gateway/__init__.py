@@ -1,0 +1,1 @@
+"""A gateway: a node of the federation whose clients are devices that speak HTTPS."""

@@ -1,0 +1,121 @@
+"""What a device may send: the form of its registration and of its upload, and the checks on both.
+
+A form is plain JSON in the store, so the web process needs no model. The checks are those of the
+server (`wire/upload_checks`): an upload that passes here is one that the server can read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from fedrows.flower.wire.codings import ids_from_bytes
+from fedrows.flower.wire.message import WireError, unpack
+from fedrows.flower.wire.submodels import SubmodelLayout
+from fedrows.flower.wire.upload_checks import (
+    ReceivedUpload,
+    UploadRefused,
+    finite_clients,
+    read_upload,
+    too_long,
+)
+from fedrows.rows.index import Index
+from fedrows.rows.schema import Schema, Table
+
+CODING = "float32"  # how devices send numbers
+LARGEST_REGISTRATION = 2**20  # bytes
+
+
+@dataclass(frozen=True)
+class RegistrationForm:
+    """What a program's registrations must look like."""
+
+    tables: Mapping[str, int]  # shared table → its rows
+    max_examples: int
+
+    def text(self) -> str:
+        """The form as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> RegistrationForm:
+        """The form behind its JSON."""
+        return cls(**json.loads(text))
+
+    def check(self, data: bytes) -> tuple[int, dict[str, Tensor]]:
+        """A device's number of examples and its ids by table, or a WireError."""
+        message = unpack(data, LARGEST_REGISTRATION)
+        examples = message.facts.get("examples")
+        if message.kind != "registration" or message.parts.keys() != {
+            f"index/{table}" for table in self.tables
+        }:
+            raise WireError(
+                "The registration does not have the index sets of the program's shared tables."
+            )
+        if type(examples) is not int or not 1 <= examples <= self.max_examples:
+            raise WireError(f"The number of examples is not from 1 to {self.max_examples}.")
+        return examples, {
+            table: ids_from_bytes(message.parts[f"index/{table}"], rows, rows)
+            for table, rows in self.tables.items()
+        }
+
+
+def version_of_registration(data: bytes) -> str:
+    """What names a registration: the first half of the SHA-256 of its message."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class UploadForm:
+    """What the upload for one piece of work must look like."""
+
+    tag: int
+    rows: Mapping[str, int]  # shared table → rows that the device has of it
+    widths: Mapping[str, int]
+    dense: Mapping[str, list[int]]
+    returns: list[str]
+    marked: bool
+    most_steps: int
+    max_norm: float | None
+
+    def text(self) -> str:
+        """The form as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> UploadForm:
+        """The form behind its JSON."""
+        return cls(**json.loads(text))
+
+    @property
+    def layouts(self) -> dict[str, SubmodelLayout]:
+        """The layout of everything that is sent, by its name."""
+        tables = {name: Table(self.rows[name], width) for name, width in self.widths.items()}
+        schema = Schema(tables, {name: tuple(shape) for name, shape in self.dense.items()})
+        index = {
+            name: Index(torch.arange(count), torch.tensor([0, count]))
+            for name, count in self.rows.items()
+        }
+        layout = SubmodelLayout(index, schema, CODING, torch.float32)
+        return {"update": layout, **dict.fromkeys(self.returns, layout)}
+
+    @property
+    def most(self) -> int:
+        """The most bytes that an upload may have."""
+        size = sum(layout.most for layout in self.layouts.values()) + 4096
+        return size + sum(count // 8 + 256 for count in self.rows.values()) * self.marked
+
+    def check(self, data: bytes) -> ReceivedUpload:
+        """The upload behind some bytes, or an UploadRefused."""
+        received = read_upload(data, self.layouts, self.tag, self.most_steps, self.marked)
+        if not bool(finite_clients(received.submodels).all()):
+            raise UploadRefused("not finite", "a number that is not finite")
+        bound = self.max_norm
+        if bound is not None and bool(too_long(received.submodels["update"], None, bound).any()):
+            raise UploadRefused("too long", f"an update longer than max-norm, {bound:g}")
+        return received

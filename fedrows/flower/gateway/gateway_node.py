@@ -1,0 +1,283 @@
+"""The node side of a gateway: answers the server's messages with what devices have made.
+
+    enrol    publishes the program of the run, waits until enough devices have registered for it
+    train    leaves work for the devices that are asked, waits for their uploads, joins them
+
+The data of this node are a sample of the task, for their tables and fields alone: no client of it
+takes part. What clients remember between rounds stays on the devices.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrows.device.program import build
+from fedrows.flower.gateway.forms import CODING, RegistrationForm, UploadForm
+from fedrows.flower.gateway.programs import ProgramError, Programs, read_manifest
+from fedrows.flower.gateway.store import DeviceRegistration, GatewayStore
+from fedrows.flower.gateway.work import NewWork, WorkStore
+from fedrows.flower.node.enrolled import EnrolledClients, StateLost
+from fedrows.flower.node.joining import file_in, policy_of, text_in, use_plugins
+from fedrows.flower.node.node import ClientNode, spread_rows
+from fedrows.flower.node.policy import PolicyError
+from fedrows.flower.node.state import NodeState
+from fedrows.flower.wire.clients import no_ids
+from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
+from fedrows.flower.wire.contract import Contract, DeployedTask, digest, make_contract
+from fedrows.flower.wire.marks import encode_marks
+from fedrows.flower.wire.message import Message, pack
+from fedrows.flower.wire.submodels import SubmodelLayout, encode_submodels
+from fedrows.flower.wire.tags import round_of
+from fedrows.flower.wire.upload_checks import ANSWERED, ReceivedUpload
+from fedrows.rows.index import Index
+from fedrows.rows.params import Submodels
+from fedrows.runs.export import ExportError
+
+LOOK = 0.03  # seconds between two looks for uploads
+ENROL_SECONDS = 45.0  # that an enrolment waits for devices; the server waits for 60
+SHARE_OF_TIMEOUT = 0.8  # of the round's, that devices have; the rest is for the way back
+
+
+class DevicesAwaited(RuntimeError):
+    """Too few devices have registered so far: the server asks again."""
+
+
+def gateway_of(
+    task: DeployedTask, run: Mapping[str, Any], config: Mapping[str, Any], state: NodeState
+) -> ClientNode:
+    """The node that answers a run's messages for devices, if it may take part in that run."""
+    policy = policy_of(config)
+    use_plugins(config)
+    agreed = make_contract(task, run)
+    check_for_devices(agreed)
+    policy.check(agreed.privacy, task.name, None)
+    return GatewayNode(agreed, task.shard(config), state, text_in(config, "name"), policy, config)
+
+
+def check_for_devices(agreed: Contract) -> None:
+    """Raises a PolicyError if devices cannot take part in a run."""
+    if agreed.secret:
+        raise PolicyError(
+            f"The run's privacy is {agreed.privacy.privacy}, but devices compute no masks of "
+            "secure sums: a gateway takes part in runs with privacy clear."
+        )
+    if agreed.options.coding != CODING or agreed.plan.dtype != CODING:
+        name = "coding" if agreed.options.coding != CODING else "dtype"
+        raise PolicyError(f"The run's {name} is not {CODING}, which is all that devices know.")
+
+
+class GatewayNode(ClientNode):
+    """Answers messages for the devices of a gateway.
+
+    config: `devices`, the fewest that a run begins with; `enough`, the share of the devices asked
+    that ends a round early; `program`, a folder in place of the program that is made here.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        data: Any,
+        state: NodeState,
+        name: str | None,
+        policy: Any,
+        config: Mapping[str, Any],
+    ) -> None:
+        super().__init__(contract, data, state, name, policy)
+        self._config, self.store = config, GatewayStore(state.folder)
+        self.work, self.programs = WorkStore(self.store), Programs(self.store)
+        self.program = digest(self._fingerprint)
+
+    @property
+    def _tables(self) -> list[str]:
+        return [table for table in self.model.schema.tables if table not in self.data.local]
+
+    def _enrol(self, message: Message) -> bytes:
+        """Publishes the run's program, and sends the devices that have registered for it."""
+        self._publish()
+        plan, options = self.contract.plan, self.contract.options
+        usual = max(plan.clients_per_round, options.min_clients or 0)
+        fewest = int(self._config.get("devices", usual))
+        until = time.monotonic() + ENROL_SECONDS
+        while (count := self.store.count_registered(self.program)) < fewest:
+            if time.monotonic() > until:
+                raise DevicesAwaited(
+                    f"The gateway waits for devices: {count} have registered, and {fewest} are "
+                    "needed."
+                )
+            time.sleep(LOOK)
+        return super()._enrol(message)
+
+    def _publish(self) -> None:
+        """Makes the program of this run, or takes the given one, and offers it to devices."""
+        try:
+            if self._config.get("program"):
+                given = file_in(self._config, "program", "folder")
+                if read_manifest(given)["contract"] != self.program:
+                    raise ProgramError(
+                        f"The program in {given} is of another contract than the run: export it "
+                        "again with the run's own settings, or leave --program out."
+                    )
+                self.programs.add(self.program, given)
+            elif not self.programs.path(self.program).is_dir():
+                plan, algorithm = self.contract.plan, self.contract.algorithm
+                made = build(self.model, self.data, plan, algorithm, self.program)
+                with tempfile.TemporaryDirectory() as folder:
+                    made.save(Path(folder))
+                    self.programs.add(self.program, Path(folder))
+        except (ProgramError, ExportError) as error:
+            raise PolicyError(str(error)) from None
+        rows = {table: self.model.schema.tables[table].rows for table in self._tables}
+        most = self.contract.options.max_examples
+        self.programs.publish(self.program, RegistrationForm(rows, most))
+
+    @cached_property
+    def _registered(self) -> list[DeviceRegistration]:
+        return self.store.registered(self.program)
+
+    @cached_property
+    def _current(self) -> EnrolledClients:
+        """The devices that have registered, as the clients of this node."""
+        form = self.programs.form(self.program)
+        if form is None:
+            raise StateLost
+        sets: dict[str, list[Tensor]] = {table: [] for table in self._tables}
+        for one in self._registered:
+            _, ids = form.check(one.message)
+            for table, held in ids.items():
+                sets[table].append(held)
+        names: list[int | str] = [one.name for one in self._registered]
+        index = {table: _index(held) for table, held in sets.items()}
+        return EnrolledClients(names, [one.examples for one in self._registered], index)
+
+    def _remember(self, enrolled: EnrolledClients, version: int) -> None:
+        """Stores which registration of each device the server will know."""
+        super()._remember(enrolled, version)
+        known = {one.name: (one.device, one.version) for one in self._registered}
+        devices = [known[str(name)] for name in enrolled.names]
+        self.state.registrations.put(
+            version, {"count": torch.tensor(len(devices))}, devices=devices
+        )
+
+    def _train(self, message: Message) -> bytes:
+        """Has the devices that a message names train, and joins what they send."""
+        tag, version = message.facts["tag"], message.facts["version"]
+        enrolled = self._enrolled(version)
+        devices = self.state.registrations.facts(version, "devices")
+        if devices is None:
+            raise StateLost
+        count = len(enrolled.names)
+        positions = ids_from_bytes(message.parts["positions"], count, count).tolist()
+        asked = enrolled.select(positions)
+        numbers = integers_from_bytes(message.parts["numbers"], len(positions))
+        accepted = integers_from_bytes(message.parts["accepted"], len(positions))
+        download = {
+            name: spread_rows(part, asked.index)
+            for name, part in self._download(message, asked.index).items()
+        }
+        round_ = round_of(tag)
+        run = str(message.facts["run"])
+        common = {"run": run, "program": self.program, "tag": tag, "round": round_}
+        common["lr"] = self.contract.plan.lr_at(round_)
+        forms, works = [], []
+        for i, position in enumerate(positions):
+            device, registration = devices[position]
+            facts = {"registration": registration, "number": numbers[i], "accepted": accepted[i]}
+            parts: dict[str, bytes] = {}
+            for name, whole in download.items():
+                parts |= encode_submodels(name, whole.slice(i, i + 1), CODING)
+            forms.append(self._form(asked, i, tag))
+            work = pack(Message("work", {**common, **facts}, parts))
+            works.append(NewWork(device, forms[-1].text(), work))
+        seconds = SHARE_OF_TIMEOUT * self.contract.options.timeout
+        ids = self.work.put(run, tag, time.time() + seconds, works)
+        uploads = self._wait(tag, len(works), seconds)
+        answered = [i for i, id_ in enumerate(ids) if id_ in uploads]
+        received = [forms[i].check(uploads[ids[i]]) for i in answered]
+        parts = self._joined(asked.select(answered), received)
+        if len(answered) < len(asked.names):
+            parts[ANSWERED] = ids_to_bytes(torch.tensor(answered, dtype=torch.int64))
+        changed_facts, changed_parts = self._changes(enrolled, version)
+        return pack(Message("trained", {"tag": tag, **changed_facts}, parts | changed_parts))
+
+    def _wait(self, tag: int, asked: int, seconds: float) -> dict[str, bytes]:
+        """The uploads of a round, once all devices have answered, enough have, or time is up."""
+        until = time.monotonic() + seconds
+        left = asked - int(np.ceil(float(self._config.get("enough", 1.0)) * asked))
+        while self.work.open_count(tag) > left and time.monotonic() < until:
+            time.sleep(LOOK)
+        return self.work.collect(tag)
+
+    def _form(self, asked: EnrolledClients, i: int, tag: int) -> UploadForm:
+        """What a device's upload must look like."""
+        plan, algorithm, schema = self.contract.plan, self.contract.algorithm, self.model.schema
+        return UploadForm(
+            tag,
+            {table: int(index.lengths[i]) for table, index in asked.index.items()},
+            {table: schema.tables[table].width for table in asked.index},
+            {name: list(shape) for name, shape in schema.dense.items()},
+            list(algorithm.returns),
+            algorithm.needs_occurred,
+            plan.local_steps if plan.batches == "draw" else 2**31 - 2,
+            self.contract.options.max_norm,
+        )
+
+    def _joined(
+        self, answered: EnrolledClients, received: Sequence[ReceivedUpload]
+    ) -> dict[str, bytes]:
+        """Single devices' uploads as the parts of one answer."""
+        layout = SubmodelLayout(answered.index, self.model.schema, CODING, torch.float32)
+        parts: dict[str, bytes] = {}
+        for name in ("update", *self.contract.algorithm.returns):
+            own = [one.submodels[name] for one in received]
+            parts |= encode_submodels(name, _join(layout, own), CODING)
+        steps = torch.tensor([int(one.steps[0]) for one in received], dtype=torch.int64)
+        parts["steps"] = ids_to_bytes(steps.add(1).cumsum(0))
+        if self.contract.options.report_loss:
+            losses = [float(one.losses[0]) if len(one.losses) else np.nan for one in received]
+            parts["losses"] = np.array(losses, dtype="<f4").tobytes()
+        if self.contract.algorithm.needs_occurred:
+            marks = {
+                table: torch.cat(
+                    [torch.zeros(0, dtype=torch.bool), *(_marks(x, table) for x in received)]
+                )
+                for table in answered.index
+            }
+            parts |= encode_marks(marks)
+        return parts
+
+
+def _marks(one: ReceivedUpload, table: str) -> Tensor:
+    assert one.occurred is not None, "the form asks for marks"
+    return one.occurred[table]
+
+
+def _join(layout: SubmodelLayout, parts: Sequence[Submodels]) -> Submodels:
+    """Single clients' submodels, one after another; there may be none."""
+    rows, dense = layout.shapes()
+    return Submodels(
+        layout.index,
+        {
+            t: torch.cat([torch.zeros(0, x[1]), *(p.rows[t] for p in parts)])
+            for t, x in rows.items()
+        },
+        {
+            name: torch.cat([torch.zeros(0, *shape[1:]), *(p.dense[name] for p in parts)])
+            for name, shape in dense.items()
+        },
+    )
+
+
+def _index(sets: Sequence[Tensor]) -> Index:
+    lengths = torch.tensor([len(ids) for ids in sets], dtype=torch.int64)
+    return Index(
+        torch.cat([no_ids(), *sets]), torch.cat([no_ids().new_zeros(1), lengths.cumsum(0)])
+    )

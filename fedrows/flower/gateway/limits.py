@@ -1,0 +1,37 @@
+"""How often somebody may ask: a bucket of requests each, refilled at a steady rate."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+REMEMBERED = 20_000  # buckets; who has not asked for longest is forgotten, with a full bucket
+
+
+@dataclass(frozen=True)
+class Rate:
+    """So many requests a second, and so many at once after a pause."""
+
+    per_second: float
+    at_once: float
+
+
+class Buckets:
+    """A bucket for everyone who asks; their number is bounded, and so is the memory."""
+
+    def __init__(self, rate: Rate) -> None:
+        self._rate = rate
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # left, when
+
+    def wait(self, who: str) -> float:
+        """Takes a request out of a bucket; returns the seconds to wait if it is empty, else 0."""
+        now, rate = time.monotonic(), self._rate
+        left, when = self._buckets.get(who, (rate.at_once, now))
+        left = min(rate.at_once, left + (now - when) * rate.per_second)
+        taken = left >= 1
+        self._buckets[who] = (left - 1 if taken else left, now)
+        self._buckets.move_to_end(who)
+        if len(self._buckets) > REMEMBERED:
+            self._buckets.popitem(last=False)
+        return 0.0 if taken else (1 - left) / rate.per_second

@@ -1,0 +1,185 @@
+"""Work for devices, in the gateway's store: rows down, an upload in pieces up.
+
+    open      offered to its device until the deadline
+    taken     its upload is there, whole, and has passed the checks
+    refused   its upload has failed a check
+
+An upload is stored whole or not at all: pieces lie beside it until the last one has come.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedrows.flower.gateway.store import GatewayStore
+
+
+@dataclass(frozen=True)
+class NewWork:
+    """Work that a device is to get."""
+
+    device: str
+    form: str  # JSON: what the upload must look like
+    message: bytes
+
+
+@dataclass(frozen=True)
+class OfferedWork:
+    """Work as its device sees it."""
+
+    id: str
+    bytes: int
+    deadline: float
+    received: int
+
+
+@dataclass(frozen=True)
+class HeldWork:
+    """Work as the gateway holds it, without its message and its upload."""
+
+    id: str
+    tag: int
+    deadline: float
+    state: str
+    form: str
+    total: int | None
+    sha256: str | None
+    received: int
+
+
+class WorkStore:
+    """The work of a gateway's devices."""
+
+    def __init__(self, store: GatewayStore) -> None:
+        self.store = store
+
+    def put(self, run: str, tag: int, deadline: float, works: Sequence[NewWork]) -> list[str]:
+        """Leaves the work of a round, in place of all earlier work of its run; returns its ids."""
+        ids = [secrets.token_hex(16) for _ in works]
+        rows = [
+            (id_, one.device, run, tag, deadline, "open", one.form, one.message)
+            for id_, one in zip(ids, works, strict=True)
+        ]
+        with self.store.change() as database:
+            _delete(database, "run = ?", run)
+            _delete(database, "deadline < ?", time.time() - 3600)
+            database.executemany(
+                "INSERT INTO work (id, device, run, tag, deadline, state, form, message) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+        return ids
+
+    def open_count(self, tag: int) -> int:
+        """How many devices of a round have not answered yet."""
+        with self.store.read() as database:
+            found = database.execute(
+                "SELECT count(*) FROM work WHERE tag = ? AND state = 'open'", [tag]
+            ).fetchone()
+        return int(found[0])
+
+    def collect(self, tag: int) -> dict[str, bytes]:
+        """The uploads of a round by the id of their work; the work is over with this."""
+        with self.store.change() as database:
+            rows = database.execute(
+                "SELECT id, upload FROM work WHERE tag = ? AND state = 'taken'", [tag]
+            ).fetchall()
+            _delete(database, "tag = ?", tag)
+        return dict(rows)
+
+    def waiting_devices(self) -> set[str]:
+        """The devices that have work."""
+        with self.store.read() as database:
+            rows = database.execute(
+                "SELECT DISTINCT device FROM work WHERE state = 'open' AND deadline > ?",
+                [time.time()],
+            ).fetchall()
+        return {row[0] for row in rows}
+
+    def offer(self, device: str) -> OfferedWork | None:
+        """The work that waits for a device; None if there is none."""
+        with self.store.read() as database:
+            row = database.execute(
+                "SELECT id, length(message), deadline, received FROM work "
+                "WHERE device = ? AND state = 'open' AND deadline > ? ORDER BY deadline LIMIT 1",
+                [device, time.time()],
+            ).fetchone()
+        return None if row is None else OfferedWork(*row)
+
+    def find(self, device: str, id_: str) -> HeldWork | None:
+        """A device's own work; None if it has none of this id."""
+        with self.store.read() as database:
+            row = database.execute(
+                "SELECT id, tag, deadline, state, form, total, sha256, received FROM work "
+                "WHERE id = ? AND device = ?",
+                [id_, device],
+            ).fetchone()
+        return None if row is None else HeldWork(*row)
+
+    def message(self, id_: str, offset: int) -> bytes:
+        """The message of some work, from a byte on."""
+        with self.store.read() as database:
+            row = database.execute(
+                "SELECT substr(message, ?) FROM work WHERE id = ?", [offset + 1, id_]
+            ).fetchone()
+        return b"" if row is None else row[0]
+
+    def begin_upload(self, id_: str, total: int, sha256: str) -> None:
+        """Drops the pieces that are there, and expects another upload."""
+        with self.store.change() as database:
+            database.execute("DELETE FROM pieces WHERE work = ?", [id_])
+            database.execute(
+                "UPDATE work SET total = ?, sha256 = ?, received = 0 "
+                "WHERE id = ? AND state = 'open'",
+                [total, sha256, id_],
+            )
+
+    def add_piece(self, id_: str, start: int, data: bytes) -> int:
+        """Adds the next piece of an upload; returns how many bytes are there."""
+        with self.store.change() as database:
+            moved = database.execute(
+                "UPDATE work SET received = received + ? WHERE id = ? AND received = ?",
+                [len(data), id_, start],
+            )
+            if moved.rowcount == 1 and data:
+                database.execute("INSERT INTO pieces VALUES (?, ?, ?)", [id_, start, data])
+            row = database.execute("SELECT received FROM work WHERE id = ?", [id_]).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def joined(self, id_: str) -> bytes:
+        """All pieces of an upload that have come."""
+        with self.store.read() as database:
+            rows = database.execute(
+                "SELECT data FROM pieces WHERE work = ? ORDER BY start", [id_]
+            ).fetchall()
+        return b"".join(row[0] for row in rows)
+
+    def take(self, id_: str, upload: bytes) -> bool:
+        """Stores an upload that has passed the checks; False if the round is over."""
+        return self._settle(id_, "taken", upload)
+
+    def refuse(self, id_: str) -> bool:
+        """Stores that an upload has failed a check; nothing of it is kept."""
+        return self._settle(id_, "refused", None)
+
+    def _settle(self, id_: str, state: str, upload: bytes | None) -> bool:
+        with self.store.change() as database:
+            done = database.execute(
+                "UPDATE work SET state = ?, upload = ?, message = x'' "
+                "WHERE id = ? AND state = 'open' AND deadline > ?",
+                [state, upload, id_, time.time()],
+            )
+            database.execute("DELETE FROM pieces WHERE work = ?", [id_])
+            return done.rowcount == 1
+
+
+def _delete(database: sqlite3.Connection, condition: str, value: object) -> None:
+    """Deletes work with its pieces."""
+    database.execute(
+        f"DELETE FROM pieces WHERE work IN (SELECT id FROM work WHERE {condition})", [value]
+    )
+    database.execute(f"DELETE FROM work WHERE {condition}", [value])

@@ -1,0 +1,102 @@
+"""Device programs in Chromium give PyTorch's numbers: zoo, LSTM, DIN and matrix factorisation."""
+
+from __future__ import annotations
+
+import base64
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from browser_pages import bare_page, browser, dist  # noqa: F401
+from zoo import ZOO
+
+from fedrows.algorithm import Round
+from fedrows.algorithms.fedavg import FedAvg
+from fedrows.client import Assignment, train
+from fedrows.data.batches import local_data
+from fedrows.data.federation import FederatedData
+from fedrows.device.program import build
+from fedrows.lifting.lifted import Lifted
+from fedrows.model import Model
+from fedrows.plan import Plan
+from fedrows.rows.params import take
+from fedrows.rows.ragged import Ragged
+
+PLAN = Plan(local_steps=20, batch_size=4, device="cpu", seed=3)
+
+TRAIN = """async ([files, given, start]) => {
+  const {Program, indexOf, columnsOf} = await import("/device.js");
+  const bytes = Object.fromEntries(Object.entries(files).map(
+    ([name, text]) => [name, Uint8Array.from(atob(text), (x) => x.charCodeAt(0))]));
+  const program = await Program.load("test", bytes);
+  const index = indexOf(given, program.manifest);
+  const floats = (of) => Object.fromEntries(
+    Object.entries(of).map(([name, x]) => [name, Float32Array.from(x)]));
+  const result = await program.train({
+    ...start, rows: floats(start.rows), dense: floats(start.dense), index,
+    examples: columnsOf(given, program.manifest, index)});
+  const lists = (of) => Object.fromEntries(Object.entries(of).map(([name, x]) => [name, [...x]]));
+  return {rows: lists(result.rows), dense: lists(result.dense), steps: result.steps,
+          losses: result.losses, milliseconds: result.milliseconds};
+}"""
+
+
+def given_of(data: FederatedData, client: int) -> dict[str, Any]:
+    """A client's examples as an app gives them to the browser's device."""
+    examples = data.train.of(torch.tensor([client]))
+    ids: dict[str, Any] = {}
+    for name, column in examples.ids.items():
+        if isinstance(column, Ragged):
+            ends = column.offsets.tolist()
+            ids[name] = [column.values[a:b].tolist() for a, b in pairwise(ends)]
+        else:
+            ids[name] = column.tolist()
+    numbers = {name: x.tolist() for name, x in examples.numbers.items()}
+    return {"ids": ids, "label": examples.label.tolist(), "numbers": numbers}
+
+
+def compare(page: Any, model: Model, data: FederatedData, lr: float, client: int = 1) -> float:
+    """The largest difference between PyTorch and Chromium after the local steps of a round."""
+    data = data.to(torch.device("cpu"), torch.float32)
+    program = build(model, data, PLAN, FedAvg())
+    files = {
+        "step.onnx": program.step,
+        "manifest.json": json.dumps(dict(program.manifest)).encode(),
+    }
+    who = torch.tensor([client])
+    index = {table: sets.select(who) for table, sets in data.index.items()}
+    start = take(model.start(), index, 1)
+    round_ = Round(5, lr, data.clients, 1.0, who)
+    upload = train(
+        model, FedAvg(), PLAN, Assignment(local_data(data, who), start, None, None, round_)
+    )
+    begun = {
+        "rows": {table: x.flatten().tolist() for table, x in start.rows.items()},
+        "dense": {name: x.flatten().tolist() for name, x in start.dense.items()},
+        "lr": lr,
+        "round": 5,
+        "number": client,
+    }
+    encoded = {name: base64.b64encode(x).decode() for name, x in files.items()}
+    result = page.evaluate(TRAIN, [encoded, given_of(data, client), begun])
+    assert result["steps"] == len(result["losses"]) == PLAN.local_steps
+    worst, moved = 0.0, 0.0
+    for kind, ours in (("rows", upload.update.rows), ("dense", upload.update.dense)):
+        for name, update in ours.items():
+            begin = getattr(start, kind)[name]
+            theirs = torch.tensor(result[kind][name]).view_as(begin) - begin
+            worst = max(worst, float((theirs - update).abs().max()))
+            moved = max(moved, float(update.abs().max()))
+    assert moved > 1e-3, "nothing was trained, so nothing is compared"
+    return worst
+
+
+@pytest.mark.slow(minutes=0.5)
+@pytest.mark.parametrize("name", ZOO)
+def test_zoo_in_chromium(name: str, bare_page: Any) -> None:  # noqa: F811
+    animal = ZOO[name]
+    data = animal.data()
+    model = Lifted(animal.module(), data, animal.embeddings, dense=animal.dense)
+    assert compare(bare_page, model, data, animal.lr) < 1e-5

@@ -1,0 +1,165 @@
+"""Rounds through a gateway: light clients over HTTP, and the model is the simulation's.
+
+Devices train with PyTorch here; test_gateway_federation.py has real programs.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("starlette")
+
+from deployed import difference, examples, run, simulated, with_drop_outs
+from gateway_devices import write_examples
+from gateway_programs import PLAIN, running
+
+from fedrows.data.federation import FederatedData
+from fedrows.flower.wire.message import unpack
+from fedrows.server import begin, rounds
+
+
+@pytest.mark.parametrize("algorithm", ["fedsubavg", "boundedsubavg", "scaffold"])
+def test_devices_train_as_simulated(tmp_path: Path, algorithm: str) -> None:
+    data, config = examples(), {**PLAIN, "algorithm": algorithm}
+    if algorithm != "fedsubavg":
+        del config["cap"]
+    with running(data, config, tmp_path) as it:
+        it.devices.run(range(data.clients))
+        found = run(it.fleet, data)
+        assert not it.fleet.rejected
+        assert it.fleet.last is not None
+        assert not it.fleet.last.dropped
+        assert difference(found.whole(), simulated(it.fleet, data)) < 1e-6
+
+
+def test_local_rows_and_kept_state_stay_on_the_devices(tmp_path: Path) -> None:
+    draw, client = np.random.default_rng(1), np.repeat(np.arange(8), 6)
+    data = FederatedData.build(
+        client=client,
+        ids={"user": client, "item": draw.integers(0, 10, len(client))},
+        label=draw.random(len(client)) < 0.5,
+        test=np.zeros(len(client), dtype=bool),
+        tables={"user": 8, "item": 10},
+        local=["user"],
+    )
+    config = {**PLAIN, "clients-per-round": 4, "rounds": 6}
+    with running(data, config, tmp_path) as it:
+        it.devices.run(range(data.clients))
+        found, wanted = run(it.fleet, data), simulated(it.fleet, data)
+    assert float((found.params.tables["item"] - wanted.tables["item"]).abs().max()) < 1e-6
+    assert not found.params.tables["user"].any()
+    assert wanted.tables["user"].any()
+    assert len(list(tmp_path.glob("device-*/state/runs/*/*.npz"))) > 0
+    assert not any("user" in p for _, x in it.loopback.sent for p in unpack(x).parts)
+
+
+@pytest.mark.slow
+def test_a_device_that_stays_away_is_left_out_and_named(tmp_path: Path) -> None:
+    """The model is that of a simulation in which the same clients drop out."""
+    data, lines = examples(), []
+    config = {**PLAIN, "timeout": 3.0, "min-answers": 3}
+    with running(data, config, tmp_path) as it:
+        gone = it.devices.session(0)  # enrols and registers, and is never seen again
+        register = threading.Thread(target=_register, args=[gone])
+        register.start()
+        it.devices.run(range(1, data.clients))
+        its = it.fleet.contract
+        progress = begin(its.model(data), its.algorithm, its.plan)
+        for _ in rounds(it.fleet, its.plan, progress):
+            last = it.fleet.last
+            assert last is not None
+            names = {why: [int(str(x)[-5:]) for x in who] for why, who in last.dropped.items()}
+            lines.append({"round": last.round, "tries": last.tries, "dropped": names})
+        register.join()
+        gone.http.close()
+    dropped = [line["dropped"] for line in lines if line["dropped"]]
+    assert dropped
+    assert all(x == {"its device did not answer in time": [0]} for x in dropped)
+    wanted = with_drop_outs(its.model(data), its.algorithm, data, its.plan, lines)
+    assert difference(progress.whole(), wanted.whole()) < 1e-6
+
+
+def _register(session: Any) -> None:
+    while not session.storage.names("registered"):
+        session.step(wait=1)
+
+
+@pytest.mark.slow
+def test_a_device_killed_at_any_point_loses_nothing(tmp_path: Path) -> None:
+    """Scaffold keeps a state: a try that is repeated starts from what there was before it."""
+    data, config = examples(), {**PLAIN, "algorithm": "scaffold", "rounds": 6}
+    del config["cap"]
+    killed: list[str] = []
+    with running(data, config, tmp_path) as it:
+
+        class Killed(Exception):
+            """The device's process ends."""
+
+        plain = it.devices.session
+
+        def fragile(client: int) -> Any:
+            """A session that dies once at each of its writes and requests, and begins again."""
+            made, count = plain(client), [0]
+            ask, write = made.http.ask, made.storage.write
+
+            def counted(what: str, call: Any) -> Any:
+                def wrapper(*args: Any, **kw: Any) -> Any:
+                    count[0] += 1
+                    if count[0] == deaths[client]:
+                        gaps[client] += 1  # or it might die at the same place for ever
+                        deaths[client] += gaps[client]
+                        killed.append(f"{what} {args[0]}")
+                        raise Killed
+                    result = call(*args, **kw)
+                    return result
+
+                return wrapper
+
+            made.http.ask = counted("asks", ask)
+            made.storage.write = counted("writes", write)
+            step = made.step
+
+            def stepping(wait: int) -> Any:
+                try:
+                    return step(wait)
+                except Killed:
+                    made.http.close()
+                    made.__init__(made.http, made.storage, made.data, it.devices.programs)
+                    return type("Step", (), {"after": 0.0})()
+
+            made.step = stepping
+            return made
+
+        deaths, gaps = dict.fromkeys(range(data.clients), 3), [3 + i % 4 for i in range(12)]
+        it.devices.session = fragile  # type: ignore[method-assign]
+        it.devices.run(range(data.clients))
+        found = run(it.fleet, data)
+        assert difference(found.whole(), simulated(it.fleet, data)) < 1e-6
+    for what in ("writes runs", "writes work", "asks PUT", "asks GET", "asks POST"):
+        assert any(what in x for x in killed), what
+
+
+@pytest.mark.slow
+def test_a_device_with_new_data_is_counted_with_them(tmp_path: Path) -> None:
+    """A new registration reaches the server with the next answer; until then the old data count."""
+    data, config = examples(), {**PLAIN, "rounds": 6, "clients-per-round": 12}
+    with running(data, config, tmp_path) as it:
+        it.devices.run(range(data.clients))
+        its = it.fleet.contract
+        progress, before = begin(its.model(data), its.algorithm, its.plan), {}
+        for _ in rounds(it.fleet, its.plan, progress):
+            if not before:
+                before = {x.name: x.index["item"].tolist() for x in it.fleet.registry.clients}
+                more = examples(seed=5)
+                write_examples(more, 0, tmp_path / "device-0" / "examples.json")
+        after = {x.name: x.index["item"].tolist() for x in it.fleet.registry.clients}
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"device-00000"}
+    assert after["device-00000"] == sorted(set(more.index["item"].slice(0, 1).ids.tolist()))
+    assert not it.fleet.rejected
