@@ -2,10 +2,13 @@
 
     FEDROWS_DATA=… python benchmarks/robust_quality.py --out robust-quality.json
 
-Every setting is run with the same seeds. A run ends with an AUC on held-out examples. The spread is
-the largest difference between two seeds of the unbounded run without liars. The bounds are those of
-a deployment: row-clip, weight-quantile and FedSubAvg's cap. A liar sends ten times its update, with
-the sign turned round, and claims 100,000 examples.
+Every setting is run with the same seeds. A run ends with an AUC on held-out examples: of all
+clients, and of those that are honest in the runs with liars. A liar also trains its own row, which
+nobody else holds, the wrong way: its own examples say how well it harms itself, those of the others
+what the bounds save. The spread is the largest difference between two seeds of the unbounded run
+without liars, on the same examples. The bounds are those of a deployment: row-clip, weight-quantile
+and FedSubAvg's cap. A liar sends ten times its update, with the sign turned round, and claims
+100,000 examples.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedrows import catalogue
@@ -27,6 +32,7 @@ from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.data.federation import FederatedData
 from fedrows.fleet import NO_TRAFFIC, OpenRound, Traffic
+from fedrows.measure.metrics import auc
 from fedrows.plan import Plan
 from fedrows.rows.heat import Heat, ceiling, heat_of
 from fedrows.rows.index import Index
@@ -49,13 +55,18 @@ SETTINGS = {
 }
 
 
+def liars(clients: int, seed: int, share: float) -> torch.Tensor:
+    """Who lies in the runs of a seed: (N,) bool."""
+    draw = torch.Generator().manual_seed(seed)
+    return torch.rand(clients, generator=draw) < share
+
+
 class LyingFleet:
     """A simulated fleet, some of whose clients lie about their examples and their updates."""
 
     def __init__(self, fleet: SimulatedFleet, share: float) -> None:
         self.fleet, self.least = fleet, 0
-        draw = torch.Generator().manual_seed(fleet.plan.seed)
-        self.lies = torch.rand(fleet.clients, generator=draw) < share
+        self.lies = liars(fleet.clients, fleet.plan.seed, share)
         claimed = fleet.data.sizes.double().masked_fill(self.lies, CLAIM)
         self.weights = claimed.clamp(max=ceiling(claimed, fleet.plan.weight_quantile))
         self._heat = {t: heat_of(x, self.weights) for t, x in fleet.data.index.items()}
@@ -105,16 +116,22 @@ def measure(
     task: str, data: FederatedData, name: str, seed: int, rounds_: int, device: str
 ) -> dict[str, Any]:
     """One run to its end."""
-    of, (bounded, liars) = catalogue.task(task), SETTINGS[name]
+    of, (bounded, share) = catalogue.task(task), SETTINGS[name]
     plan_presets, own = presets(of, "fedsubavg")
     more: dict[str, Any] = dict(BOUNDS) if bounded else {}
     plan = Plan(**{**plan_presets, "rounds": rounds_, "seed": seed, "device": device, **more})
     algorithm = catalogue.algorithm("fedsubavg")(**own, **(OWN if bounded else {}))
     model = catalogue.model(of.model)(data, seed)
+    honest = ~liars(data.clients, seed, LIARS).numpy()
+
+    def auc_of_honest(scores: np.ndarray, label: np.ndarray, client: np.ndarray) -> float:
+        own = torch.from_numpy(honest[client])
+        return auc(torch.from_numpy(scores)[own], torch.from_numpy(label)[own])
+
     since = time.perf_counter()
-    simulation = Simulation(data, model, algorithm, plan)
-    if liars:
-        fleet = LyingFleet(simulation.simulated, liars)
+    simulation = Simulation(data, model, algorithm, plan, metrics={"auc_of_honest": auc_of_honest})
+    if share:
+        fleet = LyingFleet(simulation.simulated, share)
         for _ in rounds(fleet, plan, simulation.progress):
             pass
     else:
@@ -127,6 +144,7 @@ def measure(
         "seed": seed,
         "rounds": rounds_,
         "test_auc": line["test_auc"],
+        "test_auc_of_honest": line["test_auc_of_honest"],
         "test_loss": line["test_loss"],
         "seconds": round(time.perf_counter() - since, 1),
     }
@@ -137,20 +155,20 @@ def summary(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for task in dict.fromkeys(line["task"] for line in lines):
         own = [line for line in lines if line["task"] == task]
-        by = {n: [x["test_auc"] for x in own if x["setting"] == n] for n in SETTINGS}
-        base, spread = statistics.mean(by["unbounded"]), max(by["unbounded"]) - min(by["unbounded"])
-        for name, values in by.items():
-            if values:
-                behind = (base - statistics.mean(values)) / spread if spread else float("nan")
-                found.append(
-                    {
-                        "task": task,
-                        "setting": name,
-                        "test_auc": round(statistics.mean(values), 4),
-                        "seeds": [round(x, 4) for x in values],
-                        "spreads_behind": round(behind, 2),
-                    }
-                )
+        for name in SETTINGS:
+            row: dict[str, Any] = {"task": task, "setting": name}
+            for metric, of in (("test_auc", ""), ("test_auc_of_honest", "_of_honest")):
+                base = [x[metric] for x in own if x["setting"] == "unbounded"]
+                values = [x[metric] for x in own if x["setting"] == name]
+                if not values:
+                    break
+                spread = max(base) - min(base)
+                behind = statistics.mean(base) - statistics.mean(values)
+                row[metric] = round(statistics.mean(values), 4)
+                row[f"seeds{of}"] = [round(x, 4) for x in values]
+                row[f"spreads_behind{of}"] = round(behind / spread, 2) if spread else nan
+            else:
+                found.append(row)
     return found
 
 

@@ -276,9 +276,9 @@ def test_operators_see_and_stop_a_run_that_nobody_waits_for(
         assert code == 0
         assert "running" in said_
         assert "online" in said_
-        code, said_ = deploy("stop", *token)
+        code, said_ = deploy("stop", "--wait", "1", *token)  # this app hears no operator
         assert code == 0
-        assert "is stopped" in said_
+        assert "is broken off" in said_
         run = said_.split()[1]
         assert "finished:stopped" in deploy("status", run, *token)[1]
         assert "has ended already" in deploy("stop", run, *token)[1]

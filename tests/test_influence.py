@@ -11,6 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "influence.json").read_text())
+SETTINGS = {
+    "unbounded": "unbounded, nobody lies",
+    "bounded": "default bounds, nobody lies",
+    "unbounded, 5 % liars": "unbounded, 5 % of the clients lie",
+    "bounded, 5 % liars": "default bounds, 5 % of the clients lie",
+}
 QUALITY = json.loads((ROOT / "benchmarks" / "results" / "robust_quality.json").read_text())
 
 
@@ -48,13 +54,25 @@ def _by_setting() -> dict[tuple[str, str], dict[str, Any]]:
     return {(line["task"], line["setting"]): line for line in QUALITY["summary"]}
 
 
-def test_the_default_bounds_cost_no_quality_and_save_it_from_liars() -> None:
+def test_liars_take_little_from_honest_clients_under_the_default_bounds() -> None:
     """Spreads behind the unbounded run without liars, by the difference of its own seeds."""
-    behind = {of: line["spreads_behind"] for of, line in _by_setting().items()}
     for task in ("movielens", "amazon"):
-        assert behind[task, "bounded"] <= 1
-        assert behind[task, "bounded, 5 % liars"] <= (2.1 if task == "amazon" else 2)
-        assert behind[task, "unbounded, 5 % liars"] > 10
+        by = {name: _by_setting()[task, name] for name in SETTINGS}
+        free, lied_to = by["bounded"], by["bounded, 5 % liars"]
+        assert by["unbounded, 5 % liars"]["spreads_behind_of_honest"] > 10
+        more = lied_to["spreads_behind_of_honest"] - free["spreads_behind_of_honest"]
+        assert more <= 2
+
+
+def test_what_the_default_bounds_cost_when_nobody_lies() -> None:
+    """Nothing on MovieLens; on Amazon more than the difference of seeds, which the page says."""
+    assert _by_setting()["movielens", "bounded"]["spreads_behind"] <= 1
+    assert 0.01 < _lost("amazon", "bounded") < 0.03
+
+
+def _lost(task: str, setting: str) -> float:
+    by = _by_setting()
+    return float(by[task, "unbounded"]["test_auc"] - by[task, setting]["test_auc"])
 
 
 def test_quality_was_measured_under_the_bounds_of_deployments() -> None:
@@ -70,21 +88,15 @@ def test_quality_was_measured_under_the_bounds_of_deployments() -> None:
     assert robust_quality.summary(QUALITY["runs"]) == QUALITY["summary"]
 
 
-@pytest.mark.parametrize(
-    ("title", "setting"),
-    [
-        ("unbounded, nobody lies", "unbounded"),
-        ("default bounds, nobody lies", "bounded"),
-        ("unbounded, 5 % of the clients lie", "unbounded, 5 % liars"),
-        ("default bounds, 5 % of the clients lie", "bounded, 5 % liars"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "title"), SETTINGS.items())
 def test_the_page_has_the_quality_that_was_measured(title: str, setting: str) -> None:
     page, cells = (ROOT / "docs" / "over-the-network.md").read_text(), [title]
     for task in ("movielens", "amazon"):
         line = _by_setting()[task, setting]
-        cells.append(f"{line['test_auc']:.3f}".lstrip("0"))
-        behind = f"{abs(line['spreads_behind']):.1f}".removeprefix("0")
-        sign = "\N{MINUS SIGN}" if line["spreads_behind"] < 0 else ""
-        cells.append("" if setting == "unbounded" else sign + behind)
-    assert f"| {' | '.join(cells)} |".replace("|  |", "| |") in page
+        for of in ("", "_of_honest"):
+            cells.append(f"{line[f'test_auc{of}']:.3f}".lstrip("0"))
+            behind = line[f"spreads_behind{of}"]
+            sign = "\N{MINUS SIGN}" if behind < 0 else ""
+            shown = sign + f"{abs(behind):.1f}".removeprefix("0")
+            cells.append("" if setting == "unbounded" else shown)
+    assert f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |") in page
