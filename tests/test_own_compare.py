@@ -1,6 +1,7 @@
 """Comparisons and studies of data, modules and algorithms that are given in Python."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,3 +241,15 @@ def test_they_show_themselves_in_one_line_and_in_a_notebook() -> None:
     study.run("study")
     assert "\n" not in repr(study)
     assert "<svg" in (study._repr_html_() or "")
+
+
+def test_the_page_of_ones_own_study_says_nothing_of_the_paper() -> None:
+    own = fedrows.OwnTask(ratings(), module())
+    study = fedrows.Study.grid(own, ["fedavg"], seeds=[0], plan=STUDY)
+    study.run("study")
+    page = study.page("study", "Mine").read_text("utf-8")
+    shown = re.sub(r"(?s)<(style|script).*?</\1>", "", page)
+    assert "Mine" in shown
+    assert "paper" not in shown.lower()
+    assert "paper" not in Path("study/results.md").read_text("utf-8").lower()
+    assert "Setting.of(own, FedAvg()" in page  # what repeats the run
