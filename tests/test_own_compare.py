@@ -132,6 +132,10 @@ def test_a_comparison_goes_on_as_it_began(change: dict[str, Any], said: str) -> 
         ({"learning_rate": 1}, "did you mean"),
         ({"round": 1}, "did you mean"),
         ({"seed": 1}, "seed"),
+        ({"rates": {"fedavg": {"learning": 3}}}, "no option of fedavg or of the plan"),
+        ({"target_metric": "test_aux"}, "did you mean test_auc"),
+        ({"target_value": float("nan")}, "finite"),
+        ({"target_rounds": 0}, "at least 1"),
         ({"rates": {"fedprox": {"lr": 1.0}}}, "fedprox"),
         ({"data": "ratings.csv"}, "no task called"),
         ({"data": {"user": [1]}}, "The data are a dict"),
@@ -214,6 +218,19 @@ def test_a_study_varies_options_of_ones_own() -> None:
     mine = Setting.of("synthetic", Doubled, {**STUDY, "rounds": 3}, data={"clients": 30})
     [run] = fedrows.Study([mine], seeds=[0]).run("study").runs
     assert run.lines[-1]["algorithm"] == "doubled"
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "said"),
+    [
+        (ratings(), {}, r"OwnTask\(data, module\)"),
+        (None, {}, "The task is a NoneType"),
+        (fedrows.OwnTask(ratings(), module()), {"data": {"validation": 0.1}}, "are your own"),
+    ],
+)
+def test_a_study_says_what_a_task_is(task: Any, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        fedrows.Study.grid(task, ["fedavg"], seeds=[0], **more)
 
 
 def test_other_processes_do_not_know_what_is_given_in_python() -> None:
