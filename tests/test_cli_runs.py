@@ -28,8 +28,8 @@ THREE = ["--algorithms", "fedavg,fedsubavg,centralsgd", "--seeds", "0,1"]
 def test_a_run_leaves_its_folder(capsys: Capture) -> None:
     fedrows(*RUN, "--seed", "3", "--data-seed", "7", "--cap", "9", "--threads", "1")
     folder = Path("runs/synthetic-fedsubavg-3")
-    names = "checkpoint.safetensors config.json data.json metrics.jsonl report.html status.json"
-    names += " summary.json"
+    names = "checkpoint.safetensors config.json data.json metrics.jsonl report.html "
+    names += "status.json summary.json"
     assert sorted(p.name for p in folder.iterdir()) == names.split()
     config = json.loads((folder / "config.json").read_text())
     assert config["format"] == 1

@@ -1,6 +1,7 @@
 """Comparisons and studies of data, modules and algorithms that are given in Python."""
 
 import json
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,6 +132,10 @@ def test_a_comparison_goes_on_as_it_began(change: dict[str, Any], said: str) -> 
         ({"learning_rate": 1}, "did you mean"),
         ({"round": 1}, "did you mean"),
         ({"seed": 1}, "seed"),
+        ({"rates": {"fedavg": {"learning": 3}}}, "no option of fedavg or of the plan"),
+        ({"target_metric": "test_aux"}, "did you mean test_auc"),
+        ({"target_value": float("nan")}, "finite"),
+        ({"target_rounds": 0}, "at least 1"),
         ({"rates": {"fedprox": {"lr": 1.0}}}, "fedprox"),
         ({"data": "ratings.csv"}, "no task called"),
         ({"data": {"user": [1]}}, "The data are a dict"),
@@ -215,6 +220,19 @@ def test_a_study_varies_options_of_ones_own() -> None:
     assert run.lines[-1]["algorithm"] == "doubled"
 
 
+@pytest.mark.parametrize(
+    ("task", "more", "said"),
+    [
+        (ratings(), {}, r"OwnTask\(data, module\)"),
+        (None, {}, "The task is a NoneType"),
+        (fedrows.OwnTask(ratings(), module()), {"data": {"validation": 0.1}}, "are your own"),
+    ],
+)
+def test_a_study_says_what_a_task_is(task: Any, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        fedrows.Study.grid(task, ["fedavg"], seeds=[0], **more)
+
+
 def test_other_processes_do_not_know_what_is_given_in_python() -> None:
     own = fedrows.OwnTask(ratings(), module())
     study = fedrows.Study.grid(own, ["fedavg"], seeds=[0], plan=STUDY)
@@ -240,3 +258,15 @@ def test_they_show_themselves_in_one_line_and_in_a_notebook() -> None:
     study.run("study")
     assert "\n" not in repr(study)
     assert "<svg" in (study._repr_html_() or "")
+
+
+def test_the_page_of_ones_own_study_says_nothing_of_the_paper() -> None:
+    own = fedrows.OwnTask(ratings(), module())
+    study = fedrows.Study.grid(own, ["fedavg"], seeds=[0], plan=STUDY)
+    study.run("study")
+    page = study.page("study", "Mine").read_text("utf-8")
+    shown = re.sub(r"(?s)<(style|script).*?</\1>", "", page)
+    assert "Mine" in shown
+    assert "paper" not in shown.lower()
+    assert "paper" not in Path("study/results.md").read_text("utf-8").lower()
+    assert "Setting.of(own, FedAvg()" in page  # what repeats the run

@@ -81,6 +81,7 @@ def test_errors_of_numbers():
     line = fedrows.simulate(data, Guess(), "fedavg", rounds=1, lr=1e-9).history[0]
     assert line["test_rmse"] == pytest.approx(math.sqrt(2 / 4), abs=1e-6)
     assert line["test_mae"] == pytest.approx(2 / 4, abs=1e-6)
+    assert line["test_loss"] == pytest.approx(line["test_rmse"] ** 2 / 2)  # as docs/metrics.md says
     assert line["validation_mae"] == pytest.approx(3 / 5, abs=1e-6)
 
 

@@ -112,6 +112,7 @@ CHAPTERS = (
             "fedrows.algorithm.Algorithm",
             "fedrows.algorithm.Round",
             "fedrows.algorithm.State",
+            "fedrows.algorithms.fedavg.FedAvg",
             "fedrows.algorithms.fedsubavg.FedSubAvg",
             "fedrows.model.Model",
             "fedrows.models.logistic.Logistic",

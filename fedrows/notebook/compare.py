@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +18,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError, UnknownKeywordError, UnknownNameError
 from fedrows.measure.metric_choice import measured
 from fedrows.measure.own_metrics import OwnMetrics
-from fedrows.measure.summary import Summary, Target, summarise
+from fedrows.measure.summary import METRICS, Summary, Target, summarise
 from fedrows.model import Loss, Model
 from fedrows.options import keywords
 from fedrows.options import options as options_of
@@ -137,7 +138,7 @@ def compare(
             if name not in settings:
                 raise UnknownNameError("algorithm in this comparison", name, list(settings))
         path = Path(out or stack.enter_context(TemporaryDirectory()))
-        target = Target(target_metric, target_value, target_rounds)
+        target = _target(target_metric, target_value, target_rounds)
         try:
             comparison = _comparison(settings, seeds, target, path, resume, overwrite, plan)
         except RunFolderError as error:
@@ -189,6 +190,10 @@ def _settings(
     has = {item.name for item in options_of(of)}
     plan = {key: value for key, value in values.items() if key not in has}
     own |= {key: value for key, value in values.items() if key in has}
+    of_plan = [item.name for item in options_of(Plan)]
+    for option in plan:
+        if option not in of_plan:
+            raise UnknownNameError(f"option of {name} or of the plan", option, [*has, *of_plan])
     known = [item.name for item in options_of(chosen.options)]
     for option in task_options:
         if option not in known:
@@ -276,6 +281,16 @@ def _difference(new: Settings, old: Settings) -> str:
             if key != "rounds" and before.get(key) != value:
                 return f"{key} {value} instead of {before.get(key)}"
     return "The options"
+
+
+def _target(metric: str, value: float | None, rounds: int | None) -> Target:
+    if metric not in METRICS:
+        raise UnknownNameError("metric", metric, METRICS)
+    if value is not None and not math.isfinite(value):
+        raise PlanError(f"target_value is {value}, but must be a finite number.")
+    if rounds is not None and rounds < 1:
+        raise PlanError(f"target_rounds is {rounds}, but must be at least 1.")
+    return Target(metric, value, rounds)
 
 
 def _checked_seeds(seeds: Sequence[int]) -> list[int]:

@@ -60,7 +60,17 @@ class Setting:
 
         What options gives comes before the options of an instance.
         """
+        if not isinstance(task, str | OwnTask):
+            raise PlanError(
+                f"The task is a {type(task).__name__}, but must be the name of one, or your own "
+                "data and module: OwnTask(data, module)."
+            )
         own = task if isinstance(task, OwnTask) else None
+        if own is not None and data:
+            raise PlanError(
+                f"The data have the option {next(iter(data))}, but are your own: give it to what "
+                "makes them, such as FederatedData.from_frame."
+            )
         name, given, of = algorithm, dict[str, Any](), None
         if not isinstance(name, str):
             made = algorithm_of(name)
