@@ -26,9 +26,9 @@ from torch import Tensor
 from fedrows.algorithm import Algorithm
 from fedrows.data.batches import Batch
 from fedrows.data.federation import FederatedData
+from fedrows.device.device_operations import DeviceOperations
 from fedrows.device.step_optimizers import COUNTED, STATES, moved
 from fedrows.lifting.lifted import Lifted
-from fedrows.device.device_operations import DeviceOperations
 from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
