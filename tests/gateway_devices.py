@@ -96,8 +96,15 @@ def write_examples(data: FederatedData, client: int, path: Path) -> Path:
 class Devices:
     """Devices in threads: client i of some data is a device each, named so that they sort alike."""
 
-    def __init__(self, url: str, store: GatewayStore, data: FederatedData, folder: Path) -> None:
-        self.url, self.store, self.data, self.folder = url, store, data, folder
+    def __init__(
+        self,
+        url: str,
+        store: GatewayStore,
+        data: FederatedData,
+        folder: Path,
+        ca: Path | None = None,
+    ) -> None:
+        self.url, self.store, self.data, self.folder, self.ca = url, store, data, folder, ca
         self.programs, self.stop = LoadedPrograms(), threading.Event()
         self.threads: list[threading.Thread] = []
         self.failures: list[BaseException] = []
@@ -109,7 +116,7 @@ class Devices:
         if not examples.exists():
             write_examples(self.data, client, examples)
         made = DeviceSession(
-            SignedHttp(self.url), DeviceStorage(home / "state"), examples, self.programs
+            SignedHttp(self.url, self.ca), DeviceStorage(home / "state"), examples, self.programs
         )
         if not made.is_enrolled:
             made.enrol(self.store.make_token(), f"device-{client:05d}")
