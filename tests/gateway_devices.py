@@ -28,7 +28,7 @@ from fedrows_device.storage import DeviceStorage, StorageError
 
 from fedrows.data.federation import FederatedData
 from fedrows.flower.gateway.gateway_node import gateway_of
-from fedrows.flower.gateway.limits import Rate
+from fedrows.flower.gateway.limits import RequestRate
 from fedrows.flower.gateway.store import GatewayStore
 from fedrows.flower.gateway.web import GatewayLimits, application
 from fedrows.flower.node import joining
@@ -37,7 +37,7 @@ from fedrows.flower.wire.contract import DeployedTask
 from fedrows.rows.ragged import Ragged
 
 __all__ = ["GatewayRefused", "StorageError", "device_main", "signed_http"]
-FREE = Rate(1e6, 1e6)
+FREE = RequestRate(1e6, 1e6)
 GENEROUS = GatewayLimits(per_device=FREE, per_address=FREE, after=0.05)
 
 
