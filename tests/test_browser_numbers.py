@@ -97,7 +97,9 @@ def test_batches_are_those_of_python() -> None:
             epochs=1 + i % 3,
         )
         local = examples_of(draw, size, client)
-        index = {name: Index(torch.arange(50), torch.tensor([0, 50])) for name in ("item", "padded")}
+        index = {
+            name: Index(torch.arange(50), torch.tensor([0, 50])) for name in ("item", "padded")
+        }
         wanted.append((list(batches(local, index, plan, number, random=True)), local, plan))
         names = ("seed", "local_steps", "batch_size", "batches", "epochs")
         columns = {name: column(values) for name, values in local.slots.items()}
