@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import torch
 from fedrows_device import Examples, Program, Update
@@ -29,7 +31,7 @@ def examples_of(data: FederatedData, program: Program, client: int) -> Examples:
         if isinstance(column, Ragged):
             picked = column.pick(some)
             ends = picked.offsets.tolist()
-            ids[name] = [picked.values[a:b].numpy() for a, b in zip(ends, ends[1:], strict=False)]
+            ids[name] = [picked.values[a:b].numpy() for a, b in itertools.pairwise(ends)]
         else:
             ids[name] = column[some].numpy()
     weight = None if data.train.weight is None else data.train.weight[some].numpy()

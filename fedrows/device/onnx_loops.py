@@ -1,5 +1,8 @@
 """The time loops of `time_loops` in ONNX: each is a Scan. This file needs onnxscript."""
 
+# mypy: ignore-errors
+# The bodies are in the language of onnxscript, which is no Python to a type checker.
+
 import torch
 from onnxscript import FLOAT, graph, script
 from onnxscript import opset18 as op

@@ -50,7 +50,8 @@ class DeviceProgram:
         text = json.dumps(self.manifest, indent=1, ensure_ascii=False) + "\n"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name, content in {STEP: self.step, **self.more, MANIFEST: text.encode()}.items():
+            files = {STEP: self.step, **self.more, MANIFEST: text.encode()}
+            for name, content in files.items():
                 write_whole(folder / name, content)
         except OSError as error:
             raise ExportError(
@@ -110,7 +111,8 @@ def export_program(
 
 def _starts(model: Model, data: FederatedData) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Where the rows of local tables begin: one row for all, or a file of float32 rows."""
-    begins, files = {}, {}
+    begins: dict[str, Any] = {}
+    files: dict[str, bytes] = {}
     own = [table for table in model.schema.tables if table in data.local]
     for place, table in enumerate(own):
         start = model.initial_rows()[0][table]
