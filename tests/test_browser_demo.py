@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,11 @@ def test_devices_of_the_demo_train_and_recommend(
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(address)
-        page.wait_for_function(
-            "Number(document.getElementById('round').textContent) >= 3", timeout=150_000
-        )
+        end = time.monotonic() + 150
+        while not (text := page.locator("#round").text_content()).isdecimal() or int(text) < 3:
+            assert demo.poll() is None
+            assert time.monotonic() < end
+            page.wait_for_timeout(100)
         device = page.frame(name="device-001")
         assert device.locator("#top li").count() == 6
         assert device.locator("#list li").count() > 5
