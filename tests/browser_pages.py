@@ -1,4 +1,4 @@
-"""What the browser tests share: the built client, Chromium, and a page that sees only files."""
+"""What the browser tests share: the built client, Chromium, and a page."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gateway_devices import serving
+
+from fedrows.flower.gateway.store import GatewayStore
+from fedrows.flower.gateway.web import application
 
 BROWSER = Path(__file__).parent.parent / "clients" / "browser"
 DIST = BROWSER / "dist"
-TYPES = {".js": "text/javascript", ".wasm": "application/wasm", ".html": "text/html"}
 
 
 @pytest.fixture(scope="session")
@@ -35,22 +38,13 @@ def browser(chromium: str) -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def bare_page(browser: Any, dist: Path) -> Iterator[Any]:
-    """A page of the client's own origin, without a server: it reads the built files, no others."""
-    context = browser.new_context()
-    page = context.new_page()
-
-    def answer(route: Any) -> None:
-        path = dist / (route.request.url.removeprefix("http://localhost/") or "index.html")
-        if path.name == "empty.html":
-            route.fulfill(body="<!doctype html><title>empty</title>", content_type="text/html")
-        elif path.is_file():
-            route.fulfill(path=path, content_type=TYPES.get(path.suffix))
-        else:
-            route.abort()
-
-    page.route("**/*", answer)
-    page.goto("http://localhost/empty.html")
-    yield page
-    context.close()
+@pytest.fixture(scope="module")
+def bare_page(browser: Any, dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A page of a gateway, under its policy, that runs nothing yet; its runtime is loaded once."""
+    store = GatewayStore(tmp_path_factory.mktemp("gate"))
+    with serving(application(store, dist)) as address:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{address}/device.css")
+        yield page
+        context.close()

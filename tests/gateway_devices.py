@@ -28,7 +28,7 @@ from fedrows_device.storage import DeviceStorage, StorageError
 
 from fedrows.data.federation import FederatedData
 from fedrows.flower.gateway.gateway_node import gateway_of
-from fedrows.flower.gateway.limits import Rate
+from fedrows.flower.gateway.limits import RequestRate
 from fedrows.flower.gateway.store import GatewayStore
 from fedrows.flower.gateway.web import GatewayLimits, application
 from fedrows.flower.node import joining
@@ -37,7 +37,7 @@ from fedrows.flower.wire.contract import DeployedTask
 from fedrows.rows.ragged import Ragged
 
 __all__ = ["GatewayRefused", "StorageError", "device_main", "signed_http"]
-FREE = Rate(1e6, 1e6)
+FREE = RequestRate(1e6, 1e6)
 GENEROUS = GatewayLimits(per_device=FREE, per_address=FREE, after=0.05)
 
 
@@ -96,8 +96,15 @@ def write_examples(data: FederatedData, client: int, path: Path) -> Path:
 class Devices:
     """Devices in threads: client i of some data is a device each, named so that they sort alike."""
 
-    def __init__(self, url: str, store: GatewayStore, data: FederatedData, folder: Path) -> None:
-        self.url, self.store, self.data, self.folder = url, store, data, folder
+    def __init__(
+        self,
+        url: str,
+        store: GatewayStore,
+        data: FederatedData,
+        folder: Path,
+        ca: Path | None = None,
+    ) -> None:
+        self.url, self.store, self.data, self.folder, self.ca = url, store, data, folder, ca
         self.programs, self.stop = LoadedPrograms(), threading.Event()
         self.threads: list[threading.Thread] = []
         self.failures: list[BaseException] = []
@@ -109,7 +116,7 @@ class Devices:
         if not examples.exists():
             write_examples(self.data, client, examples)
         made = DeviceSession(
-            SignedHttp(self.url), DeviceStorage(home / "state"), examples, self.programs
+            SignedHttp(self.url, self.ca), DeviceStorage(home / "state"), examples, self.programs
         )
         if not made.is_enrolled:
             made.enrol(self.store.make_token(), f"device-{client:05d}")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import device_programs
 import pytest
 import torch
 from browser_pages import bare_page, browser, dist  # noqa: F401
+from fast_paths import federation, model_of
 from zoo import ZOO
 
 from fedrows.algorithm import Round
@@ -57,10 +60,12 @@ def given_of(data: FederatedData, client: int) -> dict[str, Any]:
     return {"ids": ids, "label": examples.label.tolist(), "numbers": numbers}
 
 
-def compare(page: Any, model: Model, data: FederatedData, lr: float, client: int = 1) -> float:
+def compare(
+    page: Any, model: Model, data: FederatedData, lr: float, plan: Plan = PLAN, client: int = 1
+) -> float:
     """The largest difference between PyTorch and Chromium after the local steps of a round."""
     data = data.to(torch.device("cpu"), torch.float32)
-    program = build(model, data, PLAN, FedAvg())
+    program = build(model, data, plan, FedAvg())
     files = {
         "step.onnx": program.step,
         "manifest.json": json.dumps(dict(program.manifest)).encode(),
@@ -70,7 +75,7 @@ def compare(page: Any, model: Model, data: FederatedData, lr: float, client: int
     start = take(model.start(), index, 1)
     round_ = Round(5, lr, data.clients, 1.0, who)
     upload = train(
-        model, FedAvg(), PLAN, Assignment(local_data(data, who), start, None, None, round_)
+        model, FedAvg(), plan, Assignment(local_data(data, who), start, None, None, round_)
     )
     begun = {
         "rows": {table: x.flatten().tolist() for table, x in start.rows.items()},
@@ -81,7 +86,7 @@ def compare(page: Any, model: Model, data: FederatedData, lr: float, client: int
     }
     encoded = {name: base64.b64encode(x).decode() for name, x in files.items()}
     result = page.evaluate(TRAIN, [encoded, given_of(data, client), begun])
-    assert result["steps"] == len(result["losses"]) == PLAN.local_steps
+    assert result["steps"] == len(result["losses"]) == plan.local_steps
     worst, moved = 0.0, 0.0
     for kind, ours in (("rows", upload.update.rows), ("dense", upload.update.dense)):
         for name, update in ours.items():
@@ -100,3 +105,16 @@ def test_zoo_in_chromium(name: str, bare_page: Any) -> None:  # noqa: F811
     data = animal.data()
     model = Lifted(animal.module(), data, animal.embeddings, dense=animal.dense)
     assert compare(bare_page, model, data, animal.lr) < 1e-5
+
+
+@pytest.mark.slow(minutes=0.4)
+@pytest.mark.parametrize("kind", ["LSTM", "DIN", "dropout", "adam", "mf"])
+def test_our_models_in_chromium(kind: str, bare_page: Any) -> None:  # noqa: F811
+    plan = replace(PLAN, optimizer="adam") if kind == "adam" else PLAN
+    if kind == "mf":
+        model, data = device_programs.factors()
+    else:
+        data = federation(kind)
+        model = model_of(kind, data)
+    lr = 0.01 if kind == "adam" else 0.3
+    assert compare(bare_page, model, data, lr, plan, client=3) < 1e-5

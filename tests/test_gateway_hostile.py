@@ -33,7 +33,7 @@ from gateway_devices import (
 from gateway_programs import PLAIN, running
 
 from fedrows.flower.gateway.forms import RegistrationForm, UploadForm
-from fedrows.flower.gateway.limits import Buckets, Rate
+from fedrows.flower.gateway.limits import RequestBuckets, RequestRate
 from fedrows.flower.gateway.programs import Programs
 from fedrows.flower.gateway.store import GatewayStore
 from fedrows.flower.gateway.web import GatewayLimits, application
@@ -284,14 +284,14 @@ def test_registrations_are_checked(tmp_path: Path) -> None:
 
 def test_whoever_asks_too_often_waits(tmp_path: Path) -> None:
     store = GatewayStore(tmp_path)
-    limits = GatewayLimits(per_address=Rate(0.001, 3))
+    limits = GatewayLimits(per_address=RequestRate(0.001, 3))
     with serving(application(store, limits=limits)) as url:
         raw = Raw(url)
         answers = [raw.ask("POST", "/v1/check-in", b"", {}) for _ in range(5)]
         raw.close()
     assert [status for status, _, _ in answers] == [401] * 3 + [429] * 2
     assert int(answers[-1][2]["retry-after"]) > 0
-    buckets = Buckets(Rate(1, 1))
+    buckets = RequestBuckets(RequestRate(1, 1))
     for i in range(50_000):
         buckets.wait(str(i))
     assert len(buckets._buckets) == 20_000

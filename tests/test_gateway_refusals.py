@@ -36,6 +36,7 @@ from loopback import federation
 from fedrows.cli import deploy
 from fedrows.errors import FedrowsError
 from fedrows.flower.gateway import gateway_node as node_side
+from fedrows.flower.gateway.explained import explain_devices
 from fedrows.flower.gateway.store import GatewayStore, StoreError
 from fedrows.flower.wire.codings import ids_to_bytes
 from fedrows.flower.wire.message import Message, pack, unpack
@@ -285,3 +286,10 @@ def test_the_device_program_says_what_is_wrong(
         assert "not enrolled: give it a token with --token" in capsys.readouterr().err
         assert device_main(["--gateway", devices.url, "--token", "guessed", *common]) == 2
         assert "The token is not one of this gateway" in capsys.readouterr().err
+
+
+def test_it_is_explained_what_devices_show_to_whom() -> None:
+    clear, private = "\n".join(explain_devices(False)), "\n".join(explain_devices(True))
+    assert "every single update" in clear
+    assert "its examples, rows of local tables, kept state" in clear
+    assert "A gateway declines this run" in private

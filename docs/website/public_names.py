@@ -103,6 +103,8 @@ CHAPTERS = (
             "fedrows.runs.export.Trained",
             "fedrows.runs.export.save",
             "fedrows.runs.export.save_vocabulary",
+            "fedrows.device.program.build",
+            "fedrows.device.program.DeviceProgram",
         ),
     ),
     Chapter(

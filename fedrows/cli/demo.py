@@ -26,7 +26,7 @@ DEVICE_PLAN = {
     "movielens-mf": {"rounds": "60", "lr": "4", "lr_schedule": "constant", "start": "zero"},
     "": {"rounds": "60"},
 }
-DEVICE_TIMEOUT = "30"  # seconds: a tab that is closed holds up a round for so long
+DEVICE_TIMEOUT = 30.0  # seconds: a tab that is closed holds up a round for so long
 
 
 def main(words: Sequence[str]) -> int:

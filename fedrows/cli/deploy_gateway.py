@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import secrets
 import time
@@ -47,6 +48,8 @@ def main(words: Sequence[str]) -> int:
     )
     if (typed := parser.parse_or_help(words)) is None:
         return 0
+    if importlib.util.find_spec("starlette") is None:
+        raise FedrowsError("`fedrows deploy gateway` serves HTTPS: install fedrows[live,onnx].")
     from fedrows.cli.deploy_policy import NodeFolderWatch
     from fedrows.flower.gateway.programs import read_manifest
     from fedrows.flower.launch import starting, supervising

@@ -5,18 +5,28 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.run_source import RunSource, deployed_source, simulated_source
 from fedrows.cli.show import print_table, say
+from fedrows.device.program import build
 from fedrows.errors import RunFolderError
 from fedrows.measure.evaluation import Evaluator
 from fedrows.rows.params import Params
 from fedrows.runs import checkpoint, export
-from fedrows.runs.export import Trained, check_format, format_of, onnx_inputs, save, save_vocabulary
+from fedrows.runs.export import (
+    ExportError,
+    Trained,
+    check_format,
+    format_of,
+    onnx_inputs,
+    save,
+    save_vocabulary,
+)
 from fedrows.runs.finite import not_finite
 from fedrows.runs.folder import BEST, CHECKPOINT, CONFIG, FILES, RUNS, TABLES, RunFolder
 from fedrows.runs.release import released_model
@@ -37,6 +47,8 @@ def main(words: Sequence[str]) -> int:
             "Name a run and a file, as in: fedrows export runs/NAME --to model.safetensors."
         )
     folder, path = Path(typed["run"]), Path(typed["to"])
+    if typed["device"]:
+        return _device(typed, folder, path)
     vocabulary = None if typed["vocabulary"] is None else Path(typed["vocabulary"])
     for file in filter(None, (path, vocabulary)):
         _check_place(file, typed["overwrite"])
@@ -59,16 +71,51 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def read(path: Path, task: str | None = None) -> Trained:
-    """The trained model of a run folder, every row up to date.
+def _device(typed: Mapping[str, Any], path: Path, to: Path) -> int:
+    """Writes the device program of a run into a folder."""
+    for flag in ("format", "vocabulary", "module", "onnx"):
+        if typed[flag] is not None:
+            raise UsageError(f"--{flag} does not go with --device: leave one of them out.")
+    if to.exists() and not to.is_dir():
+        raise UsageError(f"{to} is a file, but a device program is a folder: name another.")
+    if (to / CONFIG).exists():
+        raise UsageError(f"{to} is a run folder: name another folder.")
+    if to.is_dir() and any(to.iterdir()) and not typed["overwrite"]:
+        raise UsageError(f"{to} is not empty: name another folder, or replace it: --overwrite.")
+    folder = _run_folder(path)
+    mode = (folder.config.get("privacy") or folder.config.get("deploy") or {}).get("privacy")
+    if mode not in (None, "none"):
+        raise ExportError(
+            f"{path} is a run with privacy {mode}, whose protocols a device program does not have: "
+            "export a run without privacy."
+        )
+    source = _source(folder, typed["task"])
+    data, model = source.make()
+    program = build(model, data, source.plan, source.algorithm)
+    program.save(to)
+    shapes = program.manifest["step"]["inputs"]
+    print_table(
+        ["input", "shape", "type"], [[n, _shape(x["shape"]), x["type"]] for n, x in shapes.items()]
+    )
+    say(f"Device program of {program.manifest['model']}, {len(program.step):,} bytes: {to}")
+    return 0
 
-    task: where the task of a deployed run is, if not where its server found it.
-    """
+
+def _run_folder(path: Path) -> RunFolder:
     folder = RunFolder.open(path)
     if folder.config["kind"] != "run":
         runs = sorted(p for p in (path / RUNS).glob("*") if p.is_dir())
         such = f", such as {runs[0]}" if runs else ""
         raise RunFolderError(f"{path} is a comparison: name one of its runs{such}.")
+    return folder
+
+
+def read(path: Path, task: str | None = None) -> Trained:
+    """The trained model of a run folder, every row up to date.
+
+    task: where the task of a deployed run is, if not where its server found it.
+    """
+    folder = _run_folder(path)
     source = _source(folder, task)
     if source.released:
         return _read_released(folder, source)
@@ -205,7 +252,7 @@ def _parser() -> Parser:
     parser = Parser("export", "Writes the trained model of a run for use without fedrows.")
     add = parser.add_argument
     add("run", metavar="RUN", nargs="?", help="The folder of the run.")
-    add("--to", metavar="FILE", help="The file to write.")
+    add("--to", metavar="FILE", help="The file to write; with --device, the folder.")
     formats = "|".join([*export.WRITERS, BUNDLE])
     add("--format", metavar=formats, help="What to write (default: by the end of FILE's name).")
     add("--vocabulary", metavar="FILE", help="Also write which value has which row (JSON lines).")
@@ -215,6 +262,7 @@ def _parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         help="Of a bundle: with an ONNX file in it (default: if fedrows[onnx] is installed).",
     )
+    add("--device", action="store_true", help="Write the local training as a device program.")
     add("--task", metavar="REFERENCE", help="Of a deployed run: its task, such as task.py:TASK.")
     add("--overwrite", action="store_true", help="Replace files that exist.")
     return parser

@@ -58,6 +58,9 @@ def _explain(words: Sequence[str]) -> int:
         if said := warning(data):
             say(f"\n{said}")
     say(policy)
+    from fedrows.flower.gateway.explained import explain_devices
+
+    say("\n" + "\n".join(explain_devices(settings.privacy.secret_sums)))
     return 0
 
 

@@ -41,10 +41,14 @@ def _conv1d(
     """`F.conv1d` of x (B, C, L) by windows (B, C, k, places): one product."""
     step, gap = (x if isinstance(x, int) else x[0] for x in (stride, dilation))
     size = weight.shape[-1]
-    if groups != 1 or input.dim() != 3 or isinstance(padding, str):
+    if groups != 1 or input.dim() != 3:
         return NotImplemented
-    beside = padding if isinstance(padding, int) else padding[0]
-    x = F.pad(input, (beside, beside)) if beside else input
+    if padding == "same":
+        beside = gap * (size - 1) // 2, gap * (size - 1) - gap * (size - 1) // 2
+    else:
+        each = 0 if padding == "valid" else padding if isinstance(padding, int) else padding[0]
+        beside = each, each
+    x = F.pad(input, beside) if any(beside) else input
     places = (x.shape[-1] - gap * (size - 1) - 1) // step + 1
     windows = torch.stack(
         [x[..., i * gap : i * gap + step * (places - 1) + 1 : step] for i in range(size)], 2

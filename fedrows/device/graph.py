@@ -14,6 +14,18 @@ from fedrows.device.one_step import OneStep, TensorFacts
 from fedrows.device.time_loops import recorded_as_one
 
 
+def _add_each_(own: list[Tensor], others: list[Tensor], alpha: float = 1) -> None:
+    for x, y in zip(own, others, strict=True):
+        x.add_(y, alpha=alpha)
+
+
+_ONE_BY_ONE: dict[Any, Any] = {  # operations on lists of tensors, which ONNX does not have
+    torch.ops.aten._foreach_add_.List: _add_each_,
+    torch.ops.aten._foreach_mul.Scalar: lambda own, by: [x * by for x in own],
+    torch.ops.aten._foreach_mul.Tensor: lambda own, by: [x * by for x in own],
+}
+
+
 class NotRecordable(Exception):
     """A step that a graph cannot stand for; the message says why."""
 
@@ -31,7 +43,9 @@ def recorded(step: OneStep) -> nn.Module:
 
     examples = example(step, 0)
     with recorded_as_one():
-        tracer: Any = make_fx(by_place, tracing_mode="symbolic", _allow_non_fake_inputs=True)
+        tracer: Any = make_fx(
+            by_place, _ONE_BY_ONE, tracing_mode="symbolic", _allow_non_fake_inputs=True
+        )
         graph: nn.Module = tracer(*examples.values())
         for name, x in [(n, x) for n, x in vars(graph).items() if isinstance(x, Tensor)]:
             delattr(graph, name)  # constants, which an exporter looks for among the buffers

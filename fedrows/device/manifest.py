@@ -60,6 +60,7 @@ def manifest_of(
         "returns": list(step.algorithm.returns),
         "keeps": step.algorithm.keeps,
         "occurred": step.algorithm.needs_occurred,
+        "encoder": data.encoder.as_facts() if data.encoder else None,
         "contract": contract,
     }
 

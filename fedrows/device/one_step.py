@@ -26,9 +26,9 @@ from torch import Tensor
 from fedrows.algorithm import Algorithm
 from fedrows.data.batches import Batch
 from fedrows.data.federation import FederatedData
+from fedrows.device.device_operations import DeviceOperations
 from fedrows.device.step_optimizers import COUNTED, STATES, moved
 from fedrows.lifting.lifted import Lifted
-from fedrows.device.device_operations import DeviceOperations
 from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
@@ -144,7 +144,7 @@ class OneStep:
         found = {f"next/{name}": x for name, x in now.items()}
         for part in parts:
             found |= {f"next/state/{part}/{name}": x for name, x in after[part].items()}
-        flat = {n: x[0] if "dense/" in n else x for n, x in found.items()}  # without K = 1
+        flat = {n: x.squeeze(0) if "dense/" in n else x for n, x in found.items()}  # without K = 1
         return {**flat, "loss": loss}
 
     def _leaves(self, tables: Mapping[str, object] | list[str]) -> dict[str, TensorFacts]:
@@ -177,7 +177,8 @@ class OneStep:
         whole = batch.weight.sum()
         share = batch.weight[0] / torch.where(whole > 0, whole, 1)  # (B,)
         if isinstance(self.model, Lifted):
-            lifted, noted = copy.copy(self.model), []
+            noted: list[Tensor] = []
+            lifted = copy.copy(self.model)
             lifted.loss = lambda scores, label: _noted(noted, self.model.loss(scores, label))
             gradients = lifted.gradients(lifted.inputs(here, batch))
             return lifted.as_submodels(here, gradients), (noted[0].detach() * share).sum()

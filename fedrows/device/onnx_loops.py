@@ -1,5 +1,8 @@
 """The time loops of `time_loops` in ONNX: each is a Scan. This file needs onnxscript."""
 
+# mypy: ignore-errors
+# The bodies are in the language of onnxscript, which is no Python to a type checker.
+
 import torch
 from onnxscript import FLOAT, graph, script
 from onnxscript import opset18 as op
@@ -28,7 +31,7 @@ def lstm(gates: FLOAT, weight: FLOAT, h: FLOAT, c: FLOAT) -> tuple[FLOAT, FLOAT,
         active_step = op.Concat(i, f, g, o, axis=-1)
         return h_out, c_out, h_step, c_step, active_step
 
-    last, cell, hidden, cells, active = op.Scan(h, c, gates, body=body, num_scan_inputs=1)
+    _last, cell, hidden, cells, active = op.Scan(h, c, gates, body=body, num_scan_inputs=1)
     return hidden, cell, cells, active
 
 
@@ -94,7 +97,7 @@ def gru_backward(slope: FLOAT, z: FLOAT, above: FLOAT, weight: FLOAT) -> tuple[F
     def body(carried, slope_t, z_t, above_t):
         dh = op.Add(above_t, carried)
         now = op.Mul(slope_t, op.Concat(dh, dh, dh, dh, axis=-1))
-        of_r, of_z, of_own, of_n = op.Split(now, axis=-1, num_outputs=4)
+        of_r, of_z, of_own, _of_n = op.Split(now, axis=-1, num_outputs=4)
         own = op.Concat(of_r, of_z, of_own, axis=-1)
         carried_out = op.Add(op.Mul(dh, z_t), op.MatMul(own, weight))
         now_step = op.Identity(now)

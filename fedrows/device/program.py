@@ -22,18 +22,19 @@ from torch import nn
 from fedrows.algorithm import Algorithm
 from fedrows.algorithms.scaffold import Scaffold
 from fedrows.data.federation import FederatedData
+from fedrows.data.values import text_of
 from fedrows.device.graph import NotRecordable, recorded
 from fedrows.device.manifest import manifest_of
 from fedrows.device.one_step import OneStep
 from fedrows.device.onnx_step import as_onnx
 from fedrows.device.step_optimizers import STATES
-from fedrows.files.whole import write_whole
+from fedrows.files.whole import reason, write_whole
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.runs.export import ExportError, check_format
 
-STEP, MANIFEST = "step.onnx", "manifest.json"
+STEP, MANIFEST, VOCABULARY = "step.onnx", "manifest.json", "vocabulary.json"
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,16 @@ class DeviceProgram:
 
     def save(self, folder: Path) -> None:
         """Writes the files; the manifest last, for it names the others."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in {STEP: self.step, **self.more}.items():
-            write_whole(folder / name, content)
         text = json.dumps(self.manifest, indent=1, ensure_ascii=False) + "\n"
-        write_whole(folder / MANIFEST, text.encode())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            files = {STEP: self.step, **self.more, MANIFEST: text.encode()}
+            for name, content in files.items():
+                write_whole(folder / name, content)
+        except OSError as error:
+            raise ExportError(
+                f"{folder} cannot be written ({reason(error)}): make room, or name another folder."
+            ) from error
 
 
 def build(
@@ -87,6 +93,7 @@ def build(
                 name = type(getattr(made, "module", made)).__name__
                 raise ExportError(f"{name} cannot be a device program: {_why(first)}.") from first
     starts, files = _starts(made, data)
+    files |= _vocabulary(data)
     return DeviceProgram(content, manifest_of(step, content, starts, contract), files)
 
 
@@ -104,7 +111,8 @@ def export_program(
 
 def _starts(model: Model, data: FederatedData) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Where the rows of local tables begin: one row for all, or a file of float32 rows."""
-    begins, files = {}, {}
+    begins: dict[str, Any] = {}
+    files: dict[str, bytes] = {}
     own = [table for table in model.schema.tables if table in data.local]
     for place, table in enumerate(own):
         start = model.initial_rows()[0][table]
@@ -116,6 +124,17 @@ def _starts(model: Model, data: FederatedData) -> tuple[dict[str, Any], dict[str
             files[name] = rows.numpy().astype("<f4").tobytes()
             begins[table] = {"file": name, "sha256": hashlib.sha256(files[name]).hexdigest()}
     return begins, files
+
+
+def _vocabulary(data: FederatedData) -> dict[str, bytes]:
+    """The values of shared tables, as text, in the order of their rows; none of a local one's."""
+    kinds = {its.table: its.kind for its in data.encoder.features.values()} if data.encoder else {}
+    words = {
+        table: [text_of(word, kinds[table]) for word in values]
+        for table, values in data.vocabulary.items()
+        if table in kinds and table not in data.local
+    }
+    return {VOCABULARY: json.dumps(words, ensure_ascii=False).encode()} if words else {}
 
 
 def _check(model: Model, data: FederatedData, plan: Plan, algorithm: Algorithm) -> None:

@@ -281,9 +281,12 @@ class Lifted(Model):
         """The scores of every client's examples: (K, B) or (K, B, C)."""
         dense, fields, weight, key = own
         if self.one_by_one:
-            first = ({n: x[0] for n, x in dense.items()}, {n: x[0] for n, x in fields.items()})
+            # Not [0], whose gradient is filled up with zeros and copied.
+            first, own_fields = (
+                {n: x.squeeze(0) for n, x in part.items()} for part in (dense, fields)
+            )
             only = None if key is None else key[0]
-            return self._client_scores(rows, fixed, *first, weight[0], only)[None]
+            return self._client_scores(rows, fixed, first, own_fields, weight[0], only)[None]
         over = (None, None, 0, 0, 0, None if key is None else 0)
         return vmap(self._client_scores, in_dims=over)(rows, fixed, *own)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedrows.flower.gateway.limits import Buckets, Rate
+from fedrows.flower.gateway.limits import RequestBuckets, RequestRate
 from fedrows.flower.gateway.signatures import Refusal
 from fedrows.flower.gateway.store import StoreError
 from fedrows.flower.launch.connections import source_of
@@ -41,8 +41,8 @@ UNSTORED = (b"cache-control", b"no-store")
 class RequestGuard:
     """A web application in front of another."""
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str], per_address: Rate) -> None:
-        self._app, self._hosts, self._addresses = app, frozenset(hosts), Buckets(per_address)
+    def __init__(self, app: ASGIApp, hosts: Collection[str], per_address: RequestRate) -> None:
+        self._app, self._hosts, self._addresses = app, frozenset(hosts), RequestBuckets(per_address)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

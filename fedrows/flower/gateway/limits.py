@@ -10,17 +10,17 @@ REMEMBERED = 20_000  # buckets; who has not asked for longest is forgotten, with
 
 
 @dataclass(frozen=True)
-class Rate:
+class RequestRate:
     """So many requests a second, and so many at once after a pause."""
 
     per_second: float
     at_once: float
 
 
-class Buckets:
+class RequestBuckets:
     """A bucket for everyone who asks; their number is bounded, and so is the memory."""
 
-    def __init__(self, rate: Rate) -> None:
+    def __init__(self, rate: RequestRate) -> None:
         self._rate = rate
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # left, when
 

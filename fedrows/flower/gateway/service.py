@@ -16,6 +16,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import write_private
@@ -53,7 +54,7 @@ def main() -> int:
     except FedrowsError as error:
         print(f"fedrows: {error}", file=sys.stderr)
         return PORT_IN_USE if isinstance(error, LaunchError) else 2
-    tls = {"ssl_certfile": certificate, "ssl_keyfile": value_of(words, "--key")}
+    tls: dict[str, Any] = {"ssl_certfile": certificate, "ssl_keyfile": value_of(words, "--key")}
     serve(
         app,
         ca=value_of(words, "--ca"),

@@ -28,7 +28,7 @@ from fedrows.flower.gateway.forms import (
     version_of_registration,
 )
 from fedrows.flower.gateway.guard import RequestGuard, too_many
-from fedrows.flower.gateway.limits import Buckets, Rate
+from fedrows.flower.gateway.limits import RequestBuckets, RequestRate
 from fedrows.flower.gateway.page_files import PageFiles
 from fedrows.flower.gateway.programs import Programs
 from fedrows.flower.gateway.signatures import Refusal, SignedHeader
@@ -42,7 +42,7 @@ from fedrows.flower.wire.upload_checks import UploadRefused
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SMALL = 4096  # bytes of an enrolment
-PER_DEVICE, PER_ADDRESS = Rate(10, 60), Rate(200, 2000)
+PER_DEVICE, PER_ADDRESS = RequestRate(10, 60), RequestRate(200, 2000)
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ID = re.compile("[0-9a-f]{32}")
 
@@ -54,8 +54,8 @@ class GatewayLimits:
     """What devices may ask of a gateway."""
 
     piece: int = 16 * 2**20  # bytes of one request
-    per_device: Rate = PER_DEVICE
-    per_address: Rate = PER_ADDRESS
+    per_device: RequestRate = PER_DEVICE
+    per_address: RequestRate = PER_ADDRESS
     after: float = 5.0  # seconds to the next check-in of a device without work
 
 
@@ -66,7 +66,7 @@ class DeviceApi:
         self.store, self.limits = store, limits
         self.work, self.programs = WorkStore(store), Programs(store)
         self.waiting = WaitingDevices(self.work)
-        self._devices = Buckets(limits.per_device)
+        self._devices = RequestBuckets(limits.per_device)
 
     def signed(self, answer: Answer, largest: int = 0) -> Callable[[Request], Any]:
         """An endpoint for devices alone, with bodies of up to `largest` bytes."""
