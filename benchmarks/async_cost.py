@@ -1,11 +1,11 @@
-"""What simulating asynchronous rounds costs, against synchronous ones, and how a large fleet starts.
+"""What simulating asynchronous rounds costs against synchronous ones, and how a fleet starts.
 
     FEDROWS_DATA=… python benchmarks/async_cost.py [TASK …]
 
-What an update takes of the processor, asynchronous over synchronous: both runs stand side by side in
-one thread and take turns, so that what else the machine does hits both. The synchronous run has K
-clients in a round and no clock. The asynchronous run steps on K updates too, of 10 K clients under
-way on heavy-tailed devices, with staleness by row. The same for K / 5 in both. Shown are medians
+What an update takes of the processor, asynchronous over synchronous. Both runs stand side by side
+in one thread and take turns, so that what else the machine does hits both. The synchronous run has
+K clients in a round and no clock. The asynchronous run steps on K updates too, with 10 K clients
+under way on heavy-tailed devices, with staleness by row. The same for K / 5 in both. Shown are medians
 over the turns. Then a federation of a million clients with a clock is started in a process of its
 own. Writes results/async_cost.json.
 """
@@ -123,7 +123,7 @@ def main() -> int:
     start = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     print(json.dumps(start))
     bars = [
-        bar(f"{task}, M = K = {size}: an asynchronous update over a synchronous one", x["ratio"], LIMIT)
+        bar(f"asynchronous over synchronous update, {task}, M = K = {size}", x["ratio"], LIMIT)
         for task, sizes in found.items() for size, x in sizes.items()
     ]  # fmt: skip
     bars.append(bar("start of 10^6 clients with a clock, seconds", start["seconds"], MOST_SECONDS))

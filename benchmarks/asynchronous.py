@@ -23,7 +23,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -38,6 +38,7 @@ from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
 from fedrows.runs.settings import Settings, presets
+from fedrows.simulation import Simulation
 
 ALGORITHM = "boundedsubavg"
 CLOCKS = ("heavy-tail", "log-normal", "constant")
@@ -68,7 +69,8 @@ SETTINGS = {
     for x in (
         Setting("synthetic", {"validation": 0.2}, {}, 60, why="the presets"),
         Setting(
-            "movielens-mf", {}, {"rounds": 100, "clients_per_round": 50, "lr": 2.0, "start": "zero"},
+            "movielens-mf", {},
+            {"rounds": 100, "clients_per_round": 50, "lr": 2.0, "start": "zero"},
             50, deadlines=(None, 2.0, 5.0), smaller=(None,), concurrency=(20,),
             why="50 clients in a round in place of 500, 100 rounds in place of 400, a rate of 2 in "
             "place of 8 and a start at zero, to fit two cores of a CPU",
@@ -81,6 +83,7 @@ SETTINGS = {
         ),
     )
 }  # fmt: skip
+Change = Callable[[Simulation], None]
 Line = tuple[float, float]  # virtual seconds, loss
 
 
@@ -105,10 +108,12 @@ class Bench:
         options = task.options(**self.setting.options)
         return Settings(task, options, of(**own), Plan(**{**made, "device": "cpu", **plan}))
 
-    def lines(self, **plan: Any) -> Iterator[Line]:
-        """The time and the loss at every evaluation of a run."""
+    def lines(self, change: Change | None = None, **plan: Any) -> Iterator[Line]:
+        """The time and the loss at every evaluation of a run, which may be changed before it."""
         run = self.settings(**plan).simulation(self.data)
         run.prepare()
+        if change is not None:
+            change(run)
         assert run.schedule is not None
         judge = copy.copy(run.evaluator)
         few = torch.arange(min(JUDGED, len(judge.validation)))
@@ -129,14 +134,16 @@ class Bench:
             evaluate_every=max(1, rounds // self.setting.evaluations), **end,
         )  # fmt: skip
 
-    def without_waiting(self, rule: str, times: int, buffer: int | None = None) -> Iterator[Line]:
+    def without_waiting(
+        self, rule: str, times: int, change: Change | None = None
+    ) -> Iterator[Line]:
         """An asynchronous run with C = times · M."""
         plan = self.base.plan
-        buffer = buffer or plan.clients_per_round // SMALLER
+        buffer = plan.clients_per_round // SMALLER
         rounds = plan.rounds * plan.clients_per_round // buffer
         return self.lines(
-            mode="async", buffer=buffer, concurrency=times * buffer, staleness=rule, rounds=rounds,
-            evaluate_every=max(1, rounds // self.setting.evaluations),
+            change, mode="async", buffer=buffer, concurrency=times * buffer, staleness=rule,
+            rounds=rounds, evaluate_every=max(1, rounds // self.setting.evaluations),
         )  # fmt: skip
 
     def median_update(self) -> float:

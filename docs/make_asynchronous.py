@@ -152,7 +152,9 @@ def asked(results: Json, cost: Json) -> str:
     rows = []
     for task, case in best.items():
         said = _sooner(case, "row")
-        rows.append([f"≥ 3 × sooner at the heavy tail, `{task}`", said, _yes(case.ratio("row") >= 3)])
+        rows.append(
+            [f"≥ 3 × sooner at the heavy tail, `{task}`", said, _yes(case.ratio("row") >= 3)]
+        )
     for case in heavy:
         worse = fmean(case.final("row")) - fmean(case.target())
         spread = max(case.target()) - min(case.target())
@@ -160,10 +162,10 @@ def asked(results: Json, cost: Json) -> str:
                      f"{case.times} M", f"{worse:+.4f} against {spread:.4f}",
                      _yes(worse <= spread)])  # fmt: skip
     good = [x for x in every if fmean(x.final("row")) <= fmean(x.final("version"))]
-    rows.append(["final loss per row at most that per version", f"{len(good)} of {len(every)} cases",
+    rows.append(["final loss per row at most per version", f"{len(good)} of {len(every)} cases",
                  _yes(len(good) == len(every))])  # fmt: skip
     sooner = [x for x in every if fmean(x.seconds("row")) <= fmean(x.seconds("version"))]
-    rows.append(["time per row at most that per version", f"{len(sooner)} of {len(every)} cases",
+    rows.append(["time per row at most per version", f"{len(sooner)} of {len(every)} cases",
                  _yes(len(sooner) == len(every))])  # fmt: skip
     for bar in cost.get("bars", ()):
         rows.append([bar["what"], f"{bar['value']:.2f}, at most {bar['at_most']:g}",

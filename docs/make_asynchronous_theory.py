@@ -57,7 +57,12 @@ def speeds() -> str:
 
 def limits() -> str:
     """The largest rates by delay."""
-    head = ["delay D", "largest h σ", "largest h with σ = 1/√(1 + D)", "h for the fastest decay, σ = 1"]
+    head = [
+        "delay D",
+        "largest h σ",
+        "largest h with σ = 1/√(1 + D)",
+        "h for the fastest decay, σ = 1",
+    ]
     rows = []
     for delay in DELAYS:
         most, fastest = largest_rate(delay), delay**delay / (delay + 1) ** (delay + 1)
