@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from draw_asynchronous import Json, first, measured
+from draw_asynchronous import CLOCKS, Json, first, measured
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = Path(__file__).with_name("asynchronous.md")
 TASKS = ("synthetic", "movielens-mf", "amazon")
-CLOCKS = ("constant", "log-normal", "heavy-tail")
 RULES = ("row", "version", "none")
 NEVER = float("inf")
 
@@ -164,9 +163,11 @@ def asked(results: Json, cost: Json) -> str:
     good = [x for x in every if fmean(x.final("row")) <= fmean(x.final("version"))]
     rows.append(["final loss per row at most per version", f"{len(good)} of {len(every)} cases",
                  _yes(len(good) == len(every))])  # fmt: skip
-    sooner = [x for x in every if fmean(x.seconds("row")) <= fmean(x.seconds("version"))]
-    rows.append(["time per row at most per version", f"{len(sooner)} of {len(every)} cases",
-                 _yes(len(sooner) == len(every))])  # fmt: skip
+    either = [x for x in every if min(x.seconds("row") + x.seconds("version")) < NEVER]
+    sooner = [x for x in either if fmean(x.seconds("row")) <= fmean(x.seconds("version"))]
+    rows.append(["time per row at most per version, where any seed got there",
+                 f"{len(sooner)} of {len(either)} cases",
+                 _yes(len(sooner) == len(either))])  # fmt: skip
     for bar in cost.get("bars", ()):
         rows.append([bar["what"], f"{bar['value']:.2f}, at most {bar['at_most']:g}",
                      _yes(bar["met"])])  # fmt: skip
@@ -175,6 +176,19 @@ def asked(results: Json, cost: Json) -> str:
 
 def _yes(met: bool) -> str:
     return "yes" if met else "**no**"
+
+
+def distance(results: Json) -> str:
+    """A row's staleness by how often, or how far, it moved."""
+    head = ["task", "how often: s", "loss", "how far: s", "loss"]
+    rows = []
+    for task, runs in results["distance"]["tasks"].items():
+        cells = [f"`{task}`"]
+        for name in ("often", "far"):
+            cells.append(shown([_number(x[name]["seconds"]) for x in runs]))
+            cells.append(f"{fmean(x[name]['final'] for x in runs):.4f}")
+        rows.append(cells)
+    return table(head, rows)
 
 
 def costs(cost: Json) -> str:
@@ -188,8 +202,8 @@ def costs(cost: Json) -> str:
     start = cost["million"]
     last = (
         f"A federation of {start['clients']:,} clients with a clock starts in "
-        f"{start['seconds']:.0f} s and {start['peak_bytes'] / 2**30:.1f} GiB, its data and the "
-        f"first step included; without making the data, in {start['without_data']:.1f} s."
+        f"{start['processor']:.0f} s of the processor and {start['peak_bytes'] / 2**30:.1f} GiB, "
+        "making its data and the first step included."
     )
     return f"{table(head, rows)}\n{last} {_where(cost)}\n"
 
@@ -207,6 +221,7 @@ def parts(results: Json, cost: Json) -> Mapping[str, str]:
         "gains": gains(results),
         "quality": quality(results),
         "asked": asked(results, cost),
+        "distance": distance(results),
         "costs": costs(cost),
     }
 
