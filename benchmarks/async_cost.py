@@ -131,7 +131,7 @@ def main() -> int:
     bars.append(bar(what, start["processor"], MOST_SECONDS))
     bars.append(bar("the same, GiB", start["peak_bytes"] / 2**30, MOST_BYTES / 2**30))
     made = {**facts(), "command": "python benchmarks/async_cost.py", "tasks": found,
-            "million": start, "bars": bars}  # fmt: skip
+            "million": start, "asked": bars}  # fmt: skip
     RESULT.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
     return 0
 

@@ -168,7 +168,7 @@ def asked(results: Json, cost: Json) -> str:
     rows.append(["time per row at most per version, where any seed got there",
                  f"{len(sooner)} of {len(either)} cases",
                  _yes(len(sooner) == len(either))])  # fmt: skip
-    for bar in cost.get("bars", ()):
+    for bar in cost.get("asked", ()):
         rows.append([bar["what"], f"{bar['value']:.2f}, at most {bar['at_most']:g}",
                      _yes(bar["met"])])  # fmt: skip
     return table(["asked for", "measured", "met"], rows)

@@ -47,7 +47,7 @@ def test_a_rule_that_misses_the_target_once_has_no_ratio(case: page.Case) -> Non
 
 def test_what_was_asked_for_is_read_off_the_numbers(case: page.Case) -> None:
     results = {"amazon": {"clocks": {"heavy-tail": case.runs}}}
-    cost = {"bars": [{"what": "ratio", "value": 1.6, "at_most": 1.5, "met": False}]}
+    cost = {"asked": [{"what": "ratio", "value": 1.6, "at_most": 1.5, "met": False}]}
     lines = page.asked(results, cost).splitlines()[2:]
     assert [line.split(" | ")[-1] for line in lines] == ["yes |"] * 4 + ["**no** |"]
     slow = {"amazon": {"clocks": {"heavy-tail": [run(50, 20, 10, 0.7)] * 2}}}
