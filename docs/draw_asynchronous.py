@@ -67,7 +67,7 @@ def measured(results: Json) -> list[str]:
         *by_devices(clocks),
         *legend(24, HEIGHT - 40, ("row", "version", "none", "sync")),
         text(24, HEIGHT - 16, f"Synthetic task, M = 10: means and ranges over {seeds} seeds. "
-             "×: not every seed got to the target with as many updates as the synchronous run."),
+             "×: some seed used up its updates before the target."),
     ]  # fmt: skip
     return card(WIDTH, HEIGHT, "Virtual time to the synchronous target", STYLE, parts)
 
