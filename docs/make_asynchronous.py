@@ -178,6 +178,23 @@ def _yes(met: bool) -> str:
     return "yes" if met else "**no**"
 
 
+def rates(results: Json) -> str:
+    """Time and loss at larger rates than the task's, the synchronous run's as well."""
+    head = ["rate", "synchronous, s", "loss", "`row`", "loss", "`version`", "loss"]
+    runs, rows = results["rates"]["runs"], []
+    for rate in sorted({int(name.split(", ")[1]) for name in runs[0]}):
+        waited = [_number(x[f"waiting, {rate}"]["seconds"]) for x in runs]
+        cells = [f"{rate} times", shown(waited)]
+        for kind in ("waiting", "row", "version"):
+            each = [x[f"{kind}, {rate}"] for x in runs]
+            if kind != "waiting":
+                seconds = [_number(x["seconds"]) for x in each]
+                cells.append(f"{times_sooner(waited, seconds):.1f} ×")
+            cells.append(f"{fmean(x['final'] for x in each):.4f}")
+        rows.append(cells)
+    return table(head, rows)
+
+
 def distance(results: Json) -> str:
     """A row's staleness by how often, or how far, it moved."""
     head = ["task", "how often: s", "loss", "how far: s", "loss"]
@@ -221,6 +238,7 @@ def parts(results: Json, cost: Json) -> Mapping[str, str]:
         "gains": gains(results),
         "quality": quality(results),
         "asked": asked(results, cost),
+        "rates": rates(results),
         "distance": distance(results),
         "costs": costs(cost),
     }
