@@ -34,6 +34,11 @@ class Case:
     times: int  # C / M
     runs: Sequence[Json]
 
+    @property
+    def rules(self) -> list[str]:
+        """The rules of staleness that were run."""
+        return [rule for rule in RULES if f"{rule}, {self.times}" in self.runs[0]["async"]]
+
     def seconds(self, rule: str) -> list[float]:
         """Virtual seconds to the target by seed; infinite where it was not reached."""
         return [_number(x["async"][f"{rule}, {self.times}"]["seconds"]) for x in self.runs]
@@ -115,6 +120,8 @@ def gains(results: Json) -> str:
 
 
 def _sooner(case: Case, rule: str) -> str:
+    if rule not in case.rules:
+        return "–"
     missed = sum(x == NEVER for x in case.seconds(rule))
     if missed:
         return f"not reached ({missed} of {len(case.runs)})"
@@ -136,7 +143,10 @@ def quality(results: Json) -> str:
     rows = []
     for case in cases(results):
         base = case.target()
-        ends = (f"{fmean(case.final(rule)) - fmean(base):+.4f}" for rule in RULES)
+        ends = (
+            f"{fmean(case.final(rule)) - fmean(base):+.4f}" if rule in case.rules else "–"
+            for rule in RULES
+        )
         rows.append([f"`{case.task}`", case.clock, f"{case.times}", f"{fmean(base):.4f}",
                      f"{max(base) - min(base):.4f}", *ends])  # fmt: skip
     return table(head, rows)
