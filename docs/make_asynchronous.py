@@ -93,9 +93,11 @@ def settings(results: Json) -> str:
     lines = []
     for task in TASKS:
         if x := results.get(task):
+            seeds = min(len(runs) for runs in x["clocks"].values())
             lines.append(
-                f"- `{task}`: {x['clients']:,} clients, K = {x['clients_per_round']}, "
-                f"{x['rounds']} rounds, M = {x['buffer']}; {x['why']}. {_where(x)}"
+                f"- `{task}`, {seeds} seeds: {x['clients']:,} clients, "
+                f"K = {x['clients_per_round']}, {x['rounds']} rounds, M = {x['buffer']}; "
+                f"{x['why']}. {_where(x)}"
             )
     return "\n".join(lines) + "\n"
 
