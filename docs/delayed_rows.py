@@ -119,7 +119,7 @@ class Pull(Model):
 
 
 def federation(seed: int) -> FederatedData:
-    """Every client holds one row of each group; a group of rows is a random split of the clients."""
+    """Every client holds one row of each group; a group is a random split of the clients."""
     random = np.random.default_rng(seed)
     client, row, first = [], [], 0
     for holders, count in KINDS.items():

@@ -161,6 +161,16 @@ def test_a_run_goes_on_where_it_was_saved(tmp_path: Path, run: Run, plan: dict) 
     assert fresh.evaluate()["client_hours"] == whole.evaluate()["client_hours"]
 
 
+def test_the_same_seed_gives_the_same_run_in_virtual_time(run: Run) -> None:
+    one, again, other = run(**ASYNC), run(**ASYNC), run(**ASYNC, seed=1)
+    lines = [made.evaluate() for made in (one, again, other)]
+    assert same(one, again)
+    for name in ("virtual_seconds", "client_hours", "wasted_hours"):
+        assert lines[0][name] == lines[1][name]
+        assert lines[0][name] != lines[2][name]
+    assert not same(one, other)
+
+
 def test_a_checkpoint_of_another_clock_is_refused(tmp_path: Path, run: Run) -> None:
     path = tmp_path / "checkpoint.safetensors"
     checkpoint.save(path, run(to=2))

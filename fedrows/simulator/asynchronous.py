@@ -60,7 +60,7 @@ class AsyncRounds:
         }
 
     def participation(self) -> Tensor:
-        """How often an update of each client comes in; slow ones cannot be drawn while they train."""
+        """How often an update of each client comes in: one that trains cannot be drawn."""
         return self.clock.participation(self.concurrency)
 
     def begin(self, number: int) -> Tensor:
@@ -73,7 +73,8 @@ class AsyncRounds:
         rest: list[int] = []  # who has come in since the last step begins again after it
         begun, lost = set[int](), list[int]()
         self._attempt = 0
-        self._taken = taken = []
+        taken: list[tuple[int, int]] = []
+        self._taken = taken
         while len(taken) < buffer:
             while self._free and (drawn := self._next(number)) is not None:
                 client, took, dropped = drawn

@@ -1,0 +1,55 @@
+"""docs/asynchronous.md against what was measured, and its tables by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+import make_asynchronous as page
+
+
+def test_the_page_and_its_picture_are_those_of_the_results() -> None:
+    results, cost = page.read()
+    text = page.PAGE.read_text("utf-8")
+    assert page.written(text, results, cost) == text
+    assert page.PAGE.with_suffix(".svg").read_text("utf-8") == page.picture(results)
+
+
+def run(waited: float, row: float | None, version: float | None, final: float) -> dict:
+    found = {"row, 20": (row, final), "version, 20": (version, 0.6), "none, 20": (None, 9.0)}
+    return {
+        "target": 0.5,
+        "waiting": {"none": {"seconds": 2 * waited}, "5": {"seconds": waited}},
+        "smaller": {},
+        "async": {name: {"seconds": s, "final": f} for name, (s, f) in found.items()},
+    }
+
+
+@pytest.fixture
+def case() -> page.Case:
+    return page.Case("amazon", "heavy-tail", 20, [run(100, 20, None, 0.4), run(80, 20, 40, 0.5)])
+
+
+def test_times_sooner_are_means_over_seeds_against_the_best_deadline(case: page.Case) -> None:
+    assert case.waited() == [100, 80]
+    assert case.ratio("row") == pytest.approx((5 + 4) / 2)
+
+
+def test_a_rule_that_misses_the_target_once_has_no_ratio(case: page.Case) -> None:
+    assert case.ratio("version") == 0
+    results = {"amazon": {"clocks": {"heavy-tail": case.runs}}}
+    line = page.gains(results).splitlines()[2]
+    assert "| 90 | – | 4.5 × | not reached (1 of 2) | not reached (2 of 2) |" in line
+
+
+def test_what_was_asked_for_is_read_off_the_numbers(case: page.Case) -> None:
+    results = {"amazon": {"clocks": {"heavy-tail": case.runs}}}
+    cost = {"asked": [{"what": "ratio", "value": 1.6, "at_most": 1.5, "met": False}]}
+    lines = page.asked(results, cost).splitlines()[2:]
+    assert [line.split(" | ")[-1] for line in lines] == ["yes |"] * 4 + ["**no** |"]
+    slow = {"amazon": {"clocks": {"heavy-tail": [run(50, 20, 10, 0.7)] * 2}}}
+    lines = page.asked(slow, cost).splitlines()[2:]
+    assert [line.split(" | ")[-1] for line in lines] == ["**no** |"] * 5
