@@ -100,7 +100,14 @@ class Chaos:
 
 
 def chaos(
-    folder: Path, nodes: int, steps: int, every: float, servers: int, limit: float, seed: int = 0
+    folder: Path,
+    nodes: int,
+    steps: int,
+    every: float,
+    servers: int,
+    limit: float,
+    concurrency: int = CONCURRENCY,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Runs so many steps while nodes and servers die; returns what the checks have counted.
 
@@ -108,7 +115,7 @@ def chaos(
     seconds that only a failure takes.
     """
     words = {"device": "cpu", "clients": str(CLIENTS), "rounds": str(steps), "mode": "async"}
-    words |= {"buffer": str(BUFFER), "concurrency": str(CONCURRENCY), "evaluate_every": str(steps)}
+    words |= {"buffer": str(BUFFER), "concurrency": str(concurrency), "evaluate_every": str(steps)}
     settings = choose(catalogue.task("synthetic"), ["fedsubavg"], words)["fedsubavg"]
     data, out = settings.task.load(settings.options), folder / "run"
     terms = {"min_nodes": nodes, "timeout": TIMEOUT}
@@ -141,7 +148,7 @@ def chaos(
                 deeds.kill_server()
             time.sleep(0.1)
         deeds.settle()
-    result = {"steps": steps, "nodes": nodes, "buffer": BUFFER, "concurrency": CONCURRENCY}
+    result = {"steps": steps, "nodes": nodes, "buffer": BUFFER, "concurrency": concurrency}
     result |= {"clients": data.clients, "seconds": round(time.monotonic() - began, 1)}
     result |= {"node_kills": deeds.node_kills, "server_kills": deeds.server_kills}
     return {**result, **checked(out, data, steps)}
@@ -211,9 +218,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=float, default=5.0, help="Seconds between two nodes.")
     parser.add_argument("--servers", type=int, default=3, help="How often the server is killed.")
+    parser.add_argument("--concurrency", type=int, default=CONCURRENCY)
+    parser.add_argument("--limit", type=float, default=3600.0, help="Seconds until it gives up.")
     typed = parser.parse_args()
+    size = typed.nodes, typed.steps, typed.every, typed.servers
     with tempfile.TemporaryDirectory(prefix="async-chaos-") as folder:
-        result = chaos(Path(folder), typed.nodes, typed.steps, typed.every, typed.servers, 3600.0)
+        result = chaos(Path(folder), *size, typed.limit, typed.concurrency)
     result = {"torch": torch.__version__, **result}
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
