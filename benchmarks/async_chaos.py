@@ -44,9 +44,9 @@ from fedrows.runs import checkpoint
 from fedrows.runs.folder import CHECKPOINT
 
 RESULT = Path(__file__).parent / "results" / "async_chaos.json"
-CLIENTS, BUFFER, CONCURRENCY = 60, 4, 48
+CLIENTS, BUFFER, CONCURRENCY = 60, 4, 18
 LEFT = 2  # nodes that are not killed while all others are being started
-TIMEOUT = 20.0  # seconds until a message is given up
+TIMEOUT = 15.0  # seconds until a message is given up
 
 
 class Chaos:
@@ -100,7 +100,14 @@ class Chaos:
 
 
 def chaos(
-    folder: Path, nodes: int, steps: int, every: float, servers: int, limit: float, seed: int = 0
+    folder: Path,
+    nodes: int,
+    steps: int,
+    every: float,
+    servers: int,
+    limit: float,
+    concurrency: int = CONCURRENCY,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Runs so many steps while nodes and servers die; returns what the checks have counted.
 
@@ -108,7 +115,7 @@ def chaos(
     seconds that only a failure takes.
     """
     words = {"device": "cpu", "clients": str(CLIENTS), "rounds": str(steps), "mode": "async"}
-    words |= {"buffer": str(BUFFER), "concurrency": str(CONCURRENCY), "evaluate_every": str(steps)}
+    words |= {"buffer": str(BUFFER), "concurrency": str(concurrency), "evaluate_every": str(steps)}
     settings = choose(catalogue.task("synthetic"), ["fedsubavg"], words)["fedsubavg"]
     data, out = settings.task.load(settings.options), folder / "run"
     terms = {"min_nodes": nodes, "timeout": TIMEOUT}
@@ -141,13 +148,13 @@ def chaos(
                 deeds.kill_server()
             time.sleep(0.1)
         deeds.settle()
-    result = {"steps": steps, "nodes": nodes, "buffer": BUFFER, "concurrency": CONCURRENCY}
+    result = {"steps": steps, "nodes": nodes, "buffer": BUFFER, "concurrency": concurrency}
     result |= {"clients": data.clients, "seconds": round(time.monotonic() - began, 1)}
     result |= {"node_kills": deeds.node_kills, "server_kills": deeds.server_kills}
     return {**result, **checked(out, data, steps)}
 
 
-def checked(out: Path, data: FederatedData, steps: int) -> dict[str, Any]:
+def checked(out: Path, data: FederatedData, steps: int, buffer: int = BUFFER) -> dict[str, Any]:
     """What the ledger counts; an error if an update was lost, or applied twice."""
     lines = read_ledger(out / LEDGER)
     accepted = Counter(_key(x) for x in lines if "accepted" in x)
@@ -161,14 +168,17 @@ def checked(out: Path, data: FederatedData, steps: int) -> dict[str, Any]:
     _require(not applied.keys() & dropped.keys(), "an update was applied, and dropped too")
     ends = applied.keys() | dropped.keys() | waiting
     _require(accepted.keys() == ends, "an update was lost, or came from nowhere")
-    _require(by_step == dict.fromkeys(range(1, steps + 1), BUFFER), "a step has too few updates")
+    _require(by_step == dict.fromkeys(range(1, steps + 1), buffer), "a step has too few updates")
     _require(checkpoint.standing(out / CHECKPOINT).round == steps, "the checkpoint is another's")
     moves = safetensors.torch.load_file(out / CHECKPOINT)
+    clients: dict[int, list[int]] = {}
+    for line in lines:
+        if "step" in line and "dropped" not in line:
+            clients.setdefault(line["step"], []).append(line["client"])
     for table, index in data.index.items():
         count = torch.zeros_like(moves[f"schedule/moves/{table}"])
         for step in range(1, steps + 1):
-            clients = [x["client"] for x in lines if x.get("step") == step and "dropped" not in x]
-            count[index.select(torch.tensor(clients)).ids.unique()] += 1
+            count[index.select(torch.tensor(clients[step])).ids.unique()] += 1
         _require(torch.equal(count, moves[f"schedule/moves/{table}"]), f"{table} moved otherwise")
     rounds = read_rounds(out / ROUNDS)
     return {
@@ -208,9 +218,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=float, default=5.0, help="Seconds between two nodes.")
     parser.add_argument("--servers", type=int, default=3, help="How often the server is killed.")
+    parser.add_argument("--concurrency", type=int, default=CONCURRENCY)
+    parser.add_argument("--limit", type=float, default=3600.0, help="Seconds until it gives up.")
     typed = parser.parse_args()
+    size = typed.nodes, typed.steps, typed.every, typed.servers
     with tempfile.TemporaryDirectory(prefix="async-chaos-") as folder:
-        result = chaos(Path(folder), typed.nodes, typed.steps, typed.every, typed.servers, 3600.0)
+        result = chaos(Path(folder), *size, typed.limit, typed.concurrency)
     result = {"torch": torch.__version__, **result}
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))

@@ -99,6 +99,17 @@ def test_status_says_where_a_run_is(link: Link, capsys: pytest.CaptureFixture[st
         assert wanted in said
 
 
+def test_status_says_who_is_under_way_in_an_asynchronous_run(
+    link: Link, capsys: pytest.CaptureFixture[str]
+) -> None:
+    buffer = {"wanted": 4, "waiting": 1, "under_way": {"n0": 3, "n1": 2}, "ages": [0, 2]}
+    link.known |= {"buffer": buffer, "recent": [{**LINE, "round": 12, "buffer": buffer}]}
+    assert deploy("status") == 0
+    said = capsys.readouterr().out
+    assert "buffer: 1 of 4 updates have come in; under way: n0 3, n1 2" in said
+    assert "ages 0 to 2, 5 under way" in said
+
+
 def test_status_and_nodes_as_json(link: Link, capsys: pytest.CaptureFixture[str]) -> None:
     assert deploy("status", "--json") == 0
     told = json.loads(capsys.readouterr().out)
