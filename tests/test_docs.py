@@ -56,6 +56,7 @@ LONG = (
     "operations",
     "results",
     "export",
+    "devices",
 )  # pages whose commands take several seconds
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 each_page_some_slow = pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def core_modules() -> list[str]:
         ".".join(path.parts).removesuffix(".__init__")
         for path in paths
         if path.parts[1] not in BEYOND_CORE
+        and path.parts[1:3] != ("device", "onnx_loops")  # imported where ONNX is written
         and path.parts[1:3] != ("nn", "kernels")  # they need triton, which comes with a GPU's torch
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,8 @@ OPSET = 18
 
 def as_onnx(step: OneStep, graph: nn.Module) -> bytes:
     """The bytes of the file."""
+    from fedrows.device.onnx_loops import TABLE  # which imports onnxscript
+
     inputs, outputs = step.inputs(), step.outputs()
     shapes = tuple(
         {axis: Dim.DYNAMIC for axis, x in enumerate(facts.shape) if isinstance(x, str)}
@@ -35,7 +36,7 @@ def as_onnx(step: OneStep, graph: nn.Module) -> bytes:
             dynamic_shapes=shapes,
             opset_version=OPSET,
             dynamo=True,
-            custom_translation_table=importlib.import_module("fedrows.device.onnx_loops").TABLE,
+            custom_translation_table=TABLE,
             verbose=False,
         )
     model = program.model_proto
