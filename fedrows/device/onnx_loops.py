@@ -3,6 +3,8 @@
 # mypy: ignore-errors
 # The bodies are in the language of onnxscript, which is no Python to a type checker.
 
+from typing import Any
+
 import torch
 from onnxscript import FLOAT, graph, script
 from onnxscript import opset18 as op
@@ -116,7 +118,7 @@ def gru_backward(slope: FLOAT, z: FLOAT, above: FLOAT, weight: FLOAT) -> tuple[F
     return found, dh_first
 
 
-TABLE = {
+TABLE: dict[Any, Any] = {
     torch.ops.fedrows_device.lstm.default: lstm,
     torch.ops.fedrows_device.lstm_backward.default: lstm_backward,
     torch.ops.fedrows_device.gru.default: gru,

@@ -16,8 +16,6 @@ STATES: Mapping[str, tuple[str, ...]] = {  # tensors shaped like the model, by o
     "sgd": (),
     "momentum": ("velocity",),
     "adagrad": ("squares",),
-    "adam": ("first", "second"),
-    "adamw": ("first", "second"),
 }
 COUNTED = ("adam", "adamw")  # which read the number of the step, counted from 1
 
