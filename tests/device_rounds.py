@@ -55,7 +55,8 @@ def by_torch(
     sends = type(algorithm).send is not Algorithm.send
     sent = shared.map(drift) if sends else None
     kept = shared.map(drift) if algorithm.keeps else None
-    facts = Round(3, LR, 12, 1.0, cohort)
+    lr = 0.01 if plan.optimizer.startswith("adam") else LR  # see test_the_optimisers
+    facts = Round(3, lr, 12, 1.0, cohort)
     given = Assignment(local_data(data, cohort), start, sent, kept, facts)
     return given, train(model, algorithm, plan, given)
 

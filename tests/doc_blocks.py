@@ -23,6 +23,7 @@ DATA = ("json", "yaml", "ini", "toml", "text")
 NOT_RUN = {
     r"fedrows .* /(etc|var)/": "writes into folders of the system: tests/test_deploy_cli.py",
     r"fedrows deploy (?!keys|policy)": "starts or asks real processes: tests/test_deploy.py does",
+    r"python client/fedrows_device/slim.py": "changes an installation: benchmarks/devices.py",
     r"python -m fedrows_device ": "needs a gateway: tests/test_gateway_federation.py has one",
     r"fedrows paper .*--(quick|search|out paper$)": "takes hours on real data: tests/test_paper.py",
     r"fedrows paper --out paper ": "takes minutes on real data: tests/test_paper_theory.py",

@@ -94,9 +94,11 @@ def test_the_client_s_side_of_algorithms(algorithm: str, clip: float | None) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["momentum", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["momentum", "adagrad", "adam", "adamw"])
 def test_the_optimisers(optimizer: str) -> None:
     model, data = device_programs.plain()
+    # Adam divides by √v: where a gradient is near 0, float32 alone decides the sign of a step.
+    # So `device_rounds` takes a lower rate for it.
     plan = Plan(optimizer=optimizer, weight_decay=0.01, **PLAN)
     assert gap(model, data, plan, catalogue.algorithm("fedavg")(), 8) < 2 * CLOSE
 

@@ -43,7 +43,7 @@ def enrolment(config: dict[str, Any], data: FederatedData) -> bytes:
 
 KINDS = (
     "declined", "enrol", "enrolled", "refused", "silent", "state-lost", "sum", "sums",
-    "train", "trained",
+    "train", "trained", "work",
 )  # fmt: skip
 
 

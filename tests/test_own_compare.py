@@ -5,7 +5,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from test_own_run import PLAN, Recommender, own_folder, ratings  # noqa: F401
 
 import fedrows
 from fedrows import catalogue, cli
+from fedrows.algorithm import Algorithm
 from fedrows.algorithms.fedavg import FedAvg
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.errors import FedrowsError, PlanError
@@ -23,12 +24,14 @@ STUDY = {"rounds": 6, "lr": 0.3, "clients_per_round": 5, "evaluate_every": 3}
 
 
 @dataclass(frozen=True)
-class Doubled(FedAvg):
+class Doubled(Algorithm):
     """An algorithm of the user's own."""
 
-    def step_(self, *given: Any) -> None:
-        super().step_(*given)
-        super().step_(*given)
+    additive: ClassVar[bool] = True
+
+    def step_(self, params: Any, state: Any, total: Any, heat: Any, round_: Any) -> None:
+        total.add_(params)
+        total.add_(params)
 
 
 def module(seed: int = 0) -> Recommender:

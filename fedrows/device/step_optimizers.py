@@ -16,6 +16,8 @@ STATES: Mapping[str, tuple[str, ...]] = {  # tensors shaped like the model, by o
     "sgd": (),
     "momentum": ("velocity",),
     "adagrad": ("squares",),
+    "adam": ("first", "second"),
+    "adamw": ("first", "second"),
 }
 COUNTED = ("adam", "adamw")  # which read the number of the step, counted from 1
 
@@ -42,7 +44,7 @@ def moved(
         after = {"velocity": direction}
     elif plan.optimizer == "adagrad":
         squares = {name: state["squares"][name] + g * g for name, g in gradient.items()}
-        direction = {n: g / (squares[n].sqrt() + 1e-10) for n, g in gradient.items()}
+        direction = {n: _divided(g, squares[n].sqrt(), 1e10) for n, g in gradient.items()}
         after = {"squares": squares}
     else:
         assert count is not None
@@ -58,6 +60,12 @@ def _adam(
     b1, b2 = plan.local_momentum, plan.local_beta2
     first = {n: b1 * state["first"][n] + (1 - b1) * g for n, g in gradient.items()}
     second = {n: b2 * state["second"][n] + (1 - b2) * g * g for n, g in gradient.items()}
-    a, b = (1 - torch.pow(torch.full_like(count, beta), count) for beta in (b1, b2))
-    direction = {n: first[n] / a / ((second[n] / b).sqrt() + 1e-8) for n in gradient}
+    exact = count.double()  # 1 − 0.999 has four digits in float32
+    a, b = ((1 - torch.pow(torch.full_like(exact, beta), exact)).float() for beta in (b1, b2))
+    direction = {n: _divided(first[n] / a, (second[n] / b).sqrt(), 1e8) for n in gradient}
     return direction, {"first": first, "second": second}
+
+
+def _divided(x: Tensor, by: Tensor, inverse: float) -> Tensor:
+    """x / (by + 1 / inverse); a sum with so small a constant would be exported without it."""
+    return x * inverse / (by * inverse + 1)

@@ -78,7 +78,7 @@ class Compared:
 def compare(
     data: str | FederatedData,
     module: nn.Module | Model | None = None,
-    algorithms: Named | Sequence[Named] = ("fedavg", catalogue.DEFAULT),
+    algorithms: Named | Sequence[Named] = (catalogue.BASELINE, catalogue.DEFAULT),
     *,
     seeds: Sequence[int] = SEEDS,
     rates: Mapping[str, Mapping[str, Any]] | None = None,
