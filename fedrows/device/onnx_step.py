@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +11,7 @@ from torch.export import Dim
 
 from fedrows.device.graph import example
 from fedrows.device.one_step import OneStep, TensorFacts
+from fedrows.runs.export import quiet_exporter
 
 OPSET = 18
 
@@ -27,7 +25,7 @@ def as_onnx(step: OneStep, graph: nn.Module) -> bytes:
         {axis: Dim.DYNAMIC for axis, x in enumerate(facts.shape) if isinstance(x, str)}
         for facts in inputs.values()
     )
-    with _silence(), torch.no_grad():
+    with quiet_exporter(), torch.no_grad():
         program: Any = torch.onnx.export(
             graph.eval(),
             tuple(example(step, 0).values()),
@@ -60,19 +58,3 @@ def _name_sizes(values: Any, facts: Mapping[str, TensorFacts]) -> None:
                 dim.dim_param = size
             else:
                 dim.dim_value = size
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Keeps the exporter from talking of what does not concern the user."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    before = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, before, strict=True):
-                logger.setLevel(level)

@@ -10,6 +10,7 @@ every size is known to the host without waiting for a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -34,6 +35,13 @@ class Index:
     held: Tensor | None = None  # (H,)
     source: Tensor | None = field(default=None, repr=False)  # (R,)
     known_owner: Tensor | None = field(default=None, repr=False)  # (R,)
+
+    @classmethod
+    def of(cls, sets: Sequence[Tensor]) -> Index:
+        """The index of clients that hold these rows each; there may be none."""
+        lengths = torch.tensor([len(ids) for ids in sets], dtype=torch.int64)
+        splits = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        return cls(torch.cat([torch.zeros(0, dtype=torch.int64), *sets]), splits)
 
     @property
     def clients(self) -> int:

@@ -237,7 +237,7 @@ def _save_onnx(trained: Trained, path: Path) -> None:
         raise ExportError(
             f"The model has {size:,} bytes, but an ONNX file holds 2 GiB: export it as safetensors."
         )
-    with _silence(), torch.no_grad():
+    with quiet_exporter(), torch.no_grad():
         try:
             try:
                 program = _program(module, inputs, trained.lists())
@@ -339,7 +339,7 @@ def _placed(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def quiet_exporter() -> Iterator[None]:
     """Keeps the exporter from talking of what does not concern the user."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     before = [logger.level for logger in loggers]

@@ -30,7 +30,6 @@ from fedrows.flower.node.joining import file_in, policy_of, text_in, use_plugins
 from fedrows.flower.node.node import ClientNode, spread_rows
 from fedrows.flower.node.policy import PolicyError
 from fedrows.flower.node.state import NodeState
-from fedrows.flower.wire.clients import no_ids
 from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
 from fedrows.flower.wire.contract import Contract, DeployedTask, digest, make_contract
 from fedrows.flower.wire.marks import encode_marks
@@ -155,7 +154,7 @@ class GatewayNode(ClientNode):
             for table, held in ids.items():
                 sets[table].append(held)
         names: list[int | str] = [one.name for one in self._registered]
-        index = {table: _index(held) for table, held in sets.items()}
+        index = {table: Index.of(held) for table, held in sets.items()}
         return EnrolledClients(names, [one.examples for one in self._registered], index)
 
     def _remember(self, enrolled: EnrolledClients, version: int) -> None:
@@ -273,11 +272,4 @@ def _join(layout: SubmodelLayout, parts: Sequence[Submodels]) -> Submodels:
             name: torch.cat([torch.zeros(0, *shape[1:]), *(p.dense[name] for p in parts)])
             for name, shape in dense.items()
         },
-    )
-
-
-def _index(sets: Sequence[Tensor]) -> Index:
-    lengths = torch.tensor([len(ids) for ids in sets], dtype=torch.int64)
-    return Index(
-        torch.cat([no_ids(), *sets]), torch.cat([no_ids().new_zeros(1), lengths.cumsum(0)])
     )

@@ -23,7 +23,7 @@ from fedrows.fleet import OpenRound, Traffic
 from fedrows.flower.server.exchange import Exchange, short_kind
 from fedrows.flower.server.fleet import LOOK, POLL, ClearRound, FlowerFleet
 from fedrows.flower.server.node_records import LATE, SILENT
-from fedrows.flower.server.registry import RegisteredClient, index_of
+from fedrows.flower.server.registry import RegisteredClient
 from fedrows.flower.server.row_cache import RowHashes
 from fedrows.flower.server.update_log import BufferedUpdate, UpdateLog
 from fedrows.flower.server.uploads import NOT_FINITE, UpdateReader
@@ -31,6 +31,7 @@ from fedrows.flower.wire.clients import ClientName
 from fedrows.flower.wire.message import pack
 from fedrows.flower.wire.tags import tag_of
 from fedrows.flower.wire.upload_checks import UploadRefused
+from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
 LEFT = "its node has left, or has enrolled again"
@@ -214,7 +215,7 @@ class AsyncFlowerFleet(FlowerFleet):
             node.address = 0  # it is asked to enrol again
             self._lost(exchange, work, "its node has lost its state")
             return []
-        index = {t: index_of([one.index[t] for one in work.members]) for t in self.registry.tables}
+        index = {t: Index.of([one.index[t] for one in work.members]) for t in self.registry.tables}
         try:
             reply, updates, silent = self.reader.read(answer, index, work.tag)
         except UploadRefused as error:

@@ -96,7 +96,7 @@ class Registry:
     def index(self, clients: Iterable[int]) -> dict[str, Index]:
         """The index sets of some clients, by their numbers."""
         chosen = [self.clients[number] for number in clients]
-        return {table: index_of([one.index[table] for one in chosen]) for table in self.tables}
+        return {table: Index.of([one.index[table] for one in chosen]) for table in self.tables}
 
     def unions(self, groups: Sequence[Sequence[int]]) -> dict[str, Index]:
         """The rows that any client of a group holds, group by group."""
@@ -105,7 +105,7 @@ class Registry:
             for table, ids in sets.items():
                 held = [self.clients[number].index[table] for number in group]
                 ids.append(torch.unique(torch.cat([no_ids(), *held])))
-        return {table: index_of(ids) for table, ids in sets.items()}
+        return {table: Index.of(ids) for table, ids in sets.items()}
 
     def register(self, address: int, version: int, message: Message) -> str:
         """Takes in a node with its clients, new or back again; gives its name."""
@@ -252,7 +252,7 @@ class Registry:
         for first, last in pairwise([0, *cuts, len(members)]):
             some, own = members[first:last], weights[first:last]
             for table, heat in self.heat.items():
-                index = index_of([one.index[table] for one in some])
+                index = Index.of([one.index[table] for one in some])
                 self.heat[table] = heat.changed(index.ids, index.spread(own), float(own.sum()))
 
     def _renumber(self) -> None:
@@ -269,7 +269,7 @@ class Registry:
         facts = {"members": names, "nodes": nodes, "version": self.version}
         tensors = {}
         for table in self.tables:
-            index = index_of([one.index[table] for one in self.clients])
+            index = Index.of([one.index[table] for one in self.clients])
             tensors[f"{table}/ids"], tensors[f"{table}/splits"] = index.ids, index.splits
         write_private(path, safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
 
@@ -297,13 +297,6 @@ class Registry:
                 f"{path} is missing or damaged: start the run again with --overwrite."
             ) from error
         self.__post_init__()
-
-
-def index_of(sets: Sequence[Tensor]) -> Index:
-    """The index of clients that hold these rows each."""
-    lengths = torch.tensor([len(ids) for ids in sets], dtype=torch.int64)
-    splits = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    return Index(torch.cat([no_ids(), *sets]), splits)
 
 
 def _word(facts: Mapping[str, Any], name: str) -> str:

@@ -28,9 +28,9 @@ from torch import Tensor
 
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import as_json, make_private, write_private
-from fedrows.flower.server.registry import index_of
 from fedrows.flower.server.uploads import ClientUpdate
 from fedrows.flower.wire.clients import ClientName
+from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
 LEDGER, ARRIVALS = "ledger.jsonl", "arrivals"
@@ -176,7 +176,7 @@ def _to_bytes(updates: Sequence[BufferedUpdate]) -> bytes:
         "steps": torch.tensor([one.update.steps for one in updates], dtype=torch.float64),
     }
     for table in own[0].rows:
-        index = index_of([x.index[table].ids for x in own])
+        index = Index.of([x.index[table].ids for x in own])
         tensors |= {f"ids/{table}": index.ids, f"splits/{table}": index.splits}
         tensors[f"rows/{table}"] = torch.cat([x.rows[table] for x in own])
         if table in first.read:
@@ -204,7 +204,7 @@ def _from_file(path: Path) -> list[BufferedUpdate]:
         kind, _, of = name.partition("/")
         parts.setdefault(kind, {})[of] = x
     index = {
-        table: index_of(ids.split(parts["splits"][table].diff().tolist()))
+        table: Index.of(ids.split(parts["splits"][table].diff().tolist()))
         for table, ids in parts.get("ids", {}).items()
     }
     whole = Submodels(index, parts.get("rows", {}), parts.get("dense", {}))

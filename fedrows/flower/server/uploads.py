@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedrows.client import Upload
-from fedrows.flower.server.registry import Registry, index_of
+from fedrows.flower.server.registry import Registry
 from fedrows.flower.wire.contract import Contract
 from fedrows.flower.wire.message import Message
 from fedrows.flower.wire.submodels import SubmodelLayout
@@ -112,7 +112,7 @@ class UpdateReader:
     def _join(self, name: str, updates: Sequence[ClientUpdate]) -> Submodels:
         """Single clients' submodels, one after another; there may be none."""
         parts, tables = [one.parts[name] for one in updates], self._registry.tables
-        index = {table: index_of([x.index[table].ids for x in parts]) for table in tables}
+        index = {table: Index.of([x.index[table].ids for x in parts]) for table in tables}
         rows, dense = self._layout(index).shapes()
         dtype = self._contract.plan.torch_dtype
         none = Submodels(
