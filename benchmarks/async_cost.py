@@ -123,21 +123,21 @@ def main() -> int:
     command = [sys.executable, __file__, "--million"]
     start = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     print(json.dumps(start))
-    bars = [
-        bar(f"asynchronous over synchronous update, {task}, M = K = {size}", x["ratio"], LIMIT)
+    goals = [
+        goal(f"asynchronous over synchronous update, {task}, M = K = {size}", x["ratio"], LIMIT)
         for task, sizes in found.items() for size, x in sizes.items()
     ]  # fmt: skip
-    what = "start of 10^6 clients with a clock, seconds of the processor"
-    bars.append(bar(what, start["processor"], MOST_SECONDS))
-    bars.append(bar("the same, GiB", start["peak_bytes"] / 2**30, MOST_BYTES / 2**30))
+    what = "processor seconds to start 10^6 clients with a clock"
+    goals.append(goal(what, start["processor"], MOST_SECONDS))
+    goals.append(goal("memory of that start, GiB", start["peak_bytes"] / 2**30, MOST_BYTES / 2**30))
     made = {**facts(), "command": "python benchmarks/async_cost.py", "tasks": found,
-            "million": start, "asked": bars}  # fmt: skip
+            "million": start, "goals": goals}  # fmt: skip
     RESULT.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
     return 0
 
 
-def bar(what: str, value: float, most: float) -> dict[str, Any]:
-    """What was asked for, and whether it is so."""
+def goal(what: str, value: float, most: float) -> dict[str, Any]:
+    """A goal, what was measured, and whether the goal is reached."""
     return {"what": what, "value": value, "at_most": most, "met": value <= most}
 
 

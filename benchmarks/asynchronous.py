@@ -74,16 +74,16 @@ SETTINGS = {
             "movielens-mf", {},
             {"rounds": 100, "clients_per_round": 50, "lr": 2.0, "start": "zero"},
             50, deadlines=(None, 2.0, 5.0), smaller=(None,), concurrency=(20,),
-            why="50 clients in a round in place of 500, 100 rounds in place of 400, a rate of 2 in "
-            "place of 8 and a start at zero, to fit two cores of a CPU",
+            why="50 clients in a round instead of 500, 100 rounds instead of 400, a rate of 2 "
+            "instead of 8 and a start at zero, to fit two cores of a CPU",
         ),
         Setting(
             "amazon", {"validation": 0.2, "history": 10}, {"rounds": 20, "clients_per_round": 50},
             10, deadlines=(None, 2.0), smaller=(), concurrency=(10,), rules=("row", "version"),
             more=3,
-            why="50 clients in a round in place of 100, 20 rounds in place of 300 and histories of "
-            "10 items in place of 100, to fit two cores of a CPU: only the begin of training, in "
-            "which an asynchronous run may use three times as many updates",
+            why="50 clients in a round instead of 100, 20 rounds instead of 300 and histories of "
+            "10 items instead of 100, to fit two cores of a CPU. This is only the beginning of "
+            "training, and asynchronous runs may use three times as many updates",
         ),
     )
 }  # fmt: skip

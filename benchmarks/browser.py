@@ -139,16 +139,19 @@ def table(found: dict[str, Any]) -> str:
     rounds, packed, whole = (found[x] for x in ("round_ms", "page_bytes_gzip", "page_bytes"))
     rows = {
         "a round of `mf`, the best of 60": f"{rounds['best']:.0f} ms",
-        "the median, while other programs kept the cores busy": f"{rounds['median']:.0f} ms",
+        "the median": f"{rounds['median']:.0f} ms",
         "the first round": f"{rounds['first']:.0f} ms",
-        "the worst of the others": f"{rounds['worst']:.0f} ms",
+        "the slowest of the others": f"{rounds['worst']:.0f} ms",
         "loading the runtime and the program": f"{found['load_ms']:.0f} ms",
         "`step.onnx`": f"{found['step_bytes'] / 1000:.1f} kB",
         "the page with its runtime, packed": f"{packed / 1e6:.1f} MB",
         "the same, unpacked": f"{whole / 1e6:.1f} MB",
     }
-    return "| in a tab of Chromium | |\n|---|---|\n" + "".join(
-        f"| {a} | {b} |\n" for a, b in rows.items()
+    lines = "".join(f"| {a} | {b} |\n" for a, b in rows.items())
+    where, version = found["machine"], found["chromium"].split(".")[0]
+    return (
+        f"| in a tab of Chromium | |\n|---|---|\n{lines}\nMeasured on {where['cpu']}, "
+        f"{where['cores']} cores, with Chromium {version}, {found['date']}.\n"
     )
 
 

@@ -154,8 +154,8 @@ def quality(results: Json) -> str:
     return table(head, rows)
 
 
-def asked(results: Json, cost: Json) -> str:
-    """What was asked for, and where it is so."""
+def goals(results: Json, cost: Json) -> str:
+    """The goals, what was measured, and whether each is reached."""
     every = list(cases(results))
     heavy = [x for x in every if x.clock == "heavy-tail"]
     best = {x.task: max((y for y in heavy if y.task == x.task), key=lambda y: y.ratio("row"))
@@ -169,21 +169,21 @@ def asked(results: Json, cost: Json) -> str:
     for case in heavy:
         worse = fmean(case.final("row")) - fmean(case.target())
         spread = max(case.target()) - min(case.target())
-        rows.append([f"final loss no worse than the range of seeds, `{case.task}`, C = "
+        rows.append([f"final loss worse by at most the range of seeds, `{case.task}`, C = "
                      f"{case.times} M", f"{worse:+.4f} against {spread:.4f}",
                      _yes(worse <= spread)])  # fmt: skip
     good = [x for x in every if fmean(x.final("row")) <= fmean(x.final("version"))]
-    rows.append(["final loss per row at most per version", f"{len(good)} of {len(every)} cases",
-                 _yes(len(good) == len(every))])  # fmt: skip
+    rows.append(["final loss with `row` at most that with `version`",
+                 f"{len(good)} of {len(every)} cases", _yes(len(good) == len(every))])  # fmt: skip
     either = [x for x in every if min(x.seconds("row") + x.seconds("version")) < NEVER]
     sooner = [x for x in either if fmean(x.seconds("row")) <= fmean(x.seconds("version"))]
-    rows.append(["time per row at most per version, where any seed got there",
+    rows.append(["time with `row` at most that with `version`, where any seed reached the target",
                  f"{len(sooner)} of {len(either)} cases",
                  _yes(len(sooner) == len(either))])  # fmt: skip
-    for bar in cost.get("asked", ()):
-        rows.append([bar["what"], f"{bar['value']:.2f}, at most {bar['at_most']:g}",
-                     _yes(bar["met"])])  # fmt: skip
-    return table(["asked for", "measured", "met"], rows)
+    for goal in cost.get("goals", ()):
+        rows.append([goal["what"], f"{goal['value']:.2f}, at most {goal['at_most']:g}",
+                     _yes(goal["met"])])  # fmt: skip
+    return table(["goal", "measured", "reached"], rows)
 
 
 def _yes(met: bool) -> str:
@@ -230,9 +230,9 @@ def costs(cost: Json) -> str:
     ]
     start = cost["million"]
     last = (
-        f"A federation of {start['clients']:,} clients with a clock starts in "
-        f"{start['processor']:.0f} s of the processor and {start['peak_bytes'] / 2**30:.1f} GiB, "
-        "making its data and the first step included."
+        f"Starting a federation of {start['clients']:,} clients with a clock takes "
+        f"{start['processor']:.0f} s of processor time and {start['peak_bytes'] / 2**30:.1f} GiB "
+        "of memory, including its data and the first step."
     )
     return f"{table(head, rows)}\n{last} {_where(cost)}\n"
 
@@ -249,7 +249,7 @@ def parts(results: Json, cost: Json) -> Mapping[str, str]:
         "settings": settings(results),
         "gains": gains(results),
         "quality": quality(results),
-        "asked": asked(results, cost),
+        "goals": goals(results, cost),
         "rates": rates(results),
         "distance": distance(results),
         "costs": costs(cost),

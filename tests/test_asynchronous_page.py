@@ -45,11 +45,11 @@ def test_a_rule_that_misses_the_target_once_has_no_ratio(case: page.Case) -> Non
     assert "| 90 | – | 4.5 × | not reached (1 of 2) | not reached (2 of 2) |" in line
 
 
-def test_what_was_asked_for_is_read_off_the_numbers(case: page.Case) -> None:
+def test_which_goals_are_reached_is_read_off_the_numbers(case: page.Case) -> None:
     results = {"amazon": {"clocks": {"heavy-tail": case.runs}}}
-    cost = {"asked": [{"what": "ratio", "value": 1.6, "at_most": 1.5, "met": False}]}
-    lines = page.asked(results, cost).splitlines()[2:]
+    cost = {"goals": [{"what": "ratio", "value": 1.6, "at_most": 1.5, "met": False}]}
+    lines = page.goals(results, cost).splitlines()[2:]
     assert [line.split(" | ")[-1] for line in lines] == ["yes |"] * 4 + ["**no** |"]
     slow = {"amazon": {"clocks": {"heavy-tail": [run(50, 20, 10, 0.7)] * 2}}}
-    lines = page.asked(slow, cost).splitlines()[2:]
+    lines = page.goals(slow, cost).splitlines()[2:]
     assert [line.split(" | ")[-1] for line in lines] == ["**no** |"] * 5

@@ -1,7 +1,7 @@
 """`python -m fedrows_device`: one device that takes part in a federation until it is stopped.
 
     python -m fedrows_device --gateway https://HOST:PORT --ca ca.pem --token T \
-        --data examples.npz --state FOLDER
+        --data examples.json --state FOLDER
 """
 
 from __future__ import annotations
