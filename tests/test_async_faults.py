@@ -28,7 +28,7 @@ from fedrows.flower.launch.run_progress import ProgressWriter
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.server import async_fleet
 from fedrows.flower.server.node_records import LATE
-from fedrows.flower.server.update_log import LEDGER, read_ledger
+from fedrows.flower.server.update_log import UPDATES, read_updates
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.report.exchange import read_rounds
@@ -101,9 +101,9 @@ def test_an_update_older_than_max_age_is_dropped(tmp_path: Path, oldest: int) ->
     run = deployment(DATA, tmp_path / "nodes", transport, max_age=oldest, buffer=2, rounds=9)
     with Journal.opened(tmp_path / "run", run) as journal:
         carry_out(run, journal, Observers())
-    ledger = read_ledger(tmp_path / "run" / LEDGER)
-    ages = [x["age"] for x in ledger if "step" in x and "dropped" not in x]
-    old = [x for x in ledger if x.get("dropped") == "too old"]
+    updates = read_updates(tmp_path / "run" / UPDATES)
+    ages = [x["age"] for x in updates if "step" in x and "dropped" not in x]
+    old = [x for x in updates if x.get("dropped") == "too old"]
     assert max(ages) <= oldest
     assert old
     assert all(x["age"] > oldest for x in old)
@@ -141,9 +141,9 @@ def test_updates_that_are_not_finite_or_too_long_are_refused(tmp_path: Path) -> 
     assert run.fleet.rejected == {"not finite": 1, "too long": 1}
     assert bool(run.progress.params.tables["item"].isfinite().all())
     assert float(run.progress.params.tables["item"].abs().max()) < 100
-    ledger = read_ledger(tmp_path / "run" / LEDGER)
-    assert [x["dropped"] for x in ledger if "dropped" in x] == ["too long"]
-    assert len([x for x in ledger if "step" in x and "dropped" not in x]) == 5 * 6
+    updates = read_updates(tmp_path / "run" / UPDATES)
+    assert [x["dropped"] for x in updates if "dropped" in x] == ["too long"]
+    assert len([x for x in updates if "step" in x and "dropped" not in x]) == 5 * 6
 
 
 def test_what_clients_remember_follows_the_update_that_counts(tmp_path: Path) -> None:
