@@ -36,7 +36,8 @@ def step_that_reads(location: str) -> bytes:
     node = onnx.helper.make_node("Identity", ["w"], ["y"])
     graph = onnx.helper.make_graph([node], "g", [], [out], [tensor])
     opset = [onnx.helper.make_opsetid("", 18)]
-    return bytes(onnx.helper.make_model(graph, opset_imports=opset).SerializeToString())
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=9)
+    return bytes(model.SerializeToString())
 
 
 def test_a_step_reads_no_file_of_the_device(
