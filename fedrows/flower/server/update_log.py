@@ -6,9 +6,10 @@
                                     became of it: the step that applied it, or why none did
 
 An update counts as accepted once its file is there. It counts as applied once the checkpoint of its
-step is there: only then is the file deleted. After a restart, lines past the checkpoint are taken
-out of that file, and what is left in `arrivals` and is not in it as applied waits for the
-next step again.
+step is there: only then is the file deleted. An update that is dropped is dropped for good, and its
+file goes at once: a node whose updates are all refused fills no disk. After a restart, lines of
+steps past the checkpoint are taken out of updates.jsonl. What is left in `arrivals`, and is not in
+that file as applied or dropped, waits for the next step again.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class UpdateLog:
         self._sequence = 0
         self._waiting: dict[int, set[Key]] = {}  # the updates of each file that wait for a step
         self._settled: set[int] = set()  # files that go with the next checkpoint
+        self._applied: set[int] = set()  # files with updates that the next checkpoint will have
 
     def keep_in(self, folder: Path) -> None:
         """Keeps updates in a run folder from now on."""
@@ -94,23 +96,32 @@ class UpdateLog:
         for one in updates:
             waiting = self._waiting.get(one.sequence, set())
             waiting.discard(one.key)
-            if not waiting:
+            if not why:
+                self._applied.add(one.sequence)
+            if not waiting and one.sequence in self._applied:
                 self._settled.add(one.sequence)
+            elif not waiting:
+                self._delete(one.sequence)
 
     def saved(self) -> None:
         """Deletes what a checkpoint that is on the disk has made superfluous."""
         for sequence in self._settled:
-            self._waiting.pop(sequence, None)
-            if self._folder is not None:
-                with suppress(OSError):
-                    self._file(sequence).unlink()
+            self._delete(sequence)
         self._settled.clear()
+        self._applied.clear()
+
+    def _delete(self, sequence: int) -> None:
+        self._waiting.pop(sequence, None)
+        if self._folder is not None:
+            with suppress(OSError):
+                self._file(sequence).unlink()
 
     def restore(self, step: int) -> list[BufferedUpdate]:
         """Goes back to the checkpoint of a step; returns the updates that wait, as they came."""
         if self._folder is None:
             return []
-        lines = [x for x in read_updates(self._folder / UPDATES) if x.get("step", 0) <= step]
+        every = read_updates(self._folder / UPDATES)
+        lines = [x for x in every if x.get("step", 0) <= step or "dropped" in x]
         done = {_key(line) for line in lines if "step" in line}
         known = {_key(line) for line in lines if "accepted" in line}
         write_private(self._folder / UPDATES, b"".join(map(as_json, lines)))
