@@ -11,14 +11,19 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
+pytest.importorskip("pandas")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("starlette")
 
 import onnx
+import pandas as pd
 from gateway_devices import DeviceSession, DeviceStorage, GatewayRefused, SignedHttp, serving
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from fedrows import FederatedData
+from fedrows.device.program import _vocabulary
 
 from fedrows_device.program import Program, ProgramError  # isort: skip
 from fedrows_device.session import SessionError  # isort: skip
@@ -108,3 +113,26 @@ def test_a_gateway_takes_neither_a_device_s_memory_nor_its_time(tmp_path: Path) 
     for after in (float("nan"), float("inf"), -1, 1e9, "soon", None, True):
         assert pause_of({"after": after}, 5.0) == 5.0
     assert pause_of({"after": LONGEST_PAUSE}, 5.0) == LONGEST_PAUSE
+
+
+def test_the_values_of_local_tables_are_in_no_program() -> None:
+    people, films = ["anna", "bert", "carl"], ["alien", "brazil"]
+    columns = {
+        "client": people * 2,
+        "user": people * 2,
+        "film": films * 3,
+        "liked": [0, 1, 0, 1, 1, 0],
+    }
+    data = FederatedData.from_frame(
+        pd.DataFrame(columns),
+        client="client",
+        label="liked",
+        features=["user", "film"],
+        local=["user"],
+    )
+    assert "user" in data.local
+    text = _vocabulary(data)["vocabulary.json"].decode()
+    assert all(film in text for film in films)
+    assert not any(name in text for name in people)
+    assert data.encoder is not None
+    assert not any(name in json.dumps(data.encoder.as_facts()) for name in people)
