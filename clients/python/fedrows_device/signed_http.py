@@ -128,12 +128,15 @@ class SignedHttp:
             self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection.request(method, target, body or None, headers)
         response = self._connection.getresponse()
-        data = response.read(most + 1)
+        try:
+            data, left = response.read(most + 1), response.length
+        finally:
+            response.close()  # also where it was not read to its end
         if len(data) > most:
             self.close()
             raise GatewayRefused(400, {"error": f"The gateway's answer has over {most} bytes."})
-        if response.length:  # it broke off
-            raise http.client.IncompleteRead(data, response.length)
+        if left:  # it broke off
+            raise http.client.IncompleteRead(data, left)
         if response.will_close:
             self.close()
         return Answered(response.status, data)
