@@ -5,9 +5,9 @@
 Starts a SuperLink and nodes on this machine, kills a node every few seconds and starts it again, as
 long as two others run, and kills the server (the ServerApp, then the SuperLink, by turns) at even
 distances. Then it checks
-three things. By the ledger, every update that was accepted was applied by one step, or waits for
+three things. By updates.jsonl, every update that was accepted was applied by one step or waits for
 one, or was dropped for a reason that is named. Every step has applied as many updates as the buffer
-holds. And the counts of moves in the checkpoint are those of the steps in the ledger, row by row.
+holds. And the counts of moves in the checkpoint are those of the steps in that file, row by row.
 Writes `results/async_chaos.json`.
 """
 
@@ -38,7 +38,7 @@ from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch import certificates
 from fedrows.flower.launch.federation import LocalFederation
 from fedrows.flower.launch.resubmit import submit_until_done
-from fedrows.flower.server.update_log import ARRIVALS, LEDGER, read_ledger
+from fedrows.flower.server.update_log import ARRIVALS, UPDATES, read_updates
 from fedrows.report.exchange import read_rounds
 from fedrows.runs import checkpoint
 from fedrows.runs.folder import CHECKPOINT
@@ -155,8 +155,8 @@ def chaos(
 
 
 def checked(out: Path, data: FederatedData, steps: int, buffer: int = BUFFER) -> dict[str, Any]:
-    """What the ledger counts; an error if an update was lost, or applied twice."""
-    lines = read_ledger(out / LEDGER)
+    """What updates.jsonl counts; an error if an update was lost, or applied twice."""
+    lines = read_updates(out / UPDATES)
     accepted = Counter(_key(x) for x in lines if "accepted" in x)
     applied = Counter(_key(x) for x in lines if "step" in x and "dropped" not in x)
     dropped = Counter(_key(x) for x in lines if "dropped" in x)
@@ -209,7 +209,7 @@ def _key(line: dict[str, Any]) -> tuple[str, Any, int]:
 
 def _require(true: bool, what: str) -> None:
     if not true:
-        raise FedrowsError(f"The ledger does not hold: {what}.")
+        raise FedrowsError(f"updates.jsonl does not hold: {what}.")
 
 
 def main() -> None:

@@ -23,10 +23,10 @@ from fedrows.flower.node.state import NodeState
 from fedrows.flower.server import update_log
 from fedrows.flower.server.update_log import (
     ARRIVALS,
-    LEDGER,
+    UPDATES,
     BufferedUpdate,
     UpdateLog,
-    read_ledger,
+    read_updates,
 )
 from fedrows.runs import checkpoint
 from fedrows.simulation import Simulation
@@ -134,7 +134,7 @@ class Killer:
 def test_a_server_killed_at_any_moment_applies_every_update_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, staleness: str
 ) -> None:
-    """By ledger, and by its sum: the model is replayed from the updates that were accepted."""
+    """By updates.jsonl, and by its sum: the model is replayed from what was accepted."""
     killer, draw = Killer(monkeypatch, seed), random.Random(seed)
     terms = {"algorithm": "fedavg", "weighting": "uniform", "staleness": staleness, "rounds": 12}
     terms |= {"coding": "int8", "dtype": "float32", **UNBOUNDED}
@@ -151,7 +151,7 @@ def test_a_server_killed_at_any_moment_applies_every_update_once(
             continue
     assert killer.kills > 5
     assert run.progress.round == 12
-    lines = read_ledger(path / LEDGER)
+    lines = read_updates(path / UPDATES)
     applied = [line for line in lines if "step" in line]
     keys = [(line["node"], line["client"], line["tag"]) for line in applied]
     assert len(set(keys)) == len(keys) == 12 * 3

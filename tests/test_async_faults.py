@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("safetensors")
 
@@ -28,10 +29,19 @@ from fedrows.flower.launch.run_progress import ProgressWriter
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.server import async_fleet
 from fedrows.flower.server.node_records import LATE
-from fedrows.flower.server.update_log import LEDGER, read_ledger
+from fedrows.flower.server.registry import index_of
+from fedrows.flower.server.update_log import (
+    ARRIVALS,
+    UPDATES,
+    BufferedUpdate,
+    UpdateLog,
+    read_updates,
+)
+from fedrows.flower.server.uploads import ClientUpdate
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.report.exchange import read_rounds
+from fedrows.rows.params import Submodels
 from fedrows.runs.status_file import read_status
 from fedrows.watch import Observers, Watching
 from fedrows.watch import opened as watching
@@ -101,9 +111,9 @@ def test_an_update_older_than_max_age_is_dropped(tmp_path: Path, oldest: int) ->
     run = deployment(DATA, tmp_path / "nodes", transport, max_age=oldest, buffer=2, rounds=9)
     with Journal.opened(tmp_path / "run", run) as journal:
         carry_out(run, journal, Observers())
-    ledger = read_ledger(tmp_path / "run" / LEDGER)
-    ages = [x["age"] for x in ledger if "step" in x and "dropped" not in x]
-    old = [x for x in ledger if x.get("dropped") == "too old"]
+    updates = read_updates(tmp_path / "run" / UPDATES)
+    ages = [x["age"] for x in updates if "step" in x and "dropped" not in x]
+    old = [x for x in updates if x.get("dropped") == "too old"]
     assert max(ages) <= oldest
     assert old
     assert all(x["age"] > oldest for x in old)
@@ -141,9 +151,60 @@ def test_updates_that_are_not_finite_or_too_long_are_refused(tmp_path: Path) -> 
     assert run.fleet.rejected == {"not finite": 1, "too long": 1}
     assert bool(run.progress.params.tables["item"].isfinite().all())
     assert float(run.progress.params.tables["item"].abs().max()) < 100
-    ledger = read_ledger(tmp_path / "run" / LEDGER)
-    assert [x["dropped"] for x in ledger if "dropped" in x] == ["too long"]
-    assert len([x for x in ledger if "step" in x and "dropped" not in x]) == 5 * 6
+    updates = read_updates(tmp_path / "run" / UPDATES)
+    assert [x["dropped"] for x in updates if "dropped" in x] == ["too long"]
+    assert len([x for x in updates if "step" in x and "dropped" not in x]) == 5 * 6
+
+
+def test_a_node_whose_updates_are_all_refused_fills_no_disk(tmp_path: Path) -> None:
+    transport, most = Held(), 0
+    run = deployment(DATA, tmp_path / "nodes", transport, rounds=2, buffer=3, max_norm=100.0)
+
+    def lying_first(waiting: Mapping[str, int]) -> list[str]:
+        nonlocal most
+        most = max(most, len(list((tmp_path / "run" / ARRIVALS).iterdir())))
+        liars = [x for x, node in waiting.items() if node == 1]
+        return liars if transport.waits < 60 else list(waiting)
+
+    def meddle(node: int, answer: bytes) -> bytes:
+        message = unpack(answer)
+        if message.kind != "trained" or node != 1:
+            return answer
+        lie = np.full(len(message.parts["update/item"]) // 8, 1e3).tobytes()
+        return pack(Message(message.kind, message.facts, {**message.parts, "update/item": lie}))
+
+    transport.release, transport.meddle = lying_first, meddle
+    with Journal.opened(tmp_path / "run", run) as journal:
+        carry_out(run, journal, Observers())
+    assert run.fleet.rejected["too long"] > 20
+    assert most <= 4
+    updates = read_updates(tmp_path / "run" / UPDATES)
+    assert len([x for x in updates if "dropped" in x]) == run.fleet.rejected["too long"]
+
+
+def test_what_was_dropped_stays_dropped_after_a_restart(tmp_path: Path) -> None:
+    def arrived(client: int, sequence: int) -> BufferedUpdate:
+        index = {"item": index_of([torch.tensor([client])])}
+        update = Submodels(index, {"item": torch.ones(1, 2)}, {})
+        own = ClientUpdate({"update": update}, 1.0, None, None)
+        return BufferedUpdate("node", client, 7, 4, sequence, 1.0, own, {})
+
+    first, second, long = arrived(1, 1), arrived(2, 1), arrived(3, 2)
+    log = UpdateLog()
+    log.keep_in(tmp_path)
+    log.accept([first, second])
+    log.accept([long])
+    log.settle(5, [first])
+    log.settle(5, [long], "too long")
+    again = UpdateLog()  # killed before the checkpoint of step 5
+    again.keep_in(tmp_path)
+    assert [one.client for one in again.restore(4)] == [1, 2]
+    again.settle(5, [first])
+    again.settle(5, [second], "too long")
+    assert len(list((tmp_path / ARRIVALS).iterdir())) == 1  # the first is not in a checkpoint yet
+    again.saved()
+    assert not list((tmp_path / ARRIVALS).iterdir())
+    assert {x.stat().st_mode & 0o777 for x in tmp_path.iterdir() if x.is_file()} == {0o600}
 
 
 def test_what_clients_remember_follows_the_update_that_counts(tmp_path: Path) -> None:

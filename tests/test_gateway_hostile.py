@@ -55,8 +55,8 @@ class Raw:
         """The status of an answer, its JSON, and its headers."""
         try:
             self._to.request(method, target, body or None, headers)
-            answer = self._to.getresponse()
-            data = answer.read()
+            with self._to.getresponse() as answer:
+                data = answer.read()
         except (OSError, http.client.HTTPException):
             self._to.close()
             return self.ask(method, target, body, headers)

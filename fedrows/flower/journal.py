@@ -4,7 +4,7 @@
     checkpoint.safetensors       where it stands after its last finished round
     registry-N.safetensors       who was there then: nodes, clients, index sets
     rounds.jsonl                 a line per round: who answered, who did not, what was refused
-    ledger.jsonl, arrivals/      of an asynchronous run: `fedrows/flower/server/update_log.py`
+    updates.jsonl, arrivals/     of an asynchronous run: `fedrows/flower/server/update_log.py`
 
 A round counts once its checkpoint is written. Whatever is killed before that, the round is done
 again, and clients take back what they had made of it.

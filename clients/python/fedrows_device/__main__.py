@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrows_device.session import DeviceSession, SessionError
-from fedrows_device.signed_http import GatewayRefused, GatewayUnreachable, SignedHttp
+from fedrows_device.signed_http import GatewayRefused, GatewayUnreachable, SignedHttp, pause_of
 from fedrows_device.storage import DeviceStorage, StorageError
 
 FINAL = (400, 401, 403, 411, 413)  # refusals that waiting does not mend
@@ -67,7 +67,7 @@ def run(session: DeviceSession, token: str | None, name: str | None, rounds: int
         except GatewayRefused as error:
             if error.status in FINAL:
                 raise
-            time.sleep(float(error.content.get("after", pause)))
+            time.sleep(pause_of(error.content, pause))
             continue
         pause = 1.0
         if step.done == "trained":

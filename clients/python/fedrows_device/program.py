@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ import onnxruntime
 from fedrows_device.batches import Examples, batches, occurred, steps_of
 
 FORMAT = 1
+# How ONNX names a file that holds a tensor: a key of 8 bytes, however its length is written.
+_OUTSIDE = re.compile(rb"(?:\x08|\x88\x80*\x00)location")
 Tensors = dict[str, np.ndarray]
 
 
@@ -57,7 +60,7 @@ class Program:
             ) from error
         cls._check_format(manifest)
         try:
-            step = (folder / manifest["step"]["file"]).read_bytes()
+            step = _file_in(folder, manifest["step"]["file"]).read_bytes()
         except OSError as error:
             raise ProgramError(
                 f"{error.filename} cannot be read ({error.strerror}): fetch the program again."
@@ -74,6 +77,10 @@ class Program:
             raise ProgramError(
                 "step.onnx is damaged: its SHA-256 is not the one in manifest.json, so fetch the "
                 "program again."
+            )
+        if _OUTSIDE.search(step):
+            raise ProgramError(
+                "step.onnx asks for tensors in other files of this device: do not use the program."
             )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # a step is small: threads would wait for each other
@@ -181,7 +188,7 @@ class Program:
             return np.tile(np.array(start["row"], dtype=np.float32), (len(ids), 1))
         if self.folder is None:
             raise ProgramError(f"The rows of {table} begin in a file: load the program's folder.")
-        path = self.folder / start["file"]
+        path = _file_in(self.folder, start["file"])
         try:
             rows = np.memmap(path, "<f4", "r", shape=(facts["rows"], facts["width"]))
         except (OSError, ValueError) as error:
@@ -207,6 +214,15 @@ class Program:
     def steps(self, examples: Examples) -> int:
         """How many steps a round takes."""
         return steps_of(self.manifest["plan"], len(examples))
+
+
+def _file_in(folder: Path, name: Any) -> Path:
+    """A file of a program, which lies in its folder; the name is the gateway's."""
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name, re.ASCII):
+        raise ProgramError(
+            f"manifest.json names {name!r}, which is no file of a program: do not use the program."
+        )
+    return folder / name
 
 
 def _sum(terms: Mapping[str, Any], known: Mapping[str, Any], steps: int, lr: float) -> Tensors:

@@ -21,7 +21,7 @@ import numpy as np
 from fedrows_device.batches import Examples
 from fedrows_device.examples_file import read_examples
 from fedrows_device.program import Program
-from fedrows_device.signed_http import GatewayRefused, SignedHttp
+from fedrows_device.signed_http import LARGEST_FILE, GatewayRefused, SignedHttp, pause_of
 from fedrows_device.storage import DeviceStorage, StorageError
 from fedrows_device.wire import (
     Arrays,
@@ -34,6 +34,12 @@ from fedrows_device.wire import (
 )
 
 PIECE = 2**20  # bytes of an upload in one request
+USUAL_PAUSE = 5.0  # seconds to the next check-in, if the gateway names none that can be waited
+FACTS: dict[str, type | tuple[type, ...]] = {  # of work
+    **dict.fromkeys(("run", "program", "registration"), str),
+    **dict.fromkeys(("tag", "accepted", "round", "number"), int),
+    "lr": (int, float),
+}
 GONE = (404, 410, 422)  # work that has gone on without the device, or was refused
 
 
@@ -105,14 +111,14 @@ class DeviceSession:
         id_ = state.get("program")
         if id_ is None:
             why = "The gateway has no program yet: its federation has begun no run."
-            return SessionStep("waits", max(float(state["after"]), 1.0), why=why)
+            return SessionStep("waits", max(pause_of(state, USUAL_PAUSE), 1.0), why=why)
         program = self._program(id_)
         if state["registration"] is None or state["registration"] != self._newest(id_):
             self._register(id_, program)
             return SessionStep("waits")
         if state["work"] is None:
             self._forget_work("")
-            return SessionStep("waits", float(state["after"]))
+            return SessionStep("waits", pause_of(state, USUAL_PAUSE))
         try:
             return self._do(state["work"])
         except GatewayRefused as error:
@@ -137,7 +143,8 @@ class DeviceSession:
             raise SessionError("The gateway's program has just changed: check in again.")
         for name in sorted(files["files"], key=lambda name: name == "manifest.json"):
             self.storage.path("program", id_, name)
-            data = self.http.ask("GET", f"/v1/program/{id_}/{name}").body
+            target = f"/v1/program/{id_}/{name}"
+            data = self.http.ask("GET", target, most=LARGEST_FILE).body
             if hashlib.sha256(data).hexdigest() != files["files"][name]["sha256"]:
                 raise SessionError(f"The gateway's file {name} is not what its digest says.")
             self.storage.write(f"program/{id_}/{name}", data)
@@ -213,8 +220,11 @@ class DeviceSession:
 
     def _train(self, id_: str) -> bytes:
         """The upload for some work; it and what stays here are stored before it is returned."""
-        message = unpack(self.http.ask("GET", f"/v1/work/{id_}?offset=0").body)
+        target = f"/v1/work/{id_}?offset=0"
+        message = unpack(self.http.ask("GET", target, most=LARGEST_FILE).body)
         facts = message.facts
+        if not all(isinstance(facts.get(name), kind) for name, kind in FACTS.items()):
+            raise SessionError("The gateway's work does not say what it is for.")
         program = self._program(facts["program"])
         manifest, tables = program.manifest, program.manifest["tables"]
         examples = self._registered(facts["program"], facts["registration"], program)
@@ -278,9 +288,12 @@ class DeviceSession:
                 misses += 1
                 if error.status != 409 or misses > 3:
                     raise
-                answer = {"received": error.content.get("received", 0), "state": "open"}
+                offset = int(error.content.get("received", 0))
+                continue
             if answer["state"] == "taken":
                 return
+            if int(answer["received"]) <= offset:
+                raise SessionError("The gateway takes in nothing of the upload: try again later.")
             offset = int(answer["received"])
 
     def _forget_work(self, id_: str) -> None:

@@ -16,6 +16,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 TIMEOUT = 60.0  # seconds for an answer; a check-in may wait for 25
+LARGEST_ANSWER = 2**20  # bytes of one that says something
+LARGEST_FILE = 2**30  # bytes of one that is a file of a program, or rows
+LONGEST_PAUSE = 3600.0  # seconds that a gateway may ask a device to wait
 
 
 class GatewayUnreachable(Exception):
@@ -42,7 +45,7 @@ class Answered:
         try:
             content = json.loads(self.body)
             assert isinstance(content, dict)
-        except (ValueError, AssertionError):
+        except (ValueError, AssertionError, RecursionError):
             raise GatewayRefused(400, {"error": "The gateway's answer cannot be read."}) from None
         return content
 
@@ -69,8 +72,17 @@ class SignedHttp:
         self.device, self.key = "", b""
         self.bytes_down = self.bytes_up = 0  # of bodies
 
-    def ask(self, method: str, target: str, body: bytes = b"", signed: bool = True) -> Answered:
+    def ask(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        signed: bool = True,
+        most: int = LARGEST_ANSWER,
+    ) -> Answered:
         """The answer to a request; raises if there is none, or if it is a refusal.
+
+        most: bytes that are read of it; a longer one is a refusal, too.
 
         A kept connection may have been closed meanwhile, so a request that got no answer is sent
         once more, signed anew.
@@ -81,7 +93,7 @@ class SignedHttp:
             if method in ("PUT", "POST"):
                 headers["content-length"] = str(len(body))
             try:
-                answer = self._send(method, target, body, headers)
+                answer = self._send(method, target, body, headers, most)
                 break
             except ssl.SSLCertVerificationError as error:
                 self.close()
@@ -101,7 +113,9 @@ class SignedHttp:
             raise GatewayRefused(answer.status, _content(answer.body))
         return answer
 
-    def _send(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> Answered:
+    def _send(
+        self, method: str, target: str, body: bytes, headers: dict[str, str], most: int
+    ) -> Answered:
         if self._connection is None:
             host, port = self._where.hostname or "", self._where.port
             if self._context is not None:
@@ -114,7 +128,15 @@ class SignedHttp:
             self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection.request(method, target, body or None, headers)
         response = self._connection.getresponse()
-        data = response.read()
+        try:
+            data, left = response.read(most + 1), response.length
+        finally:
+            response.close()  # also where it was not read to its end
+        if len(data) > most:
+            self.close()
+            raise GatewayRefused(400, {"error": f"The gateway's answer has over {most} bytes."})
+        if left:  # it broke off
+            raise http.client.IncompleteRead(data, left)
         if response.will_close:
             self.close()
         return Answered(response.status, data)
@@ -136,9 +158,17 @@ class SignedHttp:
             self._connection = None
 
 
+def pause_of(content: dict[str, Any], usual: float) -> float:
+    """The seconds that a gateway asks a device to wait, if they are some that can be waited."""
+    after = content.get("after", usual)
+    if type(after) not in (int, float) or not 0 <= after <= LONGEST_PAUSE:
+        return usual
+    return float(after)
+
+
 def _content(body: bytes) -> dict[str, Any]:
     try:
         content = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

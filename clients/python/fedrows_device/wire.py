@@ -71,8 +71,10 @@ def unpack(data: bytes) -> DeviceMessage:
             name_size, size = _PART.unpack(take(_PART.size))
             name = take(name_size).decode()
             parts[name] = take(size)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MessageError(f"A message of the gateway cannot be read ({error}).") from None
+    if not isinstance(facts, dict):
+        raise MessageError("A message of the gateway cannot be read (it has no facts).")
     return DeviceMessage(kind, facts, parts)
 
 
@@ -142,4 +144,8 @@ def submodel_from_parts(
             dense[tensor] = flat.reshape(shape).astype(np.float32)
     except (KeyError, ValueError, IndexError):
         raise MessageError("The rows that the gateway sent are not those of this device.") from None
+    if not all(np.isfinite(x).all() for x in (*rows.values(), *dense.values())):
+        raise MessageError(
+            "The gateway sent a number that is not finite: nothing is trained on it."
+        )
     return rows, dense

@@ -19,5 +19,6 @@ def explain_devices(secret_sums: bool) -> list[str]:
         "  the server learns of each device    what it learns of a client of a node: its name, its",
         "                                      index sets, its examples' number, single updates",
         "  other devices learn                 nothing but the model's rows that they hold",
-        "  what never leaves a device          its examples, rows of local tables, kept state",
+        "  what never leaves a device          its examples, rows of local tables, kept state, if",
+        "                                      the gateway's program is an honest one",
     ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
 from fedrows.flower.wire.contract import Contract, DeployedTask, digest, make_contract
 from fedrows.flower.wire.marks import encode_marks
-from fedrows.flower.wire.message import Message, pack
+from fedrows.flower.wire.message import Message, WireError, pack
 from fedrows.flower.wire.submodels import SubmodelLayout, encode_submodels
 from fedrows.flower.wire.tags import round_of
 from fedrows.flower.wire.upload_checks import ANSWERED, ReceivedUpload
@@ -139,28 +140,35 @@ class GatewayNode(ClientNode):
         self.programs.publish(self.program, RegistrationForm(rows, most))
 
     @cached_property
-    def _registered(self) -> list[DeviceRegistration]:
-        return self.store.registered(self.program)
+    def _registered(self) -> list[tuple[DeviceRegistration, dict[str, Tensor]]]:
+        """What devices have registered, with their ids; what this run does not allow is left out.
+
+        A device may have registered for an earlier run, which allowed more examples.
+        """
+        form = self.programs.form(self.program)
+        if form is None:
+            raise StateLost
+        found = []
+        for one in self.store.registered(self.program):
+            with suppress(WireError):
+                found.append((one, form.check(one.message)[1]))
+        return found
 
     @cached_property
     def _current(self) -> EnrolledClients:
         """The devices that have registered, as the clients of this node."""
-        form = self.programs.form(self.program)
-        if form is None:
-            raise StateLost
         sets: dict[str, list[Tensor]] = {table: [] for table in self._tables}
-        for one in self._registered:
-            _, ids = form.check(one.message)
+        for _, ids in self._registered:
             for table, held in ids.items():
                 sets[table].append(held)
-        names: list[int | str] = [one.name for one in self._registered]
+        names: list[int | str] = [one.name for one, _ in self._registered]
         index = {table: Index.of(held) for table, held in sets.items()}
-        return EnrolledClients(names, [one.examples for one in self._registered], index)
+        return EnrolledClients(names, [one.examples for one, _ in self._registered], index)
 
     def _remember(self, enrolled: EnrolledClients, version: int) -> None:
         """Stores which registration of each device the server will know."""
         super()._remember(enrolled, version)
-        known = {one.name: (one.device, one.version) for one in self._registered}
+        known = {one.name: (one.device, one.version) for one, _ in self._registered}
         devices = [known[str(name)] for name in enrolled.names]
         self.state.registrations.put(
             version, {"count": torch.tensor(len(devices))}, devices=devices
@@ -218,6 +226,10 @@ class GatewayNode(ClientNode):
     def _form(self, asked: EnrolledClients, i: int, tag: int) -> UploadForm:
         """What a device's upload must look like."""
         plan, algorithm, schema = self.contract.plan, self.contract.algorithm, self.model.schema
+        steps = plan.local_steps
+        if plan.batches != "draw":  # one device's lie would have the server refuse all of them
+            steps = -(-asked.examples[i] // plan.batch_size) * plan.epochs
+            steps = min(steps, 2**31 // len(asked.names) - 2)
         return UploadForm(
             tag,
             {table: int(index.lengths[i]) for table, index in asked.index.items()},
@@ -225,7 +237,7 @@ class GatewayNode(ClientNode):
             {name: list(shape) for name, shape in schema.dense.items()},
             list(algorithm.returns),
             algorithm.needs_occurred,
-            plan.local_steps if plan.batches == "draw" else 2**31 - 2,
+            steps,
             self.contract.options.max_norm,
         )
 

@@ -1,9 +1,11 @@
-"""How often somebody may ask: a bucket of requests each, refilled at a steady rate."""
+"""How often somebody may ask, and how much they may send at a time."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 REMEMBERED = 20_000  # buckets; who has not asked for longest is forgotten, with a full bucket
@@ -35,3 +37,23 @@ class RequestBuckets:
         if len(self._buckets) > REMEMBERED:
             self._buckets.popitem(last=False)
         return 0.0 if taken else (1 - left) / rate.per_second
+
+
+class BytesUnderWay:
+    """The bytes that everyone sends at the moment, so that nobody fills the memory."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def hold(self, who: str, size: int) -> Iterator[bool]:
+        """Counts a body while it comes; gives False if it would be too much at a time."""
+        fits = self._held[who] + size <= self._most
+        self._held[who] += size if fits else 0
+        try:
+            yield fits
+        finally:
+            self._held[who] -= size if fits else 0
+            if not self._held[who]:
+                del self._held[who]

@@ -23,7 +23,7 @@ class PageFiles(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         """A file, packed if there is such a one and the browser takes it."""
         packed, accepts = f"{path}.gz", Headers(scope=scope).get("accept-encoding", "")
-        if "gzip" in accepts and self.lookup_path(packed)[1] is not None:
+        if "gzip" in accepts and self._is_there(packed):
             response = await super().get_response(packed, scope)
             if response.status_code == 200:
                 response.headers["content-encoding"] = "gzip"
@@ -35,6 +35,12 @@ class PageFiles(StaticFiles):
         response.headers["vary"] = "accept-encoding"
         response.headers["cache-control"] = "no-cache"
         return response
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return self.lookup_path(path)[1] is not None
+        except (OSError, ValueError):  # a name that no file can have
+            return False
 
 
 def _kind(path: str) -> str:

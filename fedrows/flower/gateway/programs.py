@@ -44,6 +44,7 @@ class Programs:
 
     def __init__(self, store: GatewayStore) -> None:
         self.store, self.folder = store, store.folder / "programs"
+        self._files: dict[str, dict[str, dict[str, Any]]] = {}  # by program: read once
 
     def path(self, id_: str) -> Path:
         """The folder of a program."""
@@ -80,7 +81,12 @@ class Programs:
         return None if text is None else RegistrationForm.read(text)
 
     def files(self, id_: str) -> dict[str, dict[str, Any]]:
-        """The files of a program: their sizes and digests by their names."""
+        """The files of a program: their sizes and digests by their names; they never change."""
+        if id_ not in self._files:
+            self._files[id_] = self._read_files(id_)
+        return self._files[id_]
+
+    def _read_files(self, id_: str) -> dict[str, dict[str, Any]]:
         files = sorted(path for path in self.path(id_).iterdir() if path.is_file())
         return {
             path.name: {

@@ -201,6 +201,9 @@ class GatewayStore:
             row = database.execute("SELECT id FROM devices WHERE name = ?", [name]).fetchone()
             if row is None:
                 return False
+            database.execute(
+                "DELETE FROM pieces WHERE work IN (SELECT id FROM work WHERE device = ?)", row
+            )
             for table, column in (
                 ("registrations", "device"),
                 ("work", "device"),
@@ -283,4 +286,4 @@ class GatewayStore:
 
 
 def _hash(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
+    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()

@@ -28,7 +28,7 @@ from fedrows.flower.gateway.forms import (
     version_of_registration,
 )
 from fedrows.flower.gateway.guard import RequestGuard, too_many
-from fedrows.flower.gateway.limits import RequestBuckets, RequestRate
+from fedrows.flower.gateway.limits import BytesUnderWay, RequestBuckets, RequestRate
 from fedrows.flower.gateway.page_files import PageFiles
 from fedrows.flower.gateway.programs import Programs
 from fedrows.flower.gateway.signatures import Refusal, SignedHeader
@@ -67,6 +67,7 @@ class DeviceApi:
         self.work, self.programs = WorkStore(store), Programs(store)
         self.waiting = WaitingDevices(self.work)
         self._devices = RequestBuckets(limits.per_device)
+        self._bodies = BytesUnderWay(2 * max(limits.piece, LARGEST_REGISTRATION))
 
     def signed(self, answer: Answer, largest: int = 0) -> Callable[[Request], Any]:
         """An endpoint for devices alone, with bodies of up to `largest` bytes."""
@@ -83,7 +84,11 @@ class DeviceApi:
         device = await run_in_threadpool(header.find, self.store)
         if (seconds := self._devices.wait(device.id)) > 0:
             raise too_many(seconds)
-        body = await _body(request, largest)
+        size = min(declared(request.scope) or 0, largest)
+        with self._bodies.hold(device.id, size) as fits:
+            if not fits:
+                raise too_many(1.0)
+            body = await _body(request, largest)
         header.check(device, request.method, _target(request), body)
         await run_in_threadpool(header.use, self.store)
         if PROOF in request.scope:

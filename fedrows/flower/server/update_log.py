@@ -2,13 +2,14 @@
 
     arrivals/SEQUENCE.safetensors   an answer that was accepted: the updates of its clients, what
                                     they read, and when they began
-    ledger.jsonl                    a line for every update that was accepted, and one for what
+    updates.jsonl                   a line for every update that was accepted, and one for what
                                     became of it: the step that applied it, or why none did
 
 An update counts as accepted once its file is there. It counts as applied once the checkpoint of its
-step is there: only then is the file deleted. After a restart, lines past the checkpoint are taken
-out of the ledger, and what is left in `arrivals` and is not in the ledger as applied waits for the
-next step again.
+step is there: only then is the file deleted. An update that is dropped is dropped for good, and its
+file goes at once: a node whose updates are all refused fills no disk. After a restart, lines of
+steps past the checkpoint are taken out of updates.jsonl. What is left in `arrivals`, and is not in
+that file as applied or dropped, waits for the next step again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from fedrows.flower.wire.clients import ClientName
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
-LEDGER, ARRIVALS = "ledger.jsonl", "arrivals"
+UPDATES, ARRIVALS = "updates.jsonl", "arrivals"
 Key = tuple[str, ClientName, int]  # a node, a client of it, and a tag
 
 
@@ -52,7 +53,7 @@ class BufferedUpdate:
 
     @property
     def key(self) -> Key:
-        """What names it in the ledger."""
+        """What names it in updates.jsonl."""
         return self.node, self.client, self.tag
 
 
@@ -64,12 +65,13 @@ class UpdateLog:
         self._sequence = 0
         self._waiting: dict[int, set[Key]] = {}  # the updates of each file that wait for a step
         self._settled: set[int] = set()  # files that go with the next checkpoint
+        self._applied: set[int] = set()  # files with updates that the next checkpoint will have
 
     def keep_in(self, folder: Path) -> None:
         """Keeps updates in a run folder from now on."""
         self._folder = folder
         make_private(folder / ARRIVALS)
-        (folder / LEDGER).touch(mode=0o600)
+        (folder / UPDATES).touch(mode=0o600)
 
     def next_sequence(self) -> int:
         """The number of the next answer."""
@@ -94,26 +96,35 @@ class UpdateLog:
         for one in updates:
             waiting = self._waiting.get(one.sequence, set())
             waiting.discard(one.key)
-            if not waiting:
+            if not why:
+                self._applied.add(one.sequence)
+            if not waiting and one.sequence in self._applied:
                 self._settled.add(one.sequence)
+            elif not waiting:
+                self._delete(one.sequence)
 
     def saved(self) -> None:
         """Deletes what a checkpoint that is on the disk has made superfluous."""
         for sequence in self._settled:
-            self._waiting.pop(sequence, None)
-            if self._folder is not None:
-                with suppress(OSError):
-                    self._file(sequence).unlink()
+            self._delete(sequence)
         self._settled.clear()
+        self._applied.clear()
+
+    def _delete(self, sequence: int) -> None:
+        self._waiting.pop(sequence, None)
+        if self._folder is not None:
+            with suppress(OSError):
+                self._file(sequence).unlink()
 
     def restore(self, step: int) -> list[BufferedUpdate]:
         """Goes back to the checkpoint of a step; returns the updates that wait, as they came."""
         if self._folder is None:
             return []
-        lines = [x for x in read_ledger(self._folder / LEDGER) if x.get("step", 0) <= step]
+        every = read_updates(self._folder / UPDATES)
+        lines = [x for x in every if x.get("step", 0) <= step or "dropped" in x]
         done = {_key(line) for line in lines if "step" in line}
         known = {_key(line) for line in lines if "accepted" in line}
-        write_private(self._folder / LEDGER, b"".join(map(as_json, lines)))
+        write_private(self._folder / UPDATES, b"".join(map(as_json, lines)))
         waiting = list[BufferedUpdate]()
         for path in sorted((self._folder / ARRIVALS).glob("*.safetensors")):
             updates = _from_file(path)
@@ -137,14 +148,14 @@ class UpdateLog:
     def _append(self, lines: Iterable[Mapping[str, Any]]) -> None:
         assert self._folder is not None
         if data := b"".join(as_json(dict(line)) for line in lines):
-            with (self._folder / LEDGER).open("ab") as file:
+            with (self._folder / UPDATES).open("ab") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
 
 
-def read_ledger(path: Path) -> list[dict[str, Any]]:
-    """The lines of a ledger; a last one that was cut short is left out."""
+def read_updates(path: Path) -> list[dict[str, Any]]:
+    """The lines of updates.jsonl; a last one that was cut short is left out."""
     found = []
     for text in path.read_bytes().split(b"\n")[:-1]:
         with suppress(ValueError):
