@@ -29,7 +29,6 @@ from fedrows.flower.launch.run_progress import ProgressWriter
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.server import async_fleet
 from fedrows.flower.server.node_records import LATE
-from fedrows.flower.server.registry import index_of
 from fedrows.flower.server.update_log import (
     ARRIVALS,
     UPDATES,
@@ -41,6 +40,7 @@ from fedrows.flower.server.uploads import ClientUpdate
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.report.exchange import read_rounds
+from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 from fedrows.runs.status_file import read_status
 from fedrows.watch import Observers, Watching
@@ -184,7 +184,7 @@ def test_a_node_whose_updates_are_all_refused_fills_no_disk(tmp_path: Path) -> N
 
 def test_what_was_dropped_stays_dropped_after_a_restart(tmp_path: Path) -> None:
     def arrived(client: int, sequence: int) -> BufferedUpdate:
-        index = {"item": index_of([torch.tensor([client])])}
+        index = {"item": Index.of([torch.tensor([client])])}
         update = Submodels(index, {"item": torch.ones(1, 2)}, {})
         own = ClientUpdate({"update": update}, 1.0, None, None)
         return BufferedUpdate("node", client, 7, 4, sequence, 1.0, own, {})

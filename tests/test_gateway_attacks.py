@@ -121,7 +121,9 @@ def test_a_device_sends_so_much_at_a_time(tmp_path: Path) -> None:
         session = DeviceSession(SignedHttp(url), DeviceStorage(tmp_path / "d"), tmp_path)
         session.enrol(store.make_token())
         target = f"/v1/work/{'a' * 32}?offset=0&total=9&sha256={'0' * 64}"
-        slow = [http.client.HTTPConnection(urlsplit(url).netloc) for _ in range(4)]
+        slow = [
+            http.client.HTTPConnection(urlsplit(url).netloc) for _ in range(12)
+        ]  # some may be refused
         for to in slow:
             headers = session.http._signature("PUT", target, b"")
             to.putrequest("PUT", target)

@@ -95,6 +95,16 @@ def test_a_finished_run_is_made_longer(tmp_path: Path) -> None:
         run(tmp_path / "run", tmp_path / "nodes", rounds=6, lr=0.9)
 
 
+def test_a_run_that_is_stopped_before_its_first_evaluation_has_not_failed(tmp_path: Path) -> None:
+    more = {"rounds": 6, "evaluate-every": 5}
+    whole, _ = run(tmp_path / "whole", tmp_path / "nodes of the whole", **more)
+    _, seen = run(tmp_path / "run", tmp_path / "nodes", stop_after=2, **more)
+    assert seen.done is False
+    assert not (tmp_path / "run" / "report.html").exists()
+    longer, seen = run(tmp_path / "run", tmp_path / "nodes", **more)
+    assert difference(longer.progress.whole(), whole.progress.whole()) == 0
+
+
 def test_a_run_that_is_asked_to_stop_is_saved_and_goes_on_later(tmp_path: Path) -> None:
     whole, _ = run(tmp_path / "whole", tmp_path / "nodes of the whole")
     _, seen = run(tmp_path / "run", tmp_path / "nodes", stop_after=2)

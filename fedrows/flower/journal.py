@@ -192,9 +192,10 @@ def carry_out(
     if deployment.stopped:
         status.end(stopped=deployment.stopped)
     write_release(journal.folder, deployment)
-    report.write_summary(path)
-    with suppress(ImportError):
-        observer.event("report", {"path": str(report.write(path))})
+    if journal.lines():  # none if it was stopped before its first evaluation
+        report.write_summary(path)
+        with suppress(ImportError):
+            observer.event("report", {"path": str(report.write(path))})
     observer.end(done=done)
 
 
