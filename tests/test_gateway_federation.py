@@ -54,8 +54,8 @@ class CountedBytes(SignedHttp):
 
     counted: ClassVar[Counter[str]] = Counter()
 
-    def ask(self, method: str, target: str, body: bytes = b"", signed: bool = True) -> Any:
-        answer = super().ask(method, target, body, signed)
+    def ask(self, method: str, target: str, body: bytes = b"", *more: Any, **named: Any) -> Any:
+        answer = super().ask(method, target, body, *more, **named)
         if target.startswith("/v1/work/"):
             CountedBytes.counted[method] += len(body) + len(answer.body)
             CountedBytes.counted["rounds"] += method == "PUT"
