@@ -2,13 +2,14 @@
 
     python benchmarks/async_chaos.py [--nodes 6] [--steps 200] [--every 5] [--servers 3]
 
-Starts a SuperLink and nodes on this machine, kills a node every few seconds and starts it again, as
-long as two others run, and kills the server (the ServerApp, then the SuperLink, by turns) at even
-distances. Then it checks
-three things. By updates.jsonl, every update that was accepted was applied by one step or waits for
-one, or was dropped for a reason that is named. Every step has applied as many updates as the buffer
-holds. And the counts of moves in the checkpoint are those of the steps in that file, row by row.
-Writes `results/async_chaos.json`.
+Starts a SuperLink and nodes on this machine, kills a node every few seconds and starts it again,
+and kills the server (the ServerApp, then the SuperLink, by turns) at even distances. A kill is
+missed if only two nodes run, because the others are still being started.
+
+Then it checks three things. By updates.jsonl, every update that was accepted was applied by one
+step or waits for one, or was dropped for a reason that is named. Every step has applied as many
+updates as the buffer holds. And the counts of moves in the checkpoint are those of the steps in
+that file, row by row. Writes `results/async_chaos.json`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +56,10 @@ class Chaos:
 
     def __init__(self, federation: LocalFederation, out: Path, seed: int) -> None:
         self.federation, self.out, self.draw = federation, out, random.Random(seed)
-        self.node_kills, self.server_kills = 0, list[str]()
+        self.node_kills, self.missed, self.server_kills = 0, 0, list[str]()
+        self.starts = list[float]()  # seconds that each start of a node took
         self._starting: dict[int, threading.Thread] = {}
+        self._server: threading.Thread | None = None  # starts the SuperLink
 
     @property
     def step(self) -> int:
@@ -72,30 +76,40 @@ class Chaos:
             node = self.draw.choice(running)
             self.federation.kill_node(node)
             self.node_kills += 1
-            self._starting[node] = thread = threading.Thread(target=self._start, args=(node,))
+            thread = threading.Thread(target=self._start, args=(node,), daemon=True)
+            self._starting[node] = thread
             thread.start()
+        else:
+            self.missed += 1
 
     def _start(self, node: int) -> None:
+        began = time.monotonic()
         while True:
             try:
                 self.federation.start_node(node)
+                self.starts.append(time.monotonic() - began)
                 return
             except FedrowsError:  # the SuperLink is away, too
+                with suppress(FedrowsError):
+                    self.federation.kill_node(node)
                 time.sleep(1.0)
 
     def kill_server(self) -> None:
-        """Kills the ServerApp, or the SuperLink with it, by turns."""
+        """Kills the ServerApp, or the SuperLink with it, by turns; unless it is being started."""
+        if self._server is not None and self._server.is_alive():
+            return
         if len(self.server_kills) % 2 == 0:
             if self.federation.kill_serverapp():
                 self.server_kills.append("ServerApp")
         else:
             self.federation.kill_superlink()
-            self.federation.start_superlink()
+            self._server = threading.Thread(target=self.federation.start_superlink, daemon=True)
+            self._server.start()
             self.server_kills.append("SuperLink")
 
     def settle(self) -> None:
-        """Waits for nodes that are being started."""
-        for thread in self._starting.values():
+        """Waits for what is being started."""
+        for thread in (*self._starting.values(), *([self._server] if self._server else [])):
             thread.join(timeout=60)
 
 
@@ -136,21 +150,26 @@ def chaos(
         submitter.start()
         deeds = Chaos(federation, out, seed)
         at = [steps * (i + 1) // (servers + 1) for i in range(servers)]
-        due = time.monotonic()
+        due, first = time.monotonic(), 0.0
         while submitter.is_alive():
             if time.monotonic() - began > limit:
                 raise FedrowsError(f"After {limit:g} s only {deeds.step} steps: {said[-5:]}")
             done = deeds.step
             if done and time.monotonic() >= due and done < steps:
-                due = time.monotonic() + every
+                first = first or time.monotonic()
+                due = max(due + every, time.monotonic() + every / 2)
                 deeds.kill_a_node()
             if len(deeds.server_kills) < servers and done >= at[len(deeds.server_kills)]:
                 deeds.kill_server()
             time.sleep(0.1)
+        killing = time.monotonic() - first
         deeds.settle()
     result = {"steps": steps, "nodes": nodes, "buffer": BUFFER, "concurrency": concurrency}
     result |= {"clients": data.clients, "seconds": round(time.monotonic() - began, 1)}
-    result |= {"node_kills": deeds.node_kills, "server_kills": deeds.server_kills}
+    result |= {"node_kills": deeds.node_kills, "missed_kills": deeds.missed}
+    result |= {"seconds_per_kill": round(killing / max(deeds.node_kills, 1), 2)}
+    result |= {"start_of_a_node": round(sum(deeds.starts) / max(len(deeds.starts), 1), 1)}
+    result |= {"server_kills": deeds.server_kills}
     return {**result, **checked(out, data, steps)}
 
 

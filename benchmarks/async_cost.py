@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
-from benchmarks.asynchronous import ALGORITHM
+from benchmarks.asynchronous_bench import ALGORITHM
 from benchmarks.speed.machine import facts, peak
 from fedrows import catalogue
 from fedrows.plan import Plan

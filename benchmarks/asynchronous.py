@@ -1,6 +1,6 @@
 """Virtual time to a target: synchronous rounds against rounds that do not wait.
 
-    FEDROWS_DATA=… python benchmarks/asynchronous.py [TASK …] [--seeds 3]
+    FEDROWS_DATA=… python benchmarks/asynchronous.py [TASK …] [--device cuda] [--processes 6]
 
 For every task, kind of devices and seed:
 
@@ -8,230 +8,248 @@ For every task, kind of devices and seed:
     smaller   synchronous rounds of M = K / 5 clients, so that they take as many steps as the next
     async     a step on every M updates, C = 10 M or 20 M clients at a time, by rule of staleness
 
-All may use the same number of updates (but for Amazon's), and have the same learning rate. A run is
-judged by its loss on validation examples, averaged over its last three evaluations. The target is
-that of the synchronous run without a deadline. Writes results/asynchronous.json task by task, and
-the tasks that were not asked for stay as they are; `python docs/make_asynchronous.py` writes the
-page.
+All use the same number of updates. A run is judged by its least loss, a mean of three evaluations.
+The target is 1 % above that of the synchronous run without a deadline. Each of `waiting` and the
+three rules has a learning rate of its own for each kind of devices: of some, the one that is first
+at the target, by validation examples and on a seed that is not measured again. There the target is
+that of the best synchronous rate. `smaller` has the rate of `waiting`. The measured runs are judged
+by test examples.
+
+Every run that has ended is a line of the file `--runs`, and is not run again. So a command that was
+stopped, by `--seconds` or otherwise, goes on where it was. Writes results/asynchronous.json: the
+parts of tasks of which at least one kind of devices is complete; `python docs/make_asynchronous.py`
+writes the page.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import itertools
 import json
+import math
+import multiprocessing
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
+from benchmarks.asynchronous_bench import (
+    CLOCKS,
+    NEAR,
+    RULES,
+    SETTINGS,
+    SMALLER,
+    Bench,
+    Line,
+    Run,
+    bench_of,
+    best,
+    measured,
+    outcome,
+    reached,
+    searched,
+)
 from benchmarks.speed.machine import facts
-from fedrows import catalogue
-from fedrows.data.federation import FederatedData
-from fedrows.plan import Plan
-from fedrows.runs.settings import Settings, presets
-from fedrows.simulation import Simulation
 
-ALGORITHM = "boundedsubavg"
-CLOCKS = ("heavy-tail", "log-normal", "constant")
-DEADLINES = (None, 1.0, 2.0, 5.0)  # times the median time of an update
-RULES = ("row", "version", "none")
-OVER = 1.3
-SMALLER = 5  # K / M
-JUDGED = 4000  # validation examples, at most
-RESULT = Path(__file__).parent / "results" / "asynchronous.json"
+RESULTS = Path(__file__).parent / "results"
+RESULT = RESULTS / "asynchronous.json"
+KINDS = ("waiting", *RULES)
+Done = Mapping[Run, list[Line]]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A task as it is measured here: what differs from its presets, and why."""
-
-    task: str
-    options: Mapping[str, Any]
-    plan: Mapping[str, Any]
-    evaluations: int
-    deadlines: tuple[float | None, ...] = DEADLINES
-    smaller: tuple[float | None, ...] = (None, 2.0)  # deadlines of rounds of M clients
-    concurrency: tuple[int, ...] = (10, 20)  # C / M
-    rules: tuple[str, ...] = RULES
-    more: int = 1  # how many times as many updates an asynchronous run may use
-    why: str = ""
+def target_of_search(done: Done, task: str, clock: str) -> float | None:
+    """The loss that a rate is to reach, once all rates of the synchronous run are known."""
+    runs = searched(task, clock, "waiting")
+    if all(run in done for run in runs):
+        return NEAR * min(best(done[run]) for run in runs)
+    return None
 
 
-SETTINGS = {
-    x.task: x
-    for x in (
-        Setting("synthetic", {"validation": 0.2}, {}, 60, why="the presets"),
-        Setting(
-            "movielens-mf", {},
-            {"rounds": 100, "clients_per_round": 50, "lr": 2.0, "start": "zero"},
-            50, deadlines=(None, 2.0, 5.0), smaller=(None,), concurrency=(20,),
-            why="50 clients in a round instead of 500, 100 rounds instead of 400, a rate of 2 "
-            "instead of 8 and a start at zero, to fit two cores of a CPU",
-        ),
-        Setting(
-            "amazon", {"validation": 0.2, "history": 10}, {"rounds": 20, "clients_per_round": 50},
-            10, deadlines=(None, 2.0), smaller=(), concurrency=(10,), rules=("row", "version"),
-            more=3,
-            why="50 clients in a round instead of 100, 20 rounds instead of 300 and histories of "
-            "10 items instead of 100, to fit two cores of a CPU. This is only the beginning of "
-            "training, and asynchronous runs may use three times as many updates",
-        ),
-    )
-}  # fmt: skip
-Change = Callable[[Simulation], None]
-Line = tuple[float, float]  # virtual seconds, loss
+def rates(done: Done, task: str, clock: str) -> dict[str, float]:
+    """The learning rate of every kind of run, times the plan's, once its search has ended."""
+    target, found = target_of_search(done, task, clock), {}
+    if target is None:
+        return {}
 
+    def worth(run: Run) -> tuple[float, float]:
+        seconds = reached(done[run], target)
+        return math.inf if seconds is None else seconds, best(done[run])
 
-@dataclass
-class Bench:
-    """One task with one kind of devices and one seed."""
-
-    setting: Setting
-    clock: str
-    seed: int
-    data: FederatedData
-    base: Settings = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.base = self.settings()
-
-    def settings(self, **plan: Any) -> Settings:
-        """The task's presets with the changes of the setting, and some more."""
-        task, of = catalogue.task(self.setting.task), catalogue.algorithm(ALGORITHM)
-        usual, own = presets(task, ALGORITHM)
-        made = {**usual, **self.setting.plan, "seed": self.seed, "clock": self.clock}
-        options = task.options(**self.setting.options)
-        return Settings(task, options, of(**own), Plan(**{**made, "device": "cpu", **plan}))
-
-    def lines(self, change: Change | None = None, **plan: Any) -> Iterator[Line]:
-        """The time and the loss at every evaluation of a run, which may be changed before it."""
-        run = self.settings(**plan).simulation(self.data)
-        run.prepare()
-        if change is not None:
-            change(run)
-        assert run.schedule is not None
-        judge = copy.copy(run.evaluator)
-        few = torch.arange(min(JUDGED, len(judge.validation)))
-        judge.train = judge.validation.pick(few * (len(judge.validation) // len(few)))
-        for _ in run:
-            if run.due:
-                params = run.progress.whole()
-                run.evaluator.calibrate(params)  # by training examples
-                yield run.schedule.clock.now, judge.train_loss(params)
-
-    def waiting(self, deadline: float | None, smaller: int = 1) -> Iterator[Line]:
-        """A synchronous run; the deadline in median times of an update."""
-        plan = self.base.plan
-        rounds = plan.rounds * smaller
-        end = {} if deadline is None else {"deadline": deadline * self.median_update()}
-        return self.lines(
-            over_select=OVER, rounds=rounds, clients_per_round=plan.clients_per_round // smaller,
-            evaluate_every=max(1, rounds // self.setting.evaluations), **end,
-        )  # fmt: skip
-
-    def without_waiting(
-        self, rule: str, times: int, change: Change | None = None
-    ) -> Iterator[Line]:
-        """An asynchronous run with C = times · M."""
-        plan = self.base.plan
-        buffer = plan.clients_per_round // SMALLER
-        rounds = plan.rounds * plan.clients_per_round // buffer * self.setting.more
-        return self.lines(
-            change, mode="async", buffer=buffer, concurrency=times * buffer, staleness=rule,
-            rounds=rounds, evaluate_every=max(1, rounds // self.setting.evaluations),
-        )  # fmt: skip
-
-    def median_update(self) -> float:
-        """How long the median client takes for an update, in virtual seconds."""
-        run = self.base.simulation(self.data)
-        assert run.schedule is not None
-        return float(run.schedule.clock.typical.median())
-
-
-def final(lines: list[Line]) -> float:
-    """The loss that a run ends with."""
-    return fmean(loss for _, loss in lines[-3:])
-
-
-def reached(lines: list[Line], target: float) -> float | None:
-    """The virtual seconds until the loss is first no higher than the target."""
-    return next((now for now, loss in lines if loss <= target), None)
-
-
-def outcome(lines: list[Line], target: float) -> dict[str, Any]:
-    """What is kept of a run."""
-    return {"seconds": reached(lines, target), "final": final(lines), "all": lines[-1][0]}
-
-
-def compare(bench: Bench) -> dict[str, Any]:
-    """Every kind of run; by name, what came of it."""
-    setting = bench.setting
-    waiting = {deadline: [*bench.waiting(deadline)] for deadline in setting.deadlines}
-    target = final(waiting[None])
-    smaller = {deadline: [*bench.waiting(deadline, SMALLER)] for deadline in setting.smaller}
-    found: dict[str, Any] = {"target": target, "median_update": bench.median_update()}
-    for name, runs in {"waiting": waiting, "smaller": smaller}.items():
-        found[name] = {named(x): outcome(lines, target) for x, lines in runs.items()}
-    found["async"] = {
-        f"{rule}, {times}": outcome([*bench.without_waiting(rule, times)], target)
-        for rule, times in itertools.product(setting.rules, setting.concurrency)
-    }
+    for kind in KINDS:
+        runs = searched(task, clock, kind)
+        if all(run in done for run in runs):
+            found[kind] = min(runs, key=worth).rate
     return found
 
 
-def named(deadline: float | None) -> str:
-    """A deadline in words."""
-    return "none" if deadline is None else f"{deadline:g}"
+def needed(done: Done, given: argparse.Namespace) -> Iterator[tuple[Run, float]]:
+    """The runs that can be run by now, and the loss at which each may end."""
+    for clock, task in itertools.product(given.clocks, given.tasks):
+        target = target_of_search(done, task, clock)
+        for kind in KINDS:
+            if kind == "waiting":
+                yield from ((run, -math.inf) for run in searched(task, clock, kind))
+            elif target is not None:
+                yield from ((run, target) for run in searched(task, clock, kind))
+        for seed in range(given.seeds):
+            runs = measured(task, clock, seed, rates(done, task, clock))
+            yield from ((run, -math.inf) for run in runs)
 
 
-def load(setting: Setting) -> FederatedData:
-    """The data of a task."""
-    task = catalogue.task(setting.task)
-    return task.load(task.options(**setting.options))
+@cache
+def _bench(task: str, device: str) -> Bench:
+    torch.set_num_threads(1)
+    return bench_of(task, device)
 
 
-def written(key: str, part: Mapping[str, Any], command: str) -> None:
+def run_one(run: Run, device: str, target: float) -> tuple[list[Line], float]:
+    """A run until its loss is at most a target, and how many seconds it took."""
+    since, lines = time.monotonic(), list[Line]()
+    for line in _bench(run.task, device).lines(run):
+        lines.append(line)
+        if line[1] <= target:
+            break
+    return lines, time.monotonic() - since
+
+
+def run_all(given: argparse.Namespace, path: Path, done: dict[Run, list[Line]]) -> None:
+    """Runs what is missing, several at a time, until all is there or the time is over."""
+    since = time.monotonic()
+    pool = ProcessPoolExecutor(given.processes, multiprocessing.get_context("spawn"))
+    under_way: dict[Future[tuple[list[Line], float]], Run] = {}
+    failed = set[Run]()
+    with path.open("a", encoding="utf-8") as file, pool:
+        keep(file, {"machine": machine(given)})
+        while True:
+            busy = {*under_way.values()} | failed | done.keys()
+            ready = ((run, target) for run, target in needed(done, given) if run not in busy)
+            if time.monotonic() - since < given.seconds:
+                for run, target in itertools.islice(ready, given.processes - len(under_way)):
+                    under_way[pool.submit(run_one, run, given.device, target)] = run
+            if not under_way:
+                break
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                run = under_way.pop(future)
+                at = time.monotonic() - since
+                if error := future.exception():
+                    failed.add(run)
+                    print(f"{at:6.0f} s  {run} failed: {error!r} {error.__cause__}", flush=True)
+                    continue
+                done[run], took = future.result()
+                keep(file, {"run": asdict(run), "lines": done[run]})
+                print(f"{at:6.0f} s  {run}: {best(done[run]):.4f}, took {took:.1f} s", flush=True)
+
+
+def keep(file: Any, line: Mapping[str, Any]) -> None:
+    """Writes a line that stays if the program is killed."""
+    file.write(json.dumps(line) + "\n")
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def kept(path: Path) -> tuple[dict[Run, list[Line]], dict[str, dict[str, Any]]]:
+    """The runs of a file, and for each task the machine that ran it last."""
+    done: dict[Run, list[Line]] = {}
+    machines: dict[str, dict[str, Any]] = {}
+    machine: dict[str, Any] = {}
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        found = json.loads(line)
+        if "machine" in found:
+            machine = found["machine"]
+        else:
+            run = Run(**found["run"])
+            done[run] = [(now, loss) for now, loss in found["lines"]]
+            machines[run.task] = machine
+    return done, machines
+
+
+def machine(given: argparse.Namespace) -> dict[str, Any]:
+    """What the runs are made on."""
+    named = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"
+    return {**facts(), "device": named, "threads": 1}
+
+
+def part_of(done: Done, task: str, clocks: Collection[str], seeds: int) -> dict[str, Any]:
+    """What came of a task's runs; nothing if no kind of devices is complete."""
+    found: dict[str, Any] = {}
+    for clock in clocks:
+        chosen = rates(done, task, clock)
+        runs = [measured(task, clock, seed, chosen) for seed in range(seeds)]
+        if len(chosen) < len(KINDS) or not all(run in done for each in runs for run in each):
+            continue
+        target = target_of_search(done, task, clock)
+        assert target is not None
+        search = {
+            kind: {f"{run.rate:g}": outcome(done[run], target)
+                   for run in searched(task, clock, kind)}
+            for kind in KINDS
+        }  # fmt: skip
+        found.setdefault("rates", {})[clock] = chosen
+        found.setdefault("searched", {})[clock] = search
+        found.setdefault("clocks", {})[clock] = [compared(done, each) for each in runs]
+    if not found:
+        return {}
+    bench = bench_of(task)
+    plan = bench.settings(Run(task, "constant", 0, "waiting")).plan
+    count = plan.clients_per_round
+    return {
+        "rounds": plan.rounds,
+        "clients": bench.data.clients,
+        "clients_per_round": count,
+        "buffer": count // SMALLER,
+        "lr": plan.lr,
+        "why": bench.setting.why,
+        **found,
+    }
+
+
+def compared(done: Done, runs: Collection[Run]) -> dict[str, Any]:
+    """The runs of a seed by kind and name, each with what came of it."""
+    waiting = next(run for run in runs if run.kind == "waiting" and run.deadline is None)
+    target = NEAR * best(done[waiting])
+    found: dict[str, Any] = {"target": target, "waiting": {}, "smaller": {}, "async": {}}
+    for run in runs:
+        place = found[run.kind if run.waits else "async"]
+        place[run.name] = outcome(done[run], target)
+    return found
+
+
+def written(key: str, part: Mapping[str, Any], command: str, by: Mapping[str, Any]) -> None:
     """Puts a part into the results, which keep their other parts."""
     whole = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
-    whole[key] = {**facts(), "command": command, **part}
+    whole[key] = {**by, "command": command, **part}
     RESULT.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
 
 
 def main() -> int:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("tasks", nargs="*", default=[], help=", ".join(SETTINGS))
+    parser.add_argument("tasks", nargs="*", default=[*SETTINGS], help=", ".join(SETTINGS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--clocks", nargs="*", default=list(CLOCKS))
+    parser.add_argument("--clocks", nargs="*", default=CLOCKS)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run later")
+    parser.add_argument("--runs", type=Path, default=Path("asynchronous.jsonl"))
     given = parser.parse_args()
-    torch.set_num_threads(1)
-    since = time.monotonic()
-    for task in given.tasks or SETTINGS:
-        setting, runs = SETTINGS[task], {}
-        data = load(setting)
-        for clock in given.clocks:
-            runs[clock] = []
-            for seed in range(given.seeds):
-                runs[clock].append(compare(Bench(setting, clock, seed, data)))
-                print(f"{time.monotonic() - since:6.0f} s  {task}, {clock}, seed {seed}: "
-                      f"{json.dumps(runs[clock][-1])}", flush=True)  # fmt: skip
-                plan = Bench(setting, clock, 0, data).base.plan
-                part = {"why": setting.why, "rounds": plan.rounds, "clients": data.clients,
-                        "clients_per_round": plan.clients_per_round,
-                        "buffer": plan.clients_per_round // SMALLER, "clocks": runs}  # fmt: skip
-                command = f"python benchmarks/asynchronous.py {task}"
-                if set(given.clocks) != set(CLOCKS):
-                    command += f" --clocks {' '.join(given.clocks)}"
-                written(task, part, command)
+    done, _ = kept(given.runs)
+    run_all(given, given.runs, done)
+    done, machines = kept(given.runs)
+    for task in given.tasks:
+        if part := part_of(done, task, CLOCKS, given.seeds):
+            by = machines[task]
+            command = f"python benchmarks/asynchronous.py {task}"
+            command += " --device cuda" * (by["device"] != "CPU")
+            written(task, part, command, by)
     return 0
 
 

@@ -1,12 +1,13 @@
 """What a round costs on a device: size of the program, milliseconds, bytes, memory, installation.
 
-    python benchmarks/devices.py [--rounds 20] [--out FILE] [--docs FILE]
+    python benchmarks/devices.py [--rounds 20] [--installation] [--out FILE] [--docs FILE]
 
 Each model has one client of 100 examples, which takes 10 steps of 5 examples in a round, by the
 light client in ONNX Runtime on one thread. Bytes are the rows and dense tensors down, and their
 update up, in float32, with two bytes for the id of a row. Memory is the peak of a process that
-loads the program and trains. The light client is installed into a throw-away folder by pip, once as
-it comes and once made small. The table is also put into docs/devices.md.
+loads the program and trains. The light client is installed into throw-away folders, once by pip and
+once by clients/python/install.py, which is the one that is measured. The table is also put into
+docs/devices.md. With --installation only the sizes of the client are measured again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -29,8 +29,9 @@ ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "clients" / "python"
 sys.path.insert(0, str(CLIENT))
 
-from fedrows_device.slim import size_of  # noqa: E402
+from install import size_of  # noqa: E402
 
+from benchmarks.speed import machine  # noqa: E402
 from fedrows import catalogue  # noqa: E402
 from fedrows.data.federation import FederatedData  # noqa: E402
 from fedrows.device.program import build  # noqa: E402
@@ -152,17 +153,26 @@ def measured(name: str, rounds: int, folder: Path, site: Path) -> dict[str, Any]
     }
 
 
-def installed(site: Path) -> dict[str, int]:
-    """Installs the light client; its bytes as it comes, and made small."""
-    work = site.parent / "source"
+def installed(site: Path) -> dict[str, Any]:
+    """Installs the light client; its bytes, and those that pip alone makes of it."""
+    work, whole = site.parent / "source", site.parent / "whole"
     subprocess.run(["cp", "-r", str(CLIENT), str(work)], check=True)
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(site)]
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(whole)]
     pins = ["-c", str(ROOT / "constraints.txt")]
     subprocess.run([*pip, *pins, str(work)], check=True, capture_output=True)
-    whole = size_of(site)
-    slim = str(site / "fedrows_device" / "slim.py")
-    subprocess.run([sys.executable, slim, str(site)], check=True, capture_output=True)
-    return {"installed": whole, "slim": size_of(site)}
+    own = [sys.executable, str(CLIENT / "install.py"), str(site)]
+    subprocess.run(own, check=True, capture_output=True)
+    return {"pip": size_of(whole), "install": size_of(site), "date": time.strftime("%Y-%m-%d")}
+
+
+def _measured(found: dict[str, Any]) -> str:
+    where = found["machine"]
+    if isinstance(where, str):  # of an earlier form of this script
+        return f"Rounds were measured on {where}, one thread, on a day that was not noted."
+    return (
+        f"Rounds were measured on {where['cpu']}, {where['cores']} cores, one thread, with a load "
+        f"of {found['load']:.1f}, {where['date'][:10]}."
+    )
 
 
 def table(found: dict[str, Any]) -> str:
@@ -180,9 +190,8 @@ def table(found: dict[str, Any]) -> str:
     sizes = found["client"]
     lines += [
         "",
-        f"The light client takes {sizes['installed'] / 1e6:.0f} MB as pip installs it, and "
-        f"{sizes['slim'] / 1e6:.0f} MB after `slim.py`. Measured on {found['machine']}, one "
-        "thread.",
+        f"The light client takes {sizes['install'] / 1e6:.0f} MB as `install.py` installs it, and "
+        f"{sizes['pip'] / 1e6:.0f} MB as pip does ({sizes['date']}). {_measured(found)}",
     ]
     return "\n".join(lines)
 
@@ -190,18 +199,21 @@ def table(found: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--installation", action="store_true", help="measure that alone")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/devices.json")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs/devices.md")
     typed = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         site = Path(work) / "client"
         client = installed(site)
-        models = []
-        for place, name in enumerate(MODELS):
-            models.append(measured(name, typed.rounds, Path(work) / str(place), site))
-            print(json.dumps(models[-1]))
-    machine = f"{platform.machine()} with {os.cpu_count()} cores"
-    found = {"machine": machine, "client": client, "models": models}
+        if typed.installation:
+            found = {**json.loads(typed.out.read_text()), "client": client}
+        else:
+            models, load = [], os.getloadavg()[0]
+            for place, name in enumerate(MODELS):
+                models.append(measured(name, typed.rounds, Path(work) / str(place), site))
+                print(json.dumps(models[-1]))
+            found = {"machine": machine.facts(), "load": load, "client": client, "models": models}
     typed.out.write_text(json.dumps(found, indent=1) + "\n")
     text = typed.docs.read_text("utf-8")
     before, after = text.split(BEGIN)[0], text.split(END)[1]

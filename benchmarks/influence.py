@@ -41,7 +41,6 @@ RESULT, PAGE = HERE / "results" / "influence.json", HERE.parent / "docs" / "over
 BEGIN, END = "<!-- influence: begin -->\n", "<!-- influence: end -->\n"
 CLAIMS = (165, 100_000)
 ROUNDS = 20  # honest ones before the lie
-CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class Lie:
             update = trim(update, 0.1)
         if rule.row_clip is not None:
             factors = algorithm.correction(update.index, heat, torch.float64, share)
-            own = RowClip(rule.row_clip, ["weight", "bias"], CPU)
+            own = RowClip(rule.row_clip, ["weight", "bias"])
             own.windows = {name: x.clone() for name, x in self.window.windows.items()}
             update = own.clip(update, share, factors)
         params = Params(

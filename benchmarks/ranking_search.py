@@ -3,10 +3,11 @@
     python benchmarks/ranking_search.py --model mf --algorithms fedsubavg,fedavg --lr 0.5,1,2
     python benchmarks/ranking_search.py --model sasrec --lr 0.1,0.3 --width 48 --out sasrec.json
 
-Every flag of the grid takes several values, and all combinations are run with the first seed. For
-each algorithm the one with the best validation NDCG@10, over combinations and evaluated rounds, is
-run with all seeds. Its test metrics are those of the round that validation chooses, seed by seed.
-With --at-once N, N processes share the GPU: first the combinations, then the seeds.
+Every flag of the grid takes several values, and all combinations are run with a seed of the search
+alone, for --search-rounds rounds. For each algorithm the one with the best validation NDCG@10, over
+combinations and evaluated rounds, is run with all seeds. Its test metrics are those of the round
+that validation chooses, seed by seed. With --at-once N, N processes share the GPU: first the
+combinations, then the seeds. Runs that --out has already are not made again.
 Needs torch and numpy, and ml-1m.zip in FEDROWS_DATA (or data/) under movielens-1m/.
 """
 
@@ -18,6 +19,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import platform
 import statistics
 import sys
 import time
@@ -27,17 +29,21 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("FEDROWS_DATA", str(Path(__file__).parents[1] / "data"))
 
 from fedrows import Plan, Simulation, catalogue
 from fedrows.datasets import movielens_rank, movielens_sasrec
-from fedrows.measure.ranking_baselines import ranking_baselines
+from fedrows.files.whole import write_whole
+from fedrows.measure.ranking_baselines import ranking_baselines, ranking_ease
 from fedrows.model import RANKING_LOSSES
 from fedrows.models import mf, sasrec
 from fedrows.options import options
 
 CHOOSES = "validation_ndcg10"
+SEARCH_SEED = 1000
 SHOWN = ("hr10", "ndcg10", "mrr", "hr10_all", "ndcg10_all", "mrr_all")
 MODEL = {"mf": ("factors",), "sasrec": ("width", "blocks", "dropout")}
 GRID: dict[str, tuple[type, str]] = {  # flag → type, and the values without it
@@ -54,43 +60,67 @@ GRID: dict[str, tuple[type, str]] = {  # flag → type, and the values without i
     "weight_decay": (float, ""),
     "loss": (str, "softmax"),
     "factors": (int, "16"),
-    "width": (int, "48"),
-    "blocks": (int, "2"),
+    "width": (int, "32"),
+    "blocks": (int, "1"),
     "dropout": (float, "0.2"),
     "server_lr": (float, ""),  # of the algorithm, as is tau
     "tau": (float, ""),
 }
-Job = tuple[argparse.Namespace, str, dict[str, Any], int]  # algorithm, setting and seed
+KEPT = ("round", "train_loss", CHOOSES)  # of every evaluated round
+Run = dict[str, Any]
+JOB = ("algorithm", "setting", "seed", "rounds")
+Job = tuple[argparse.Namespace, str, dict[str, Any], int, int]  # algorithm, setting, seed, rounds
 
 
 def main() -> None:
     """Runs the search and writes its JSON after every run."""
     args = parsed()
     data = load(args.model, args.history)
-    report: dict[str, Any] = {"baselines": ranking_baselines(data), "runs": [], "chosen": {}}
-    for name, found in report["baselines"].items():
-        print(name, shown(found, "test"), flush=True)
+    report: dict[str, Any] = {"model": args.model, "baselines": ranking_baselines(data)}
+    report |= {"runs": [], "chosen": {}, **before(args.out), "machine": machine(args.device)}
+    for name, metrics in report["baselines"].items():
+        print(name, shown(metrics, "test"), flush=True)
     grid = [name for name in GRID if name not in (*MODEL["mf"], *MODEL["sasrec"])]
     axes = {name: getattr(args, name) for name in (*grid, *MODEL[args.model])}
     axes = {name: values for name, values in axes.items() if values}
-    first, *others = args.seeds
     for algorithm in args.algorithms:
-        runs = []
         settings = [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
-        for run in made([(args, algorithm, setting, first) for setting in settings]):
-            runs.append(run)
-            report["runs"].append(run)
+        jobs = [(args, algorithm, one, SEARCH_SEED, args.search_rounds) for one in settings]
+        tried = list(made(jobs, report, args.out))
+        best = max(tried, key=lambda run: run["best"][CHOOSES])["setting"]
+        print("chosen", algorithm, best, flush=True)
+        seeds: list[Run] = []
+        for run in made([(args, algorithm, best, s, args.rounds) for s in args.seeds], report):
+            seeds.append(run)
+            chosen = {"setting": best, "trials": len(tried), "at_the_end_of": ends(best, axes)}
+            of_best = max(run["best"][CHOOSES] for run in tried)
+            chosen |= {CHOOSES: of_best, **spread(seeds)}
+            report["chosen"][algorithm] = chosen
             write(args.out, report)
-        best = max(runs, key=lambda run: run["best"][CHOOSES])
-        more = made([(args, algorithm, best["setting"], seed) for seed in others])
-        seeds = [best]
-        for run in itertools.chain([None], more):
-            seeds += [run] if run else []
-            report["chosen"][algorithm] = {
-                "setting": best["setting"], **spread(seeds), "runs": seeds
-            }  # fmt: skip
-            write(args.out, report)
-        print("chosen", algorithm, best["setting"], spread(seeds), flush=True)
+    if args.anchors:
+        report["anchors"] = {"ease": ranking_ease(data)}
+        write(args.out, report)
+
+
+def before(file: Path | None) -> dict[str, Any]:
+    """What a file has of earlier runs."""
+    if file is None or not file.exists():
+        return {}
+    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return found
+
+
+def machine(device: str) -> dict[str, str]:
+    """What it ran on, and when."""
+    gpu = device != "cpu" and torch.cuda.is_available()
+    name = torch.cuda.get_device_name() if gpu else platform.machine()
+    return {"device": name, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+
+
+def ends(setting: dict[str, Any], axes: dict[str, list[Any]]) -> list[str]:
+    """What was chosen at the end of its list: a better value may lie beyond."""
+    lists = {name: values for name, values in axes.items() if len(values) > 2}
+    return [name for name, x in lists.items() if setting[name] in (min(x), max(x))]
 
 
 @functools.cache
@@ -101,7 +131,24 @@ def load(model: str, history: int) -> Any:
     return movielens_sasrec.load(movielens_sasrec.MovieLensSequenceOptions(history))
 
 
-def made(jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
+def made(jobs: Sequence[Job], report: dict[str, Any], file: Path | None = None) -> Iterator[Run]:
+    """The runs of some jobs: those that the report has, then the others, which it then has too."""
+    there = {key(run): run for run in report["runs"]}
+    names = [key(dict(zip(JOB, job[1:], strict=True))) for job in jobs]
+    yield from (there[name] for name in names if name in there)
+    missing = [job for job, name in zip(jobs, names, strict=True) if name not in there]
+    for run in in_processes(missing):
+        report["runs"].append(run)
+        write(file, report)
+        yield run
+
+
+def key(run: Run) -> str:
+    """What tells a run apart."""
+    return json.dumps([run[name] for name in JOB], sort_keys=True)
+
+
+def in_processes(jobs: Sequence[Job]) -> Iterator[Run]:
     """The runs of some jobs, in their order."""
     processes = min(jobs[0][0].at_once, len(jobs)) if jobs else 1
     if processes == 1:
@@ -113,9 +160,9 @@ def made(jobs: Sequence[Job]) -> Iterator[dict[str, Any]]:
 
 
 def one_run(
-    args: argparse.Namespace, algorithm: str, setting: dict[str, Any], seed: int
-) -> dict[str, Any]:
-    """The lines of one run, and the one that validation chooses."""
+    args: argparse.Namespace, algorithm: str, setting: dict[str, Any], seed: int, rounds: int
+) -> Run:
+    """What validation says after the rounds of one run, and the line that it chooses."""
     data, known = load(args.model, args.history), {item.name for item in fields(Plan)}
     name, _, typed = algorithm.partition(":")
     options_of = {item.name for item in options(catalogue.algorithm(name))}
@@ -124,12 +171,12 @@ def one_run(
     unknown = setting.keys() - known - options_of - own.keys() - {"loss"}
     if unknown:
         raise SystemExit(f"{algorithm} has no {', '.join(unknown)}: leave it out.")
-    more = {"rounds": args.rounds, "evaluate_every": args.evaluate_every, "device": args.device}
+    more = {"rounds": rounds, "evaluate_every": args.evaluate_every, "device": args.device}
     plan = Plan(**more, seed=seed, **chosen)
     build = {"mf": mf.build, "sasrec": sasrec.build}[args.model]
     model = build(data, seed, **own, loss=RANKING_LOSSES[setting["loss"]])
     given = dict(pair.split("=") for pair in typed.split("+")) if typed else {}
-    its = {key: float(value) for key, value in given.items()}
+    its: dict[str, Any] = {key: number_or_word(value) for key, value in given.items()}
     its |= {key: value for key, value in setting.items() if key in options_of}
     by = catalogue.algorithm(name)(**its)
     run, lines, since = Simulation(data, model, by, plan), [], time.perf_counter()
@@ -147,12 +194,21 @@ def one_run(
     print(f"  round {best['round']}: {shown(best, 'test')}  {run.notes or ''}", flush=True)
     return {
         "algorithm": algorithm,
-        "seed": seed,
         "setting": setting,
+        "seed": seed,
+        "rounds": rounds,
         "seconds": time.perf_counter() - since,
         "best": best | {CHOOSES: best[CHOOSES] if best[CHOOSES] == best[CHOOSES] else -1.0},
-        "lines": lines,
+        "lines": [[line[name] for name in KEPT] for line in lines],
     }
+
+
+def number_or_word(text: str) -> float | str:
+    """What was typed for an option of an algorithm."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def shown(line: dict[str, float], part: str) -> str:
@@ -166,14 +222,16 @@ def spread(runs: list[dict[str, Any]]) -> dict[str, Any]:
     for name in SHOWN:
         values = [run["best"][f"test_{name}"] for run in runs]
         deviation = statistics.stdev(values) if len(values) > 1 else None
-        found[f"test_{name}"] = {"mean": statistics.fmean(values), "spread": deviation}
+        found[f"test_{name}"] = {
+            "mean": statistics.fmean(values), "spread": deviation, "values": values
+        }  # fmt: skip
     return found
 
 
 def write(path: Path | None, report: dict[str, Any]) -> None:
     """Writes all that is known so far."""
     if path is not None:
-        path.write_text(json.dumps(report, indent=1))
+        write_whole(path, (json.dumps(report, indent=1) + "\n").encode())
 
 
 def parsed() -> argparse.Namespace:
@@ -181,10 +239,12 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=("mf", "sasrec"), default="mf")
     parser.add_argument("--algorithms", default="fedsubavg", help="such as fedavg,fedsubavg:cap=50")
-    parser.add_argument("--seeds", default="0", help="the first searches, all report")
+    parser.add_argument("--seeds", default="0,1,2,3,4", help="of the runs that are reported")
     parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--search-rounds", type=int, default=300)
+    parser.add_argument("--anchors", action="store_true", help="and EASE, in one place")
     parser.add_argument("--evaluate-every", type=int, default=50)
-    parser.add_argument("--history", type=int, default=50)
+    parser.add_argument("--history", type=int, default=20)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--at-once", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path)
@@ -194,7 +254,7 @@ def parsed() -> argparse.Namespace:
     for name, (kind, _) in GRID.items():
         text = getattr(args, name)
         setattr(args, name, [kind(value) for value in text.split(",") if value])
-    args.algorithms = args.algorithms.split(",")
+    args.algorithms = [name for name in args.algorithms.split(",") if name]
     args.seeds = [int(seed) for seed in args.seeds.split(",")]
     return args
 

@@ -109,18 +109,19 @@ class Runs:
         model = catalogue.builder(self.task.model)(data, seed, **given)
         return Simulation(data, model, catalogue.algorithm(algorithm)(**own), Plan(**plan))
 
-    def validated(self, algorithm: str, setting: Setting) -> float:
-        """The AUC on validation examples after a run; −∞ if it did not end."""
+    def validated(self, algorithm: str, setting: Setting) -> tuple[float, float]:
+        """AUC and GAUC on validation examples after a run; −∞ if it did not end."""
         try:
             run = self.simulation(self.data, algorithm, setting, SEED)
             for _ in run.rounds():
                 pass
         except FedrowsError as error:
             say(f"  {error}")
-            return -math.inf
+            return -math.inf, -math.inf
         held = replace(self.data, test=self.data.validation)
-        found = Evaluator(run.model, held, run.plan)(run.progress.whole())["test_auc"]
-        return found if math.isfinite(found) else -math.inf
+        found = Evaluator(run.model, held, run.plan)(run.progress.whole())
+        auc, gauc = found["test_auc"], found["test_gauc"]
+        return (auc, gauc) if math.isfinite(auc) else (-math.inf, -math.inf)
 
     def tested(
         self, algorithm: str, setting: Setting, seed: int, fold: bool
@@ -181,12 +182,14 @@ def search(
             if setting is None:
                 continue
             since = time.perf_counter()
-            score = runs.validated(name, setting)
-            seconds = time.perf_counter() - since
-            trials[name].append({"setting": setting, "validation_auc": score, "seconds": seconds})
+            score, gauc = runs.validated(name, setting)
+            trials[name].append({
+                "setting": setting, "validation_auc": score, "validation_gauc": gauc,
+                "seconds": (seconds := time.perf_counter() - since),
+            })  # fmt: skip
             if name not in best or score > best[name][0]:
                 best[name] = score, setting
-            say(f"  {number + 1:2} {name:14} {score:.4f} {seconds:5.1f} s  {setting}")
+            say(f"  {number + 1:2} {name:14} {score:.4f} {gauc:.4f} {seconds:5.1f} s  {setting}")
             wanted[name] = _next(climbs[name], score)
             keep(searched={n: found(n, best[n], trials[n], lists) for n in best})
         if time.monotonic() > until or not any(wanted.values()):

@@ -4,26 +4,31 @@
 
 `often` is what `--staleness row` does. `far` counts how long the row's way was since the client
 read it, in lengths of the client's own update of it: τ = way / ‖Δ‖. Heavy-tailed devices, C = 20 M,
-the settings of `benchmarks/asynchronous.py`. Puts the part `distance` into asynchronous.json.
+the settings, rates and targets of `benchmarks/asynchronous.py`, which runs first. Puts the part
+`distance` into asynchronous.json.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import numpy as np
 import torch
 
-from benchmarks.asynchronous import SETTINGS, Bench, final, load, reached, written
+from benchmarks.asynchronous import RESULT, written
+from benchmarks.asynchronous_bench import Run, bench_of, outcome
+from benchmarks.speed.machine import facts
 from fedrows.rows.params import Submodels
 from fedrows.simulation import Simulation
 from fedrows.simulator.asynchronous import AsyncRounds
 from fedrows.simulator.pending_updates import Arrival
 
-TIMES = 20
+CLOCK, TIMES = "heavy-tail", 20
 
 
 def by_distance(run: Simulation) -> None:
@@ -40,7 +45,7 @@ def by_distance(run: Simulation) -> None:
             way += (tables[table] - before[table]).norm(dim=1).double()
             before[table].copy_(tables[table])
 
-    def taken(clients: list[int]) -> Arrival:
+    def taken(clients: np.ndarray) -> Arrival:
         arrival = take(clients)
         update = arrival.upload.update
         for table, read in arrival.moves.items():
@@ -53,17 +58,15 @@ def by_distance(run: Simulation) -> None:
     schedule.pending.take = taken  # type: ignore[method-assign, assignment]
 
 
-def measure(task: str, seeds: int = 3) -> list[dict[str, Any]]:
-    """By seed and measure: the time to the synchronous target, and the loss at the end."""
-    setting = SETTINGS[task]
-    data, found = load(setting), []
-    for seed in range(seeds):
-        bench = Bench(setting, "heavy-tail", seed, data)
-        target = final([*bench.waiting(None)])
+def measure(task: str) -> list[dict[str, Any]]:
+    """By seed and measure: the time to the synchronous target, and the least loss."""
+    part = json.loads(RESULT.read_text("utf-8"))[task]
+    bench, rate, found = bench_of(task), part["rates"][CLOCK]["row"], []
+    for seed, target in enumerate(x["target"] for x in part["clocks"][CLOCK]):
+        run = Run(task, CLOCK, seed, "row", rate, times=TIMES)
         each: dict[str, Any] = {"target": target}
         for name, change in (("often", None), ("far", by_distance)):
-            lines = [*bench.without_waiting("row", TIMES, change=change)]
-            each[name] = {"seconds": reached(lines, target), "final": final(lines)}
+            each[name] = outcome([*bench.lines(run, change)], target)
         found.append(each)
         print(task, seed, each, flush=True)
     return found
@@ -74,7 +77,8 @@ def main() -> int:
     torch.set_num_threads(1)
     tasks = sys.argv[1:] or ["synthetic"]
     part = {"times": TIMES, "tasks": {task: measure(task) for task in tasks}}
-    written("distance", part, f"python benchmarks/staleness_distance.py {' '.join(tasks)}")
+    command = f"python benchmarks/staleness_distance.py {' '.join(tasks)}"
+    written("distance", part, command, facts())
     return 0
 
 

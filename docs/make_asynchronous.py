@@ -55,13 +55,13 @@ class Case:
             if x["smaller"]
         ]
 
-    def final(self, rule: str) -> list[float]:
-        """Loss at the end by seed."""
-        return [x["async"][f"{rule}, {self.times}"]["final"] for x in self.runs]
+    def best(self, rule: str) -> list[float]:
+        """The least loss by seed."""
+        return [x["async"][f"{rule}, {self.times}"]["best"] for x in self.runs]
 
-    def target(self) -> list[float]:
-        """Loss at the end of the synchronous run by seed."""
-        return [x["target"] for x in self.runs]
+    def base(self) -> list[float]:
+        """The same of the synchronous run without a deadline."""
+        return [x["waiting"]["none"]["best"] for x in self.runs]
 
     def ratio(self, rule: str) -> float:
         """How many times sooner on average; 0 if a seed did not get there."""
@@ -139,14 +139,14 @@ def shown(values: Sequence[float]) -> str:
 
 
 def quality(results: Json) -> str:
-    """Losses at the end."""
+    """The least losses."""
     head = ["task", "devices", "C / M", "synchronous", "range of its seeds",
             *(f"`{rule}`" for rule in RULES)]  # fmt: skip
     rows = []
     for case in cases(results):
-        base = case.target()
+        base = case.base()
         ends = (
-            f"{fmean(case.final(rule)) - fmean(base):+.4f}" if rule in case.rules else "–"
+            f"{fmean(case.best(rule)) - fmean(base):+.4f}" if rule in case.rules else "–"
             for rule in RULES
         )
         rows.append([f"`{case.task}`", case.clock, f"{case.times}", f"{fmean(base):.4f}",
@@ -158,22 +158,22 @@ def goals(results: Json, cost: Json) -> str:
     """The goals, what was measured, and whether each is reached."""
     every = list(cases(results))
     heavy = [x for x in every if x.clock == "heavy-tail"]
-    best = {x.task: max((y for y in heavy if y.task == x.task), key=lambda y: y.ratio("row"))
-            for x in heavy}  # fmt: skip
+    fastest = {x.task: max((y for y in heavy if y.task == x.task), key=lambda y: y.ratio("row"))
+               for x in heavy}  # fmt: skip
     rows = []
-    for task, case in best.items():
+    for task, case in fastest.items():
         said = _sooner(case, "row")
         rows.append(
             [f"≥ 3 × sooner at the heavy tail, `{task}`", said, _yes(case.ratio("row") >= 3)]
         )
     for case in heavy:
-        worse = fmean(case.final("row")) - fmean(case.target())
-        spread = max(case.target()) - min(case.target())
-        rows.append([f"final loss worse by at most the range of seeds, `{case.task}`, C = "
+        worse = fmean(case.best("row")) - fmean(case.base())
+        spread = max(case.base()) - min(case.base())
+        rows.append([f"least loss worse by at most the range of seeds, `{case.task}`, C = "
                      f"{case.times} M", f"{worse:+.4f} against {spread:.4f}",
                      _yes(worse <= spread)])  # fmt: skip
-    good = [x for x in every if fmean(x.final("row")) <= fmean(x.final("version"))]
-    rows.append(["final loss with `row` at most that with `version`",
+    good = [x for x in every if fmean(x.best("row")) <= fmean(x.best("version"))]
+    rows.append(["least loss with `row` at most that with `version`",
                  f"{len(good)} of {len(every)} cases", _yes(len(good) == len(every))])  # fmt: skip
     either = [x for x in every if min(x.seconds("row") + x.seconds("version")) < NEVER]
     sooner = [x for x in either if fmean(x.seconds("row")) <= fmean(x.seconds("version"))]
@@ -191,19 +191,17 @@ def _yes(met: bool) -> str:
 
 
 def rates(results: Json) -> str:
-    """Time and loss at larger rates than the task's, the synchronous run's as well."""
-    head = ["rate", "synchronous, s", "loss", "`row`", "loss", "`version`", "loss"]
-    runs, rows = results["rates"]["runs"], []
-    for rate in sorted({int(name.split(", ")[1]) for name in runs[0]}):
-        waited = [_number(x[f"waiting, {rate}"]["seconds"]) for x in runs]
-        cells = [f"{rate} times", shown(waited)]
-        for kind in ("waiting", "row", "version"):
-            each = [x[f"{kind}, {rate}"] for x in runs]
-            if kind != "waiting":
-                seconds = [_number(x["seconds"]) for x in each]
-                cells.append(f"{times_sooner(waited, seconds):.1f} ×")
-            cells.append(f"{fmean(x['final'] for x in each):.4f}")
-        rows.append(cells)
+    """The learning rates that were chosen, and those to choose from."""
+    kinds = ("waiting", *RULES)
+    head = ["task", "devices", "rates", "synchronous", *(f"`{rule}`" for rule in RULES)]
+    rows = []
+    for task in TASKS:
+        part = results.get(task, {"rates": {}})
+        for clock in (x for x in CLOCKS if x in part["rates"]):
+            usual, chosen = part["lr"], part["rates"][clock]
+            among = [usual * float(x) for x in part["searched"][clock]["waiting"]]
+            rows.append([f"`{task}`", clock, ", ".join(f"{x:g}" for x in among),
+                         *(f"{usual * chosen[kind]:g}" for kind in kinds)])  # fmt: skip
     return table(head, rows)
 
 
@@ -215,7 +213,7 @@ def distance(results: Json) -> str:
         cells = [f"`{task}`"]
         for name in ("often", "far"):
             cells.append(shown([_number(x[name]["seconds"]) for x in runs]))
-            cells.append(f"{fmean(x[name]['final'] for x in runs):.4f}")
+            cells.append(f"{fmean(x[name]['best'] for x in runs):.4f}")
         rows.append(cells)
     return table(head, rows)
 

@@ -17,14 +17,21 @@ HERE = Path(__file__).parent
 PAGE = HERE / "recommenders.md"
 RESULTS = HERE.parent / "benchmarks" / "results" / "recommenders.json"
 TASKS = ("movielens-mf", "amazon-wide", "taobao")
+RANKED = ("mf", "sasrec", "sasrec, larger")
+ANCHORS = {"ease": "EASE, in one place"}
 
 
 def shown(values: Sequence[float]) -> str:
     """'.811 ± .0002 (5)': the mean, the standard deviation, and over how many seeds."""
-    mean = f"{statistics.fmean(values):.4f}".lstrip("0")
+    mean = short(statistics.fmean(values))
     if len(values) == 1:
         return f"{mean} (1)"
     return f"{mean} ± {statistics.stdev(values):.4f} ({len(values)})".replace("± 0", "± ")
+
+
+def short(value: float) -> str:
+    """'.8110'."""
+    return f"{value:.4f}".lstrip("0")
 
 
 def lines_of(rows: Sequence[Sequence[str]]) -> str:
@@ -38,32 +45,32 @@ def ratings(results: dict[str, Any]) -> str:
     rows = [["task", "algorithm", "rate", "trials", "validation AUC", "test AUC", "test GAUC"]]
     for task in TASKS:
         found = results["ratings"][task]
-        counting = [
-            f"{found['counting'][name]:.4f}".lstrip("0") for name in ("test_auc", "test_gauc")
-        ]
+        counting = [short(found["counting"][name]) for name in ("test_auc", "test_gauc")]
         rows.append([f"`{task}`", "counting", "", "", "", *counting])
         ranked = sorted(found["algorithms"].items(), key=lambda pair: -pair[1]["validation_auc"])
         for name, one in ranked:
             measured = [shown(one[metric]) for metric in ("test_auc", "test_gauc")]
-            chosen = f"{one['validation_auc']:.4f}".lstrip("0")
-            rate = f"{one['setting']['lr']:g}"
+            rate, chosen = f"{one['setting']['lr']:g}", short(one["validation_auc"])
             rows.append(["", f"`{name}`", rate, str(one["trials"]), chosen, *measured])
     return lines_of(rows)
 
 
 def ranking(results: dict[str, Any]) -> str:
-    """Hit rate and NDCG of SASRec at the rate that validation chose, by algorithm."""
-    found = results["ranking"]
-    rows = [["algorithm", "rate", "HR@10", "NDCG@10", "HR@10, all items"]]
-    names = ("test_hr10", "test_ndcg10", "test_hr10_all")
-    popular = [f"{found['popularity'][name]:.4f}".lstrip("0") for name in names]
-    rows.append(["popularity", "", *popular])
-    for name in dict.fromkeys(run["algorithm"] for run in found["runs"]):
-        own = [run for run in found["runs"] if run["algorithm"] == name]
-        rate = max((x for x in own if x["seed"] == 0), key=lambda x: x["validation_ndcg10"])["lr"]
-        chosen = [run for run in own if run["lr"] == rate]
-        measured = [shown([run[metric] for run in chosen]) for metric in names]
-        rows.append([f"`{name}`", f"{rate:g}", *measured])
+    """Hit rate and NDCG by model and algorithm, the best on validation first."""
+    names = ("hr10", "ndcg10", "hr10_all", "ndcg10_all")
+    head = ["model", "algorithm", "rate", "trials", "validation NDCG@10", "HR@10", "NDCG@10"]
+    rows = [[*head, "HR@10, all items", "NDCG@10, all items"]]
+    fixed = results["ranking"][RANKED[0]]
+    for name, one in {"popularity": fixed["popularity"], **fixed.get("anchors", {})}.items():
+        told = [ANCHORS.get(name, name), "", "", ""]
+        rows.append(["", *told, *(short(one[f"test_{x}"]) for x in names)])
+    for model in RANKED:
+        every = results["ranking"][model]["algorithms"].items()
+        for name, one in sorted(every, key=lambda pair: -pair[1]["validation_ndcg10"]):
+            measured = [shown(one[f"test_{x}"]) for x in names]
+            rates = [f"{one['setting'][x]:g}" for x in ("lr", "server_lr") if x in one["setting"]]
+            told = [", server ".join(rates), str(one["trials"]), short(one["validation_ndcg10"])]
+            rows.append([model, f"`{name}`", *told, *measured])
     return lines_of(rows)
 
 

@@ -199,11 +199,11 @@ def bars(found: Mapping[str, Json]) -> str:
 def measured_on(sources: Sequence[Json]) -> str:
     """The machine, the versions, the dates and the commands, in a line or two."""
     first = sources[0]
-    commands = ", ".join(f"`{x['command']}`" for x in sources)
+    commands = ", ".join(f"`{x['command']}`{dated(x)}".replace("; ", " on ") for x in sources)
     return (
         f"{first['cpu']}, {first['cores']} cores, threads: {first['threads']}, "
         f"{first['memory_gib']:.0f} GiB; PyTorch {first['torch'].split('+')[0]}, fedrows "
-        f"{first['fedrows']}{dated(first)}. {commands}"
+        f"{first['fedrows']}. {commands}"
     )
 
 

@@ -115,14 +115,12 @@ def short(name: str) -> str:
 
 def algorithm(name: str) -> type[Algorithm]:
     """The algorithm's class."""
-    found: type[Algorithm] = _find("algorithm", name)
-    return found
+    return _find("algorithm", name)
 
 
 def task(name: str) -> Task:
     """The task of a data set."""
-    found: Task = _find("task", name)
-    return found
+    return _find("task", name)
 
 
 def model(name: str) -> Callable[..., Model]:
@@ -155,26 +153,22 @@ def model(name: str) -> Callable[..., Model]:
 
 def builder(name: str) -> Callable[..., Any]:
     """A model's own function, which returns a model or a plain module."""
-    found: Callable[..., Any] = _find("model", name)
-    return found
+    return _find("model", name)
 
 
 def model_options(name: str) -> type:
     """The dataclass of a model's options, which its function names by `options.takes`."""
-    own: type = getattr(described("model", name), "options", NoOptions)
-    return own
+    return getattr(described("model", name), "options", NoOptions)
 
 
 def writer(name: str) -> Callable[[Any], Any]:
     """The function that opens a writer of what a run measures."""
-    found: Callable[[Any], Any] = _find("writer", name)
-    return found
+    return _find("writer", name)
 
 
 def mechanism(name: str) -> type[Any]:
     """The privacy mechanism's class, a `fedrows.privacy.mechanism.Mechanism`."""
-    found: type[Any] = _find("mechanism", name)
-    return found
+    return _find("mechanism", name)
 
 
 def title(name: str) -> str:
@@ -230,8 +224,7 @@ def _known_algorithm(name: str) -> type[Algorithm] | None:
     if ":" in name or name not in names("algorithm"):
         return None
     try:
-        found: type[Algorithm] = described("algorithm", name)
-        return found
+        return described("algorithm", name)
     except PluginError:
         return None
 
@@ -260,12 +253,12 @@ def _find(kind: str, name: str) -> Any:
     what = f"The {kind} plug-in {_about(plugged[0])}"
     entry = plugged[0]
     module = import_module(entry.module, what)
-    found = attribute(module, entry.attr, what)
-    _check(kind, found, what, file_of(module))
-    its_name = _own_name(kind, found)
-    if its_name not in (None, name):
-        raise PluginError(f"{what} is called {its_name!r}: name its entry point so too.")
-    return found
+    plugin = attribute(module, entry.attr, what)
+    _check(kind, plugin, what, file_of(module))
+    own_name = _own_name(kind, plugin)
+    if own_name not in (None, name):
+        raise PluginError(f"{what} is called {own_name!r}: name its entry point so too.")
+    return plugin
 
 
 def own(kind: str, name: str) -> Any:
@@ -289,17 +282,17 @@ def _refer(kind: str, text: str) -> Any:
     file = Path(where).expanduser().absolute() if where.endswith(".py") else None
     given = text if file is None else f"{file}:{word}"
     module = import_module(where, what) if file is None else import_file(file, what)
-    found = attribute(module, word, what)
-    _check(kind, found, what, file_of(module))
-    if kind == "task" and file is not None and found.model.partition(":")[0].endswith(".py"):
+    plugin = attribute(module, word, what)
+    _check(kind, plugin, what, file_of(module))
+    if kind == "task" and file is not None and plugin.model.partition(":")[0].endswith(".py"):
         # A relative file is one beside the task's own.
-        found = replace(found, model=str(file.parent / found.model))
-    name = _own_name(kind, found)
+        plugin = replace(plugin, model=str(file.parent / plugin.model))
+    name = _own_name(kind, plugin)
     shown = name or word.lower()
     if shown in built_in(kind) or shown in _installed(kind):
         whose = "a built-in" if shown in built_in(kind) else "an installed"
         raise PluginError(
-            f"{what} ({source_of(found, file)}) has the name of {whose} {kind}, {shown}: give it "
+            f"{what} ({source_of(plugin, file)}) has the name of {whose} {kind}, {shown}: give it "
             "another."
         )
     if name is not None:
@@ -308,11 +301,11 @@ def _refer(kind: str, text: str) -> Any:
             raise PluginError(
                 f"{what} has the name {name}, and so has {before}: give one of them another."
             )
-        _REFERRED[kind, name] = given, found
-    return found
+        _REFERRED[kind, name] = given, plugin
+    return plugin
 
 
-def _check(kind: str, found: Any, what: str, file: str) -> None:
+def _check(kind: str, plugin: Any, what: str, file: str) -> None:
     """Raises a PluginError if an object is not of its kind."""
     from fedrows.task import Task
 
@@ -320,21 +313,23 @@ def _check(kind: str, found: Any, what: str, file: str) -> None:
         wanted = f"a class derived from {CLASSES[kind]}"
         module, _, word = CLASSES[kind].rpartition(".")
         parent = getattr(importlib.import_module(module), word)
-        right = isinstance(found, type) and issubclass(found, parent)
-        if right and inspect.isabstract(found):
-            missing = ", ".join(sorted(found.__abstractmethods__))
-            raise PluginError(f"{what} ({source_of(found)}) has no {missing}: define the method.")
+        right = isinstance(plugin, type) and issubclass(plugin, parent)
+        if right and inspect.isabstract(plugin):
+            missing = ", ".join(sorted(plugin.__abstractmethods__))
+            raise PluginError(f"{what} ({source_of(plugin)}) has no {missing}: define the method.")
     elif kind == "task":
-        wanted, right = "a fedrows.task.Task", isinstance(found, Task)
+        wanted, right = "a fedrows.task.Task", isinstance(plugin, Task)
     else:
-        wanted, right = "a function", callable(found)
+        wanted, right = "a function", callable(plugin)
     if not right:
         article = "an" if kind == "algorithm" else "a"
-        raise PluginError(f"{what} ({file}) is {_a(found)}, but {article} {kind} must be {wanted}.")
+        raise PluginError(
+            f"{what} ({file}) is {_a(plugin)}, but {article} {kind} must be {wanted}."
+        )
     if kind in CLASSES:
-        _check_options(kind, found, parent, f"{what} ({file})")
+        _check_options(kind, plugin, parent, f"{what} ({file})")
     elif kind == "task":
-        _check_options(kind, found.options, object, f"{what} ({file})")
+        _check_options(kind, plugin.options, object, f"{what} ({file})")
 
 
 def _check_options(kind: str, owner: type, parent: type, what: str) -> None:
@@ -364,21 +359,21 @@ def _check_options(kind: str, owner: type, parent: type, what: str) -> None:
             )
 
 
-def _own_name(kind: str, found: Any) -> str | None:
+def _own_name(kind: str, plugin: Any) -> str | None:
     """The name that a class or a task has of itself."""
     if kind in CLASSES:
-        return str(found.__name__).lower()
-    return str(found.name) if kind == "task" else None
+        return str(plugin.__name__).lower()
+    return str(plugin.name) if kind == "task" else None
 
 
 @cache
 def _installed(kind: str) -> dict[str, list[EntryPoint]]:
     """The entry points of a kind by name, read once."""
-    found: dict[str, list[EntryPoint]] = {}
+    entries: dict[str, list[EntryPoint]] = {}
     for entry in entry_points(group=GROUPS[kind]):
-        if entry not in found.setdefault(entry.name, []):
-            found[entry.name].append(entry)
-    return found
+        if entry not in entries.setdefault(entry.name, []):
+            entries[entry.name].append(entry)
+    return entries
 
 
 def _about(entry: EntryPoint) -> str:

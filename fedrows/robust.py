@@ -12,7 +12,7 @@ clipping and a cap on the correction N/n_m help.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -38,12 +38,10 @@ class RowClip:
     heat they claim. A dense tensor counts as one row. Costs O(rows of the cohort).
     """
 
-    def __init__(self, quantile: float, tensors: Iterable[str], device: torch.device) -> None:
+    def __init__(self, quantile: float, tensors: Iterable[str]) -> None:
         self.quantile = quantile
         self.windows = {  # NaN: nobody yet; the newest client is last
-            f"{measure}/{name}": torch.full(
-                (WINDOW,), torch.nan, dtype=torch.float64, device=device
-            )
+            f"{measure}/{name}": torch.full((WINDOW,), torch.nan, dtype=torch.float64)
             for name in tensors
             for measure in ("largest-sent", "largest-moved", "mean-sent", "mean-moved")
         }
@@ -58,46 +56,73 @@ class RowClip:
         """A cohort's updates with their rows clipped; takes note of how large they were.
 
         share: of each client in the mean (K,). correction: of each row of the updates (R,).
-        part: what goes before the tensors' names, for what is sent beside the update.
+        part: what goes before the tensors' names, for what is sent beside the update. The bounds
+        are hundreds of small operations, so they are found on the CPU.
         """
-        clipped, dense = {}, {}
-        for table, rows in update.rows.items():
-            index = update.index[table]
-            moves = index.spread(share.to(rows.device)).to(torch.float64)
-            if correction is not None:
-                moves = moves * correction[table]
-            clipped[table] = rows * self._scale(part + table, rows, index.owner, moves, len(share))
-        for name, x in update.dense.items():
-            flat, every = x.reshape(len(x), -1), torch.arange(len(x), device=x.device)
-            moves = share.to(x.device, torch.float64)
-            dense[name] = flat * self._scale(part + name, flat, every, moves, len(share))
-            dense[name] = dense[name].view(x.shape)
-        return Submodels(update.index, clipped, dense)
+        tensors = [*update.rows.values(), *(x.reshape(len(x), -1) for x in update.dense.values())]
+        norms = [
+            x.double().norm(dim=1) for x in tensors
+        ]  # a liar's squares do not fit into float32
+        factors = [] if correction is None else [correction[t].double() for t in update.rows]
+        here = _split(torch.cat([*norms, *factors]).cpu(), [*norms, *factors])
+        by_table = dict(zip(update.rows, here, strict=False))
+        factor = dict(zip(update.rows, here[len(norms) :], strict=False))
+        share, scales = share.to("cpu", torch.float64), []
+        for table, sent in by_table.items():
+            owner = torch.repeat_interleave(update.index[table].lengths)  # (R,), on the CPU
+            moves = share[owner] * factor.get(table, 1.0)
+            scales.append(self._scale(part + table, sent, owner, moves, len(share)))
+        if update.dense:
+            sizes = torch.stack(here[len(update.rows) : len(norms)])  # (T, K)
+            names = [part + name for name in update.dense]
+            scales += [*self._scale_dense(names, sizes, share)]
+        device = tensors[0].device
+        there = _split(torch.cat(scales).to(device, tensors[0].dtype), scales)
+        clipped = [x * scale[:, None] for x, scale in zip(tensors, there, strict=True)]
+        rows = dict(zip(update.rows, clipped, strict=False))
+        left = zip(update.dense.items(), clipped[len(rows) :], strict=True)
+        return Submodels(update.index, rows, {name: y.view(x.shape) for (name, x), y in left})
 
     def _scale(
-        self, name: str, rows: Tensor, owner: Tensor, moves: Tensor, clients: int
+        self, name: str, norms: Tensor, owner: Tensor, moves: Tensor, clients: int
     ) -> Tensor:  # fmt: skip
-        """What each row (R, width) is multiplied by: (R, 1)."""
-        norms = rows.double().norm(dim=1)  # a liar's squares may not fit into float32
+        """What each row of a table is multiplied by: (R,)."""
         scale, none = torch.ones_like(norms), norms.new_zeros(clients)
         measures = {"sent": norms, "moved": norms * moves}
         for measure, sizes in measures.items():
             sizes = sizes * scale
             largest = none.scatter_reduce(0, owner, sizes, "amax")
-            bound = self._bound(f"largest-{measure}/{name}", largest)
+            bound = self._bounds([f"largest-{measure}/{name}"], largest[None])
             scale = scale * torch.where(sizes > bound, bound / sizes, 1.0)
         count = none.index_add(0, owner, (norms > 0).double()).clamp(min=1)
         for measure, sizes in measures.items():
             mean = (none.index_add(0, owner, (sizes * scale).square()) / count).sqrt()
-            bound = self._bound(f"mean-{measure}/{name}", mean)
+            bound = self._bounds([f"mean-{measure}/{name}"], mean[None])
             scale = scale * torch.where(mean > bound, bound / mean, 1.0)[owner]
-        return scale.to(rows.dtype)[:, None]
+        return scale
 
-    def _bound(self, name: str, sizes: Tensor) -> Tensor:
-        """The quantile of what the last clients have said, once these (K,) have."""
-        said = torch.cat([self.windows[name], torch.where(sizes > 0, sizes, torch.nan)])
-        self.windows[name].copy_(said[-WINDOW:])  # who sends nothing has no say
+    def _scale_dense(self, names: list[str], norms: Tensor, share: Tensor) -> Tensor:
+        """What each client's tensors are multiplied by: (T, K). The only row is also the mean."""
+        scale = torch.ones_like(norms)
+        for measure, sizes in {"sent": norms, "moved": norms * share}.items():
+            sizes = sizes * scale
+            bounds = self._bounds([f"largest-{measure}/{name}" for name in names], sizes)[:, None]
+            scale = scale * torch.where(sizes > bounds, bounds / sizes, 1.0)
+        return scale
+
+    def _bounds(self, names: list[str], sizes: Tensor) -> Tensor:
+        """The quantiles (T,) of what the last clients have said, once these (T, K) have."""
+        windows = torch.stack([self.windows[name] for name in names])
+        # Who sends nothing has no say.
+        said = torch.cat([windows, torch.where(sizes > 0, sizes, torch.nan)], dim=1)
+        for name, window in zip(names, said[:, -WINDOW:], strict=True):
+            self.windows[name].copy_(window)
         return lower_quantile(said, self.quantile)
+
+
+def _split(values: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """One vector cut into parts as long as others."""
+    return list(values.split([len(x) for x in like]))
 
 
 def clip_norms_(update: Submodels, bound: float) -> Tensor:

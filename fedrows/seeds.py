@@ -60,8 +60,7 @@ def bits(keys: int | Tensor, counters: Tensor) -> Tensor:
 
 def host_bits(key_: int, counters: np.ndarray) -> np.ndarray:
     """The same bits for one key and a few counters, on the host: a call costs less there."""
-    words: np.ndarray = mix(counters * _signed(_GOLDEN) + _signed(key_))
-    return words
+    return mix(counters * _signed(_GOLDEN) + _signed(key_))
 
 
 def client_keys(seed: int, use: int, round_: int, clients: Tensor) -> Tensor:
@@ -98,17 +97,16 @@ def choose(seed: int, use: int, round_: int, among: int, count: int) -> Tensor:
     stream = _signed(key(seed, use, round_))
 
     def draw(size: int) -> np.ndarray:
-        random: np.ndarray = mix(np.arange(size) * _signed(_GOLDEN) + stream)
-        return random
+        return mix(np.arange(size) * _signed(_GOLDEN) + stream)
 
     if 4 * count > among:
         order = np.argsort(draw(among), kind="stable")
         return torch.from_numpy(np.sort(order[:count]))
-    tries = 2 * count
+    tries = count + count * count // among + 8  # a few more than there are doubles to expect
     while True:
         # The first `count` different draws of one endless stream, however many are looked at.
         drawn = (((draw(tries) >> 16) & (2**48 - 1)) * (among * 2.0**-48)).astype(np.int64)
         different = list(dict.fromkeys(drawn.tolist()))
         if len(different) >= count:
-            return torch.tensor(sorted(different[:count]), dtype=torch.int64)
+            return torch.from_numpy(np.sort(np.array(different[:count], dtype=np.int64)))
         tries *= 2

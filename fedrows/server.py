@@ -259,7 +259,7 @@ def _row_clip(plan: Plan, algorithm: Algorithm, shared: Params) -> RowClip | Non
     names = [
         part + name for part in ("", *(f"{x}/" for x in algorithm.returns)) for name in tensors
     ]
-    return RowClip(plan.row_clip, names, plan.torch_device)
+    return RowClip(plan.row_clip, names)
 
 
 def _check_clients(plan: Plan, fleet: Fleet) -> None:

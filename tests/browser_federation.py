@@ -49,10 +49,10 @@ class Served:
         """The file of a client's examples, as a person chooses it in the page."""
         return write_examples(self.data, client, self.folder / f"examples-{client}.json")
 
-    def open(self, context: Any, client: int, page: Any = None) -> Any:
+    def open(self, context: Any, client: int, page: Any = None, more: str = "") -> Any:
         """A tab that is a device: the token and the file are given to its form."""
         page = page or context.new_page()
-        page.goto(f"{self.url}/?device=device-{client:05d}")
+        page.goto(f"{self.url}/?device=device-{client:05d}{more}")
         page.locator("#token").fill(self.store.make_token())
         page.locator("#file").set_input_files(self.examples(client))
         page.get_by_role("button", name="Take part").click()

@@ -19,7 +19,7 @@ DIST = BROWSER / "dist"
 @pytest.fixture(scope="session")
 def dist() -> Path:
     """The folder of the built client, which must be newer than what it is built from."""
-    sources = [*BROWSER.glob("*.js"), *BROWSER.glob("src/*"), *BROWSER.glob("page/*")]
+    sources = [*BROWSER.glob("*.js"), *BROWSER.glob("src/**/*.js"), *BROWSER.glob("page/*")]
     page = DIST / "index.html"
     newest = max(path.stat().st_mtime for path in sources)
     if not page.is_file() or page.stat().st_mtime < newest:

@@ -1,14 +1,18 @@
 """What all tests share: no deadlines, one thread, no disk, data, browser, order, no quiet skips."""
 
+import gc
 import os
 import shutil
 import signal
-from collections.abc import Generator
+import subprocess
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from nursery import Nursery
 
 Report = pytest.TestReport | pytest.CollectReport
 
@@ -44,9 +48,38 @@ def chromium() -> str:
     return path
 
 
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """A process that has imported what federations need, and forks theirs."""
+    nursery = Nursery(tmp_path_factory.mktemp("nursery"))
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def quick_starts(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Federations whose processes start at once: for tests that are not about starting."""
+    forking = SimpleNamespace(**{**vars(subprocess), "Popen": nursery.start})
+    monkeypatch.setattr("fedrows.flower.launch.processes.subprocess", forking)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Reads no file without a slow test if only those are wanted: to read all takes a while."""
+    if config.option.markexpr != "slow" or collection_path.suffix != ".py":
+        return None
+    return True if "mark.slow" not in collection_path.read_text("utf-8") else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the longest tests first, or one worker has them in the end while another has nothing."""
     items.sort(key=minutes, reverse=True)
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector all tests and modules: it went through them all the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 def minutes(item: pytest.Item) -> float:

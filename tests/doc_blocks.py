@@ -23,8 +23,8 @@ DATA = ("json", "yaml", "ini", "toml", "text")
 NOT_RUN = {
     r"fedrows .* /(etc|var)/": "writes into folders of the system: tests/test_deploy_cli.py",
     r"fedrows deploy (?!keys|policy)": "starts or asks real processes: tests/test_deploy.py does",
-    r"python client/fedrows_device/slim.py": "changes an installation: benchmarks/devices.py",
-    r"python -m fedrows_device ": "needs a gateway: tests/test_gateway_federation.py has one",
+    r"python clients/python/install.py": "downloads: benchmarks/devices.py does, too",
+    r"(\w+=\S+ )*python -m fedrows_device ": "needs a gateway: tests/test_mixed_devices.py has one",
     r"fedrows paper .*--(quick|search|out paper$)": "takes hours on real data: tests/test_paper.py",
     r"fedrows paper --out paper ": "takes minutes on real data: tests/test_paper_theory.py",
     r"fedrows bench (all|billion|din|peers)": "takes minutes: tests/test_bench.py",
@@ -45,9 +45,9 @@ NOT_RUN = {
     r"mike |mkdocs ": "writes a branch, or serves until it is stopped: tests/test_site.py builds",
 }
 PYTHON_NOT_RUN = {
-    "scheduler:8786": "needs a Dask scheduler: tests/test_study.py has one of two processes",
-    'ray.init("auto")': "needs a Ray cluster: tests/test_study.py has one of two processes",
-    "Comparison.opened": "needs that cluster too: tests/test_study.py",
+    "scheduler:8786": "needs a Dask scheduler: tests/test_study_executors.py has one",
+    'ray.init("auto")': "needs a Ray cluster: tests/test_study_executors.py has one",
+    "Comparison.opened": "needs that cluster too: tests/test_study_executors.py",
 }
 
 

@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "clients" / "python"))
 
 from fedrows_device import signed_http
 from fedrows_device.__main__ import main as device_main
-from fedrows_device.session import DeviceSession, LoadedPrograms
+from fedrows_device.session import DeviceSession, LoadedPrograms, SessionError
 from fedrows_device.signed_http import GatewayRefused, GatewayUnreachable, SignedHttp
 from fedrows_device.storage import DeviceStorage, StorageError
 
 from fedrows.data.federation import FederatedData
-from fedrows.flower.gateway.gateway_node import gateway_of
+from fedrows.flower.gateway.joining_devices import gateway_of
 from fedrows.flower.gateway.limits import RequestRate
 from fedrows.flower.gateway.store import GatewayStore
 from fedrows.flower.gateway.web import GatewayLimits, application
@@ -36,7 +36,7 @@ from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import DeployedTask
 from fedrows.rows.ragged import Ragged
 
-__all__ = ["GatewayRefused", "StorageError", "device_main", "signed_http"]
+__all__ = ["GatewayRefused", "SessionError", "StorageError", "device_main", "signed_http"]
 FREE = RequestRate(1e6, 1e6)
 GENEROUS = GatewayLimits(per_device=FREE, per_address=FREE, after=0.05)
 

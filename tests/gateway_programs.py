@@ -72,6 +72,8 @@ class TorchPrograms(LoadedPrograms):
 class TorchProgram:
     """Trains the client whose number it is asked for."""
 
+    folder = None
+
     def __init__(self, manifest: dict[str, Any], contract: Any, data: FederatedData) -> None:
         self.manifest, self.contract, self.data = manifest, contract, data
         self.model = contract.model(data)

@@ -77,7 +77,7 @@ def test_a_public_class_name_has_one_meaning() -> None:
 
 
 def test_no_file_is_long() -> None:
-    endings = {".py", ".js", ".css", ".html", ".cu", ".cpp", ".sh"}
+    endings = {".py", ".js", ".css", ".html", ".cu", ".cpp", ".h", ".sh"}
     assert [
         str(path.relative_to(ROOT))
         for folder in ("fedrows", "tests", "benchmarks", "docs", "examples")

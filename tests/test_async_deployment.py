@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("safetensors")
 
-from asynchronous import Held, deployment
+from asynchronous import Held, KilledError, Killer, deployment, replay
 from deployed import difference, examples
 
 from fedrows.flower.deployment import Deployment
 from fedrows.flower.journal import Journal, carry_out
 from fedrows.flower.node.state import NodeState
-from fedrows.flower.server import update_log
 from fedrows.flower.server.update_log import (
     ARRIVALS,
     UPDATES,
-    BufferedUpdate,
-    UpdateLog,
     read_updates,
 )
-from fedrows.runs import checkpoint
 from fedrows.simulation import Simulation
 from fedrows.simulator.asynchronous import AsyncRounds
 from fedrows.watch import Observers
@@ -94,42 +88,6 @@ def test_in_the_same_order_it_is_the_simulated_run(
     assert difference(run.progress.whole(), twin.progress.whole()) < 1e-14
 
 
-class KilledError(Exception):
-    """Ends a server in the middle of something."""
-
-
-class Killer:
-    """Ends the server before or after some of the calls that keep updates and checkpoints."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-        self.accepted: dict[Any, BufferedUpdate] = {}  # that were on the disk, by key
-        self._offered: dict[Any, BufferedUpdate] = {}
-        self._draw, self.kills = random.Random(seed), 0
-        for of, name in (
-            (UpdateLog, "accept"), (UpdateLog, "settle"), (UpdateLog, "saved"),
-            (checkpoint, "save"), (update_log, "write_private"),
-        ):  # fmt: skip
-            monkeypatch.setattr(of, name, self._dying(getattr(of, name), name))
-
-    def _dying(self, real: Any, name: str) -> Any:
-        def dying(*args: Any) -> Any:
-            if name == "accept":
-                self._offered = {one.key: one for one in args[1]}
-            self._perhaps()
-            result = real(*args)
-            if name == "write_private" and args[0].parent.name == ARRIVALS:
-                self.accepted |= self._offered
-            self._perhaps()
-            return result
-
-        return dying
-
-    def _perhaps(self) -> None:
-        if self._draw.random() < 0.06:
-            self.kills += 1
-            raise KilledError
-
-
 @pytest.mark.parametrize(("seed", "staleness"), [(0, "row"), (1, "version"), (2, "none")])
 def test_a_server_killed_at_any_moment_applies_every_update_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, staleness: str
@@ -165,28 +123,8 @@ def test_a_server_killed_at_any_moment_applies_every_update_once(
     updates = [
         (line["step"], killer.accepted[key]) for line, key in zip(applied, keys, strict=True)
     ]
-    replayed = replay(run, updates, staleness)
+    replayed = replay(run, updates, staleness, 3)
     torch.testing.assert_close(run.progress.params.tables["item"], replayed, rtol=0, atol=1e-6)
     for one in run.registry.clients:  # each client still has what it remembers of its last update
         state = NodeState(nodes / one.node).of_run(run.fleet.run).of(one.name)
         assert not one.accepted or state.get(one.accepted) is not None
-
-
-def replay(run: Deployment, updates: list[tuple[int, BufferedUpdate]], rule: str) -> torch.Tensor:
-    """The table after all steps, worked out row by row."""
-    table = run.model.start().tables["item"].clone()
-    history = list[set[int]]()  # the rows that each step moved
-    for step in range(1, max(at for at, _ in updates) + 1):
-        now = [one for at, one in updates if at == step]
-        for one in now:
-            update = one.update.parts["update"]
-            for m, change in zip(
-                update.index["item"].ids.tolist(), update.rows["item"], strict=True
-            ):
-                since = history[one.began - 1 :]
-                late = {"none": 0, "version": len(since), "row": sum(m in x for x in since)}[rule]
-                table[m] += change / 3 / math.sqrt(1 + late)
-        history.append(
-            {m for x in now for m in x.update.parts["update"].index["item"].ids.tolist()}
-        )
-    return table

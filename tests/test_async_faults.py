@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +29,7 @@ from fedrows.flower.launch.following import in_words
 from fedrows.flower.launch.operator_folder import OperatorFolder
 from fedrows.flower.launch.run_progress import ProgressWriter
 from fedrows.flower.node.state import NodeState
-from fedrows.flower.server import async_fleet
+from fedrows.flower.server import async_fleet, unwaited_fleet
 from fedrows.flower.server.node_records import LATE
 from fedrows.flower.server.update_log import (
     ARRIVALS,
@@ -107,7 +109,7 @@ def test_an_answer_to_a_tag_that_is_not_known_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize("oldest", [0, 1])
 def test_an_update_older_than_max_age_is_dropped(tmp_path: Path, oldest: int) -> None:
     transport = Held()
-    transport.release = slow_first
+    transport.release = slow_first()
     run = deployment(DATA, tmp_path / "nodes", transport, max_age=oldest, buffer=2, rounds=9)
     with Journal.opened(tmp_path / "run", run) as journal:
         carry_out(run, journal, Observers())
@@ -121,11 +123,15 @@ def test_an_update_older_than_max_age_is_dropped(tmp_path: Path, oldest: int) ->
     assert any("its update is too old" in x for x in dropped)
 
 
-def slow_first(waiting: Mapping[str, int]) -> list[str]:
-    """Answers of node 1 wait until six others have come; the rest come one by one."""
-    slow_first.seen = getattr(slow_first, "seen", 0) + 1
-    others = [x for x, node in waiting.items() if node != 1]
-    return list(waiting) if slow_first.seen % 6 == 0 else others[:1]
+def slow_first() -> Callable[[Mapping[str, int]], list[str]]:
+    """Answers of node 1 wait for every sixth look; the rest come one by one."""
+    looks = itertools.count(1)
+
+    def release(waiting: Mapping[str, int]) -> list[str]:
+        others = [x for x, node in waiting.items() if node != 1]
+        return list(waiting) if next(looks) % 6 == 0 else others[:1]
+
+    return release
 
 
 def test_updates_that_are_not_finite_or_too_long_are_refused(tmp_path: Path) -> None:
@@ -156,7 +162,10 @@ def test_updates_that_are_not_finite_or_too_long_are_refused(tmp_path: Path) -> 
     assert len([x for x in updates if "step" in x and "dropped" not in x]) == 5 * 6
 
 
-def test_a_node_whose_updates_are_all_refused_fills_no_disk(tmp_path: Path) -> None:
+def test_a_node_whose_updates_are_all_refused_fills_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unwaited_fleet, "FIRST_PAUSE", 0.0)  # or it would send few
     transport, most = Held(), 0
     run = deployment(DATA, tmp_path / "nodes", transport, rounds=2, buffer=3, max_norm=100.0)
 
@@ -180,6 +189,77 @@ def test_a_node_whose_updates_are_all_refused_fills_no_disk(tmp_path: Path) -> N
     assert most <= 4
     updates = read_updates(tmp_path / "run" / UPDATES)
     assert len([x for x in updates if "dropped" in x]) == run.fleet.rejected["too long"]
+
+
+@pytest.mark.parametrize("lie", ["nonsense", "another tag", "not finite"])
+def test_a_node_that_answers_nonsense_at_once_does_not_keep_the_server_busy(
+    tmp_path: Path, lie: str
+) -> None:
+    """It gets few messages while two others take their time: each costs the server a model."""
+    transport = Held()
+    run = deployment(DATA, tmp_path, transport, rounds=1, buffer=6)
+
+    def meddle(node: int, answer: bytes) -> bytes:
+        message = unpack(answer)
+        if message.kind != "trained" or node != 1:
+            return answer
+        facts, parts = dict(message.facts), dict(message.parts)
+        if lie == "another tag":
+            facts["tag"] = 1
+        elif lie != "nonsense":
+            parts["update/item"] = np.full(len(parts["update/item"]) // 8, np.inf).tobytes()
+        kind = "nonsense" if lie == "nonsense" else message.kind
+        return pack(Message(kind, facts, parts))
+
+    def liar_first(waiting: Mapping[str, int]) -> list[str]:
+        liars = [x for x, node in waiting.items() if node == 1]
+        here = len(run.registry.nodes) == 3
+        return liars if here and transport.waits < 200 else list(waiting)
+
+    transport.meddle, transport.release = meddle, liar_first
+    lines_of(run)
+    assert run.progress.round == 1
+    told = [message for node, message in transport.sent if node == 1]
+    assert 2 <= len(told) < 10
+
+
+def test_a_node_does_not_fill_a_buffer_by_giving_its_client_other_names(tmp_path: Path) -> None:
+    """It has two clients at a time; who has sent an update is gone with the next answer."""
+    data = examples(clients=24)
+    mine, turn = [0, *range(12, 24)], 0
+    transport = Held()
+    others = data.select(range(1, 12))
+    terms = {"rounds": 2, "buffer": 6, "concurrency": 12, "min-nodes": 3}
+    run = deployment(others, tmp_path, transport, shards=2, **terms)
+    config = {**ASYNC, **terms}
+
+    def renaming(message: bytes) -> bytes:
+        nonlocal turn
+        turn += unpack(message).kind == "train"
+        shard = data.select(mine[max(turn - 1, 0) : turn + 1])
+        return fresh(task_of(data), config, shard, tmp_path / "n2", "n2")(message)
+
+    transport.here[3] = renaming
+
+    def liar_first(waiting: Mapping[str, int]) -> list[str]:
+        liars = [x for x, node in waiting.items() if node == 3]
+        here = len(run.registry.nodes) == 3
+        return liars if here and transport.waits < 100 else list(waiting)
+
+    transport.release = liar_first
+    steps = list[Counter[str]]()
+    accept = run.fleet.log.accept
+    accepted = list[BufferedUpdate]()
+
+    def note(updates: Sequence[BufferedUpdate]) -> None:
+        accepted.extend(updates)
+        accept(updates)
+
+    run.fleet.log.accept = note  # type: ignore[method-assign]
+    for _ in run:
+        steps.append(Counter(one.node for one in accepted))
+        accepted.clear()
+    assert steps[0]["n2"] <= 2
 
 
 def test_what_was_dropped_stays_dropped_after_a_restart(tmp_path: Path) -> None:
@@ -220,11 +300,11 @@ def test_what_clients_remember_follows_the_update_that_counts(tmp_path: Path) ->
         local=["user"],
     )
     transport = Held()
-    transport.release = slow_first
+    transport.release = slow_first()
     run = deployment(data, tmp_path, transport, shards=4, rounds=12, buffer=2, concurrency=5)
     lines_of(run)
     counted = [one for one in run.registry.clients if one.accepted]
-    assert len(counted) > 4
+    assert len({one.node for one in counted}) > 1
     for one in counted:
         memory = NodeState(tmp_path / one.node).of_run(run.fleet.run).of(one.name)
         stored = memory.get(one.accepted)
@@ -262,8 +342,8 @@ def test_nodes_come_change_and_go_while_others_train(tmp_path: Path) -> None:
     [
         ({"algorithm": "scaffold"}, "scaffold keeps a state at its clients"),
         ({"algorithm": "centralsgd"}, "needs all data in one place"),
-        ({"privacy": "index", "peers": "peers.json"}, "private runs are synchronous"),
-        ({"privacy": "full", "peers": "peers.json"}, "private runs are synchronous"),
+        ({"privacy": "index", "buffer": 2}, "buffer is 2, but a secure sum needs clients of at le"),
+        ({"privacy": "full"}, "noise is made for rounds that follow one another"),
         ({"min-answers": 2}, "min-answers is 2, but in mode async"),
         ({"buffer": 9}, "buffer is 9, but only 6 clients train at a time"),
         ({"clock": "constant"}, "only simulations have a virtual time"),

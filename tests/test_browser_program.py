@@ -15,7 +15,8 @@ from browser_pages import bare_page, browser, dist  # noqa: F401
 from fast_paths import federation, model_of
 from zoo import ZOO
 
-from fedrows.algorithm import Round
+from fedrows import catalogue
+from fedrows.algorithm import Algorithm, Round
 from fedrows.algorithms.fedavg import FedAvg
 from fedrows.client import Assignment, train
 from fedrows.data.batches import local_data
@@ -24,7 +25,7 @@ from fedrows.device.program import build
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.plan import Plan
-from fedrows.rows.params import take
+from fedrows.rows.params import Submodels, take
 from fedrows.rows.ragged import Ragged
 
 PLAN = Plan(local_steps=20, batch_size=4, device="cpu", seed=3)
@@ -37,12 +38,14 @@ TRAIN = """async ([files, given, start]) => {
   const index = indexOf(given, program.manifest);
   const floats = (of) => Object.fromEntries(
     Object.entries(of).map(([name, x]) => [name, Float32Array.from(x)]));
+  const submodel = (x) => x && {rows: floats(x.rows), dense: floats(x.dense)};
   const result = await program.train({
-    ...start, rows: floats(start.rows), dense: floats(start.dense), index,
+    ...start, ...submodel(start), sent: submodel(start.sent), kept: submodel(start.kept), index,
     examples: columnsOf(given, program.manifest, index)});
   const lists = (of) => Object.fromEntries(Object.entries(of).map(([name, x]) => [name, [...x]]));
-  return {rows: lists(result.rows), dense: lists(result.dense), steps: result.steps,
-          losses: result.losses, milliseconds: result.milliseconds};
+  const listed = (x) => x && {rows: lists(x.rows), dense: lists(x.dense)};
+  return {...listed(result), steps: result.steps, losses: result.losses, kept: listed(result.kept),
+          returns: Object.entries(result.returns).map(([name, x]) => [name, listed(x)])};
 }"""
 
 
@@ -60,12 +63,34 @@ def given_of(data: FederatedData, client: int) -> dict[str, Any]:
     return {"ids": ids, "label": examples.label.tolist(), "numbers": numbers}
 
 
+def lists_of(submodel: Submodels | None) -> dict[str, Any] | None:
+    """A submodel as JSON; None if there is none."""
+    if submodel is None:
+        return None
+    return {
+        "rows": {table: x.flatten().tolist() for table, x in submodel.rows.items()},
+        "dense": {name: x.flatten().tolist() for name, x in submodel.dense.items()},
+    }
+
+
+def drift(like: Submodels, seed: int) -> Submodels:
+    """Made-up numbers in the form of a submodel."""
+    generator = torch.Generator().manual_seed(seed)
+    return like.map(lambda x: torch.randn(x.shape, generator=generator) / 50)
+
+
 def compare(
-    page: Any, model: Model, data: FederatedData, lr: float, plan: Plan = PLAN, client: int = 1
+    page: Any,
+    model: Model,
+    data: FederatedData,
+    lr: float,
+    plan: Plan = PLAN,
+    client: int = 1,
+    algorithm: Algorithm = FedAvg(),  # noqa: B008
 ) -> float:
     """The largest difference between PyTorch and Chromium after the local steps of a round."""
     data = data.to(torch.device("cpu"), torch.float32)
-    program = build(model, data, plan, FedAvg())
+    program = build(model, data, plan, algorithm)
     files = {
         "step.onnx": program.step,
         "manifest.json": json.dumps(dict(program.manifest)).encode(),
@@ -74,16 +99,13 @@ def compare(
     index = {table: sets.select(who) for table, sets in data.index.items()}
     start = take(model.start(), index, 1)
     round_ = Round(5, lr, data.clients, 1.0, who)
-    upload = train(
-        model, FedAvg(), plan, Assignment(local_data(data, who), start, None, None, round_)
-    )
-    begun = {
-        "rows": {table: x.flatten().tolist() for table, x in start.rows.items()},
-        "dense": {name: x.flatten().tolist() for name, x in start.dense.items()},
-        "lr": lr,
-        "round": 5,
-        "number": client,
-    }
+    shared = start.without(data.local)
+    sent = drift(shared, 1) if type(algorithm).send is not Algorithm.send else None
+    kept = drift(shared, 2) if algorithm.keeps else None
+    given = Assignment(local_data(data, who), start, sent, kept, round_)
+    upload = train(model, algorithm, plan, given)
+    begun = {"lr": lr, "round": 5, "number": client}
+    begun |= {**(lists_of(start) or {}), "sent": lists_of(sent), "kept": lists_of(kept)}
     encoded = {name: base64.b64encode(x).decode() for name, x in files.items()}
     result = page.evaluate(TRAIN, [encoded, given_of(data, client), begun])
     assert result["steps"] == len(result["losses"]) == plan.local_steps
@@ -95,6 +117,16 @@ def compare(
             worst = max(worst, float((theirs - update).abs().max()))
             moved = max(moved, float(update.abs().max()))
     assert moved > 1e-3, "nothing was trained, so nothing is compared"
+    assert [name for name, _ in result["returns"]] == [*upload.extra]
+    for theirs, ours in (
+        *((x, upload.extra[name]) for name, x in result["returns"]),
+        (result["kept"], upload.kept),
+    ):
+        for kind, part in (theirs or {}).items():
+            for name, x in part.items():
+                wanted = getattr(ours, kind)[name]
+                worst = max(worst, float((torch.tensor(x).view_as(wanted) - wanted).abs().max()))
+    assert (result["kept"] is None) == (upload.kept is None)
     return worst
 
 
@@ -105,6 +137,15 @@ def test_zoo_in_chromium(name: str, bare_page: Any) -> None:  # noqa: F811
     data = animal.data()
     model = Lifted(animal.module(), data, animal.embeddings, dense=animal.dense)
     assert compare(bare_page, model, data, animal.lr) < 1e-5
+
+
+@pytest.mark.slow(minutes=0.2)
+@pytest.mark.parametrize("name", ["fedprox", "scaffold", "boundedsubavg", "steppedmean"])
+def test_what_algorithms_add_in_chromium(name: str, bare_page: Any) -> None:  # noqa: F811
+    """The proximal term; control variates, kept and sent; the bounded rule; marks of rows."""
+    model, data = device_programs.factors()
+    algorithm = catalogue.algorithm(name)(**({"mu": 0.5} if name == "fedprox" else {}))
+    assert compare(bare_page, model, data, 0.3, client=3, algorithm=algorithm) < 1e-5
 
 
 @pytest.mark.slow(minutes=0.4)

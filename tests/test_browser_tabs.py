@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from browser_federation import STORED, lines_of, served
 from browser_pages import browser, dist  # noqa: F401
 from deployed import simulated, task_of
 from gateway_devices import serving
+from meddled_wire import meddled
+from mixed_devices import POINTS, FragileTab
 
 from fedrows.data.federation import FederatedData
 from fedrows.flower.gateway.store import GatewayStore
@@ -41,52 +44,33 @@ def films(clients: int = 4) -> FederatedData:
     )
 
 
-class Fragile:
-    """A tab that is reloaded once at each of the points where most could be lost."""
-
-    def __init__(self, tab: Any) -> None:
-        self.tab, self.broken = tab, False
-        self.points = ["before the rows come", "before the update goes", "before it hears of it"]
-        tab.route("**/v1/work/*", self._pass)
-
-    def _pass(self, route: Any) -> None:
-        point, method = self.points[0] if self.points else "", route.request.method
-        if not point or self.broken or method != ("GET" if "rows" in point else "PUT"):
-            route.continue_()
-            return
-        if "hears" in point:
-            assert route.fetch().json()["state"] == "taken"
-        self.points.pop(0)
-        self.broken = True  # the request is never answered: the tab goes away meanwhile
-
-    def reload(self) -> None:
-        """Reloads the tab if it has come to such a point."""
-        if self.broken:
-            self.tab.reload()
-            self.broken = False
-
-
 @pytest.mark.slow(minutes=0.5)
+@pytest.mark.parametrize("algorithm", ["fedsubavg", "scaffold"])
 def test_tabs_train_as_simulated_and_one_is_reloaded(
     tmp_path: Path,
     browser: Any,  # noqa: F811
     dist: Path,  # noqa: F811
+    algorithm: str,
 ) -> None:
     data = films()
     task = task_of(data, lambda data, seed: mf.build(data, seed, factors=4))
     asked: list[str] = []
-    with served(task, CONFIG, data, tmp_path, dist) as it:
+    config = {**CONFIG, "algorithm": algorithm}
+    if algorithm != "fedsubavg":
+        del config["cap"]
+    with served(task, config, data, tmp_path, dist) as it:
         it.start()
         context = browser.new_context()
         context.on("request", lambda request: asked.append(request.url))
-        tabs = [it.open(context, client) for client in range(data.clients)]
-        errors: list[str] = []
+        fragile = FragileTab(it, context, 1, POINTS)
+        tabs = [it.open(context, client) for client in (0, 2, 3)]
+        tabs.insert(1, fragile.tab)
+        errors = fragile.errors
         for tab in tabs:
             tab.on("pageerror", lambda error: errors.append(str(error)))
-        fragile = Fragile(tabs[1])
         while fragile.points or fragile.broken:
             assert not it.failed, it.failed
-            tabs[1].wait_for_timeout(20)
+            fragile.tab.wait_for_timeout(20)
             fragile.reload()
         found = it.wait(tabs[0])
         wanted = simulated(it.fleet, data)
@@ -101,53 +85,86 @@ def test_tabs_train_as_simulated_and_one_is_reloaded(
             assert rounds == list(range(1, 7))
             memory = [key for key in tab.evaluate(STORED, [name, None]) if "memory/" in key]
             assert len(memory) in (1, 2)
+            keys = [int(key.rpartition("/")[2]) for key in memory]
+            accepted = {x.name: x.accepted for x in it.fleet.registry.clients}
+            assert accepted[name] in keys  # what the server counts on is there
+            kept = tab.evaluate(STORED, [name, f"memory/{it.fleet.run}/{accepted[name]}"])["kept"]
+            assert (kept is not None) == (algorithm == "scaffold")
         assert errors == []
         assert [url for url in asked if not url.startswith((it.url, "data:", "blob:"))] == []
         context.close()
 
 
 @pytest.mark.slow(minutes=0.3)
-def test_a_full_disk_is_one_sentence_and_loses_nothing(
+def test_a_download_goes_on_at_the_byte_where_it_broke(
     tmp_path: Path,
     browser: Any,  # noqa: F811
     dist: Path,  # noqa: F811
 ) -> None:
-    """The update that cannot be stored is not sent; with room again, the tab goes on by itself."""
+    """Chromium drops bytes that a page has not read before the break, so it gets a second."""
+    data = films(1)
+    task = task_of(data, lambda data, seed: mf.build(data, seed, factors=64))
+    config = {**CONFIG, "clients-per-round": 1, "rounds": 2}
+    asked: dict[str, list[int]] = {}
+
+    def before(line: str) -> int | None:
+        method, target, _ = line.split()
+        if method != "GET" or "/v1/work/" not in target:
+            return None
+        path, offset = target.split("?offset=")
+        asked.setdefault(path, []).append(int(offset))
+        return {1: 700, 2: 500}.get(len(asked[path]))
+
+    with served(task, config, data, tmp_path, dist) as it, meddled(it.url, before, 1.0) as it.url:
+        it.start()
+        context = browser.new_context()
+        tab = it.open(context, 0, more=f"&program={'0' * 64}")  # the tab runs no other one
+        tab.locator("#trouble").get_by_text("not the pinned one").wait_for(timeout=300_000)
+        assert it.store.devices()[0][2] is None, "it has registered"
+        [manifest] = (tmp_path / "gate" / "programs").glob("*/manifest.json")
+        pinned = hashlib.sha256(manifest.read_bytes()).hexdigest()
+        tab.goto(f"{it.url}/?device=device-00000&program={pinned}")
+        found, wanted = it.wait(tab), simulated(it.fleet, data)
+        assert float((found.params.tables["item"] - wanted.tables["item"]).abs().max()) < 1e-5
+        context.close()
+    assert len(asked) == 2
+    assert all(len(offsets) == 3 for offsets in asked.values())
+    assert {700, 1200} & {offset for offsets in asked.values() for offset in offsets}
+
+
+@pytest.mark.slow(minutes=0.3)
+def test_a_browser_without_room_shows_one_sentence_and_loses_nothing(
+    tmp_path: Path,
+    browser: Any,  # noqa: F811
+    dist: Path,  # noqa: F811
+) -> None:
+    """Chromium's own quota has room for the program, and none for an update of 400 kB."""
     data = films(2)
-    task = task_of(data, lambda data, seed: mf.build(data, seed, factors=4))
+    task = task_of(data, lambda data, seed: mf.build(data, seed, factors=8192))
     config = {**CONFIG, "clients-per-round": 2, "rounds": 3}
+    quota = "Storage.overrideQuotaForOrigin"
     with served(task, config, data, tmp_path, dist) as it:
         it.start()
         context = browser.new_context()
-        full = context.new_page()
-        full.add_init_script(FULL)
-        tab = it.open(context, 0, full)
-        other = it.open(context, 1)
-        tab.locator("#trouble").get_by_text("no room left").wait_for(timeout=60_000)
+        other_context = browser.new_context()
+        page = context.new_page()
+        chromium = context.new_cdp_session(page)
+        chromium.send(quota, {"origin": it.url, "quotaSize": 250_000})
+        tab, other = it.open(context, 0, page), it.open(other_context, 1)
+        tab.locator("#trouble").get_by_text("no room left").wait_for(timeout=300_000)
         assert tab.locator("#trouble").text_content().count(".") == 1
         assert tab.locator("#state").text_content() == "stopped"
         name = "device-00000"
         kept = tab.evaluate(STORED, [name, None])
         assert {"identity", "given", "program"} <= set(kept)
         assert not {"upload", "history"} & set(kept)
-        tab.evaluate("sessionStorage.room = 1")
+        chromium.send(quota, {"origin": it.url})
         tab.reload()
         found, wanted = it.wait(other), simulated(it.fleet, data)
         assert float((found.params.tables["item"] - wanted.tables["item"]).abs().max()) < 1e-5
         assert [line["round"] for line in lines_of(tab, name)] == [1, 2, 3]
         context.close()
-
-
-# What a browser without room does: the write of an update fails, and so does its transaction.
-FULL = """
-const put = IDBObjectStore.prototype.put;
-IDBObjectStore.prototype.put = function (thing, name) {
-  if (name === "upload" && !sessionStorage.room) {
-    throw new DOMException("no room", "QuotaExceededError");
-  }
-  return put.call(this, thing, name);
-};
-"""
+        other_context.close()
 
 
 @pytest.mark.slow(minutes=0.2)

@@ -179,7 +179,8 @@ def test_a_hang_up_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 def test_a_terminal_that_is_closed_saves_the_run() -> None:
     script = (  # pty.fork is not for a process that has threads, as this one has
-        "import os, pty, sys; from pathlib import Path\n"
+        "import os, pty, signal, sys; from pathlib import Path\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # a suite that nohup started ignores it
         "process, terminal = pty.fork()\n"
         "if process == 0: os.execv(sys.executable, [sys.executable, *sys.argv[1:]])\n"
         "metrics = Path('run/metrics.jsonl')\n"
@@ -194,7 +195,7 @@ def test_a_terminal_that_is_closed_saves_the_run() -> None:
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
     )
     at = checkpoint.standing(Path("run/checkpoint.safetensors")).round
-    assert at >= 5  # the first round that has metrics
+    assert 5 <= at < 100_000  # from the first round that has metrics on
     fedrows("run", "--resume", "run", "--rounds", str(at + 1))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import threading
@@ -19,6 +18,7 @@ pytest.importorskip("flwr")
 import safetensors.torch
 import torch
 from deployed import with_drop_outs
+from nursery import patience
 
 from fedrows import catalogue
 from fedrows.cli import main
@@ -35,6 +35,7 @@ from fedrows.runs import checkpoint
 from fedrows.runs.folder import CHECKPOINT, read_lines
 from fedrows.runs.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("quick_starts")
 LIMIT = 600.0  # seconds, which only a failure takes
 
 
@@ -97,19 +98,19 @@ def test_deployed_is_simulated_on_movielens(tmp_path: Path, data_folder: Path) -
     data = task.load(task.options())
     with federate(tmp_path, data, nodes=4) as federation:
         for algorithm in ("fedsubavg", "fedprox", "scaffold", "fedadam"):
-            settings = settings_of("movielens", algorithm, rounds=5, evaluate_every=5)
+            settings = settings_of("movielens", algorithm, rounds=3, evaluate_every=3)
             out = tmp_path / algorithm
             project = write_project(
                 tmp_path / f"{algorithm}-project",
                 settings,
-                {"min_nodes": 4},
+                {"min_nodes": 4, "timeout": LIMIT},  # a round that is tried again draws anew
                 out,
                 tmp_path / "data",
             )
             status = federation.wait(federation.submit(project, {}), LIMIT)
             assert status == "finished:completed"
             lines = read_rounds(out / ROUNDS)
-            assert [line["answered"] for line in lines] == [50] * 5
+            assert [line["answered"] for line in lines] == [50] * 3
             assert all(line["messages"] <= 4 for line in lines)  # one exchange with each node
             assert difference(out, settings, data) <= 1e-5
 
@@ -143,7 +144,7 @@ def test_the_example_project_runs(tmp_path: Path) -> None:
 
 
 # What becomes of a node, and of the server while that node is away.
-DEEDS = [("kill", None), ("freeze", "ServerApp"), ("kill", "SuperLink"), ("freeze", None)]
+DEEDS = [("freeze", "ServerApp"), ("kill", "SuperLink")]
 
 
 class Chaos:
@@ -181,6 +182,7 @@ class Chaos:
             self.federation.thaw_node(node)
 
     def kill_server(self, part: str) -> None:
+        """Kills the ServerApp alone, or the SuperLink with it."""
         self.deeds.append(f"kill the {part}")
         if part == "ServerApp":
             assert self.federation.kill_serverapp(), self.deeds
@@ -215,7 +217,7 @@ def test_chaos(tmp_path: Path, algorithm: str) -> None:
     settings = settings_of("synthetic", algorithm, clients=240, **plan)
     data = settings.task.load(settings.options)
     out = tmp_path / "run"
-    terms = {"min_nodes": 4, "timeout": 10.0, "min_answers": 8}
+    terms = {"min_nodes": 4, "timeout": patience(), "min_answers": 8}
     with federate(tmp_path, data, nodes=4) as federation:
         project = write_project(tmp_path / "project", settings, terms, out, tmp_path / "data")
         chaos = Chaos(federation, out, seed=1)
@@ -224,8 +226,7 @@ def test_chaos(tmp_path: Path, algorithm: str) -> None:
             for how, server in DEEDS:
                 with chaos.without_a_node(how):
                     chaos.goes_on(submitter)
-                    if server is not None:
-                        chaos.kill_server(server)
+                    chaos.kill_server(server)
             chaos.goes_on(submitter)
     done = checkpoint.standing(out / CHECKPOINT).round
     lines = read_rounds(out / ROUNDS)[:done]
@@ -246,7 +247,7 @@ def test_a_clientapp_that_is_killed_alone_costs_its_node_one_answer(tmp_path: Pa
     with federate(tmp_path, data, nodes=2) as federation:
         project = write_project(tmp_path / "project", settings, terms, out, tmp_path / "data")
         run, until = federation.submit(project, {}), time.monotonic() + LIMIT
-        while killed < 16 and time.monotonic() < until:
+        while killed < 8 and time.monotonic() < until:
             lines = read_rounds(out / ROUNDS) if (out / ROUNDS).exists() else []
             if lines and not lines[-1]["dropped"] and federation.kill_clientapp(1):
                 killed += 1
@@ -254,7 +255,7 @@ def test_a_clientapp_that_is_killed_alone_costs_its_node_one_answer(tmp_path: Pa
                     assert time.monotonic() < until
                     time.sleep(0.02)
         federation.stop(run)
-    assert killed == 16
+    assert killed == 8
     reasons = {why for line in read_rounds(out / ROUNDS) for why in line["dropped"]}
     assert reasons
     assert not any("in time" in why for why in reasons), reasons
@@ -306,43 +307,35 @@ def killed_in(
     raise AssertionError(f"phase {phase} of {use} never came")
 
 
-SUMS = {**PRIVATE, "min_contributors": 1, "min_nodes": 4, "min_answers": 1, "timeout": 12.0}
 VICTIM = 3
 
 
 @pytest.mark.slow(minutes=3)
-def test_a_node_killed_in_any_phase_of_the_heat_sum(tmp_path: Path) -> None:
-    """Each kill costs the node its part in that sum, and nobody else anything."""
-    settings = settings_of("synthetic", "fedsubavg", clients=40, rounds=1, clients_per_round=12)
-    data = settings.task.load(settings.options)
-    with federate(tmp_path, data, nodes=4) as federation:
-        known: set[str] = set()
-        for phase in range(1, 6):  # heat is counted at the start of a run only
-            out, project = tmp_path / f"run-{phase}", tmp_path / f"project-{phase}"
-            write_project(project, settings, SUMS, out, tmp_path / "data")
-            run = federation.submit(project, {})
-            known = killed_in(federation, VICTIM, "heat", phase, known)
-            federation.start_node(VICTIM)
-            assert federation.wait(run, LIMIT) == "finished:completed", phase
-            assert [line["round"] for line in read_rounds(out / ROUNDS)] == [1]
+def test_a_node_killed_in_a_phase_of_every_sum(tmp_path: Path) -> None:
+    """Each kill costs the node its part in that sum, and nobody else anything.
 
-
-@pytest.mark.slow(minutes=3)
-def test_a_node_killed_in_any_phase_of_a_rounds_sums(tmp_path: Path) -> None:
-    """Each kill costs the node its part in that sum; the run never ends because of it."""
+    `test_private_fleet.py` has every phase, with a node that is silent.
+    """
     settings = settings_of("synthetic", "fedsubavg", clients=40, rounds=1_000, clients_per_round=12)
     data = settings.task.load(settings.options)
-    out, project = tmp_path / "run", tmp_path / "project"
     with federate(tmp_path, data, nodes=4) as federation:
-        write_project(project, settings, SUMS, out, tmp_path / "data")
-        run, known = federation.submit(project, {}), set[str]()
-        for use, phase in itertools.product(("union", "update"), range(1, 6)):
-            known = killed_in(federation, VICTIM, use, phase, known)
-            before, until = len(read_rounds(out / ROUNDS)), time.monotonic() + LIMIT
-            federation.start_node(VICTIM)
-            while len(read_rounds(out / ROUNDS)) <= before:
-                assert time.monotonic() < until, (use, phase)
-                time.sleep(0.1)
-        assert federation.status(run) == "running"
-    lines = read_rounds(out / ROUNDS)
-    assert [line["round"] for line in lines] == list(range(1, len(lines) + 1))
+        state = Path(str(federation.nodes[VICTIM].config["state"]))
+        for phase in (1, 3, 5):
+            out, project = tmp_path / f"run-{phase}", tmp_path / f"project-{phase}"
+            terms = {**PRIVATE, "min_contributors": 1, "min_nodes": 4, "min_answers": 1}
+            terms["timeout"] = patience()
+            write_project(project, settings, terms, out, tmp_path / "data")
+            known = {name for name, _, _ in sums_of(state)}
+            run = federation.submit(project, {})
+            for use in ("heat", "union", "update"):  # heat is counted at the start of a run only
+                known = killed_in(federation, VICTIM, use, phase, known)
+                before, until = len(read_rounds(out / ROUNDS)), time.monotonic() + LIMIT
+                federation.start_node(VICTIM)
+                while len(read_rounds(out / ROUNDS)) <= before:
+                    assert time.monotonic() < until, (use, phase)
+                    time.sleep(0.1)
+            assert federation.status(run) == "running"
+            federation.stop(run)
+            federation.wait(run, LIMIT)
+            lines = read_rounds(out / ROUNDS)
+            assert [line["round"] for line in lines] == list(range(1, len(lines) + 1))

@@ -221,6 +221,7 @@ def test_only_nodes_with_a_listed_key_and_the_right_authority_are_let_in(
     assert list(marked(federation.mark)) == []
 
 
+@pytest.mark.usefixtures("quick_starts")
 def test_a_superlink_and_a_serverapp_that_were_killed_are_back_at_work(
     tmp_path: Path, project: Path
 ) -> None:
@@ -245,6 +246,7 @@ def test_a_superlink_and_a_serverapp_that_were_killed_are_back_at_work(
         assert len({node for _, _, node in said(out)}) == 1  # it was one node all the time
 
 
+@pytest.mark.usefixtures("quick_starts")
 def test_operators_see_and_stop_a_run_that_nobody_waits_for(
     tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

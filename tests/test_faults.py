@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from faults import FaultyFederation, install_clock
+from nursery import patience
 
 from fedrows import catalogue
 from fedrows.cli.settings import choose
@@ -26,7 +27,7 @@ from fedrows.flower.launch.notices import notices_in
 from fedrows.flower.launch.resubmit import submit_until_done
 from fedrows.report.exchange import read_rounds
 
-pytestmark = pytest.mark.slow(minutes=1)
+pytestmark = [pytest.mark.slow(minutes=1), pytest.mark.usefixtures("quick_starts")]
 LIMIT = 600.0  # seconds, which only a failure takes
 HOUR = r"\b36\d\d s "  # that a clock was set by, and what a request waited
 
@@ -94,7 +95,7 @@ def test_a_full_disk_and_wrong_clocks_are_said_and_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(install_clock(tmp_path / "clock")))
-    with running(tmp_path, 2, min_nodes=2, timeout=6.0) as watched:
+    with running(tmp_path, 2, min_nodes=2, timeout=patience()) as watched:
         federation = watched.federation
         federation.limit_files(4096)
         watched.says("The SuperLink's database cannot be used")
@@ -124,7 +125,7 @@ def test_a_full_disk_and_wrong_clocks_are_said_and_waited_for(
 
 def test_chaos_on_the_network(tmp_path: Path) -> None:
     """Connections are reset, nodes and the ServerApp killed: it is said, and rounds count once."""
-    with running(tmp_path, 2, min_nodes=2, timeout=8.0, min_answers=2) as watched:
+    with running(tmp_path, 2, min_nodes=2, timeout=patience(), min_answers=2) as watched:
         federation = watched.federation
         relay = federation.relay
         assert relay is not None
@@ -143,7 +144,7 @@ def test_chaos_on_the_network(tmp_path: Path) -> None:
 
 def test_a_deleted_database_costs_no_round(tmp_path: Path) -> None:
     """The SuperLink goes on with the file that it has open; the next one has an empty one."""
-    with running(tmp_path, 1, min_nodes=1, timeout=8.0) as watched:
+    with running(tmp_path, 1, min_nodes=1, timeout=patience()) as watched:
         federation = watched.federation
         for file in federation.folder.glob("superlink.db*"):
             file.unlink()

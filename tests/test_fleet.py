@@ -27,6 +27,7 @@ from loopback import federation, fresh
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.flower.wire.message import unpack
+from fedrows.models import mf
 from fedrows.rows.heat import heat_of
 from fedrows.server import begin, rounds
 
@@ -96,6 +97,30 @@ def test_local_rows_never_leave(tmp_path: Path) -> None:
     assert wanted.tables["user"].any()
     for _, message in loopback.sent:
         assert not any("user" in part for part in unpack(message).parts)
+
+
+def test_a_model_with_options_of_its_own_trains_as_in_a_simulation(tmp_path: Path) -> None:
+    """Nodes and server build it with the same options, its ridge and its local rows included."""
+    draw = np.random.default_rng(2)
+    client = np.repeat(np.arange(8), 6)
+    data = FederatedData.build(
+        client=client,
+        ids={"user": client, "item": draw.integers(0, 10, len(client))},
+        label=draw.random(len(client)) < 0.5,
+        test=np.zeros(len(client), dtype=bool),
+        tables={"user": 8, "item": 10},
+        local=["user"],
+        target=("item", None),
+    )
+    config, items = CONFIG | {"clients-per-round": 4, "rounds": 6}, []
+    for number, options in enumerate(({"factors": 3, "ridge": 0.3}, {"factors": 3})):
+        task = task_of(data, lambda d, s, own=options: mf.build(d, s, **own))
+        fleet, _ = federation(task, config, shards_of(data), tmp_path / str(number))
+        found, wanted = run(fleet, data), simulated(fleet, data)
+        items.append(found.params.tables["item"])
+        assert float((items[-1] - wanted.tables["item"]).abs().max()) < 1e-13
+    assert items[0].shape == (10, 4)
+    assert float((items[0] - items[1]).abs().max()) > 1e-3
 
 
 @pytest.mark.parametrize("coding", ["float16", "int8"])

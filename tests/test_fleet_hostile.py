@@ -202,3 +202,24 @@ def test_robust_rules_bound_what_a_liar_does(tmp_path: Path, rule: dict[str, Any
     honest, lied = moved("a", plain, False), moved("b", plain, True)
     bounded = difference(moved("c", plain | rule, False), moved("d", plain | rule, True))
     assert bounded < 0.5 * difference(honest, lied)
+
+
+def test_a_node_leaves_no_clients_behind_by_taking_other_names(tmp_path: Path) -> None:
+    """Clients that never answer would else be most of every cohort, and no round would be done."""
+    data, config, turn = examples(), CONFIG | {"rounds": 8}, 0
+    shards = shards_of(data, 3)
+    fleet, loopback = federation(task_of(data), config, shards, tmp_path)
+
+    def renaming(message: bytes) -> bytes:
+        nonlocal turn
+        if unpack(message).kind == "train":
+            turn += 1
+            return pack(Message("state-lost", {}, {}))
+        name = f"n2-{turn}"
+        return fresh(task_of(data), config, shards["n2"], tmp_path / name, name)(message)
+
+    loopback.here[3] = renaming
+    assert run(fleet, data).round == 8
+    assert turn > 3
+    assert len(fleet.registry.nodes) == 3
+    assert len(fleet.registry.clients) == data.clients

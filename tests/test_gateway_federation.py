@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,18 +53,40 @@ def movielens(clients: int) -> FederatedData:
 
 
 class CountedBytes(SignedHttp):
-    """Counts the bodies that a round needs, by the device's requests."""
+    """Counts what a round needs, by the device's requests: bodies, and the headers around them."""
 
     counted: ClassVar[Counter[str]] = Counter()
+    here = threading.local()  # the bytes of this thread's requests and answers, whole
 
     def ask(self, method: str, target: str, body: bytes = b"", *more: Any, **named: Any) -> Any:
+        CountedBytes.here.bytes = 0
         answer = super().ask(method, target, body, *more, **named)
+        headers = CountedBytes.here.bytes - len(body) - len(answer.body)
         if target.startswith("/v1/work/"):
             CountedBytes.counted[method] += len(body) + len(answer.body)
+            CountedBytes.counted["headers"] += headers
             CountedBytes.counted["rounds"] += method == "PUT"
         elif target.startswith("/v1/check-in") and b'"work":null' not in answer.body:
             CountedBytes.counted["check-in"] += len(answer.body)
+            CountedBytes.counted["headers"] += headers
         return answer
+
+    @classmethod
+    def count_whole(cls, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Has all connections count what they send, and the headers and bodies that come."""
+        send, begin = http.client.HTTPConnection.send, http.client.HTTPResponse.begin
+
+        def sending(self: Any, data: Any) -> None:
+            cls.here.bytes = getattr(cls.here, "bytes", 0) + len(data)
+            send(self, data)
+
+        def beginning(self: Any) -> None:
+            begin(self)
+            lines = sum(len(name) + len(value) + 4 for name, value in self.headers.items())
+            cls.here.bytes += len("HTTP/1.1 200 OK") + 2 + lines + 2 + (self.length or 0)
+
+        monkeypatch.setattr(http.client.HTTPConnection, "send", sending)
+        monkeypatch.setattr(http.client.HTTPResponse, "begin", beginning)
 
 
 def test_two_hundred_devices_are_the_simulation(
@@ -75,6 +100,7 @@ def test_two_hundred_devices_are_the_simulation(
         "batch-size": 5, "row-clip": "", "weight-quantile": "", "cap": "", "timeout": 100.0,
     }  # fmt: skip
     monkeypatch.setattr("gateway_devices.SignedHttp", CountedBytes)
+    CountedBytes.count_whole(monkeypatch)
     fleet, loopback = federation(task, config, {}, tmp_path)
     loopback.here[1] = gateway_node(task, config, data, tmp_path / "gate", devices=200)
     with gateway(tmp_path, data) as (devices, _):
@@ -92,13 +118,23 @@ def test_two_hundred_devices_are_the_simulation(
     trained = [len(x) for _, x in nodes.sent if unpack(x).kind == "train"]
     of_node = (sum(trained) + sum(up[-len(trained) :])) / len(trained)
     of_device = sum(counted[name] for name in ("GET", "PUT", "check-in")) / 500
+    whole = of_device + counted["headers"] / 500
     print({name: x / 500 for name, x in counted.items()})
-    print(f"bytes per device and round {of_device:.0f}, per node of one client {of_node:.0f}")
+    print(
+        f"bytes per device and round {of_device:.0f}, with HTTP's headers {whole:.0f}; per node of "
+        f"one client {of_node:.0f}, without what Flower puts around it"
+    )
     assert of_device < 1.2 * of_node
+    assert counted["headers"] / 500 < 4096
 
 
-def test_a_real_federation_over_https(tmp_path: Path, data_folder: Path) -> None:
-    """Flower's processes, TLS, and a device of its own process that is killed and comes back."""
+@pytest.mark.usefixtures("quick_starts")
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_real_federation_over_https(tmp_path: Path, data_folder: Path, mode: str) -> None:
+    """Flower's processes, TLS, and a device of its own process that is killed and comes back.
+
+    An asynchronous run whose steps take the updates of all devices is the synchronous one.
+    """
     data = movielens(12)
     settings = settings_of("movielens", "fedsubavg", rounds=4, clients_per_round=12)
     keys = tmp_path / "keys"
@@ -108,7 +144,9 @@ def test_a_real_federation_over_https(tmp_path: Path, data_folder: Path) -> None
     state, out = tmp_path / "gate", tmp_path / "run"
     store = GatewayStore(state)
     terms = {"timeout": 60.0, "min_clients": 12}
-    project = write_project(tmp_path / "project", settings, terms, out, tmp_path / "data")
+    own: dict[str, Any] = {} if mode == "sync" else {"mode": mode, "buffer": 12, "concurrency": 12}
+    submitted = replace(settings, plan=replace(settings.plan, **own))
+    project = write_project(tmp_path / "project", submitted, terms, out, tmp_path / "data")
     node = {"gateway": "yes", "shard": str(tmp_path / "data"), "state": str(state), "name": "gate"}
     path = os.pathsep.join([str(CLIENTS), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, PARENT: str(os.getpid())}

@@ -117,6 +117,11 @@ def test_a_thousand_hostile_requests_change_nothing(tmp_path: Path) -> None:
             if kind == "foreign site":
                 headers = sign("POST", "/v1/check-in", nothing)
                 return "POST", "/v1/check-in", nothing, headers | {"sec-fetch-site": "cross-site"}
+            if kind == "signed for another host":
+                elsewhere = SignedHttp(it.devices.url.replace("127.0.0.1", "localhost"))
+                elsewhere.device, elsewhere.key = intruder.http.device, intruder.http.key
+                headers = elsewhere._signature("POST", "/v1/check-in", nothing)
+                return "POST", "/v1/check-in", nothing, headers | {"host": replayed["host"]}
             if kind == "foreign host":
                 headers = sign("POST", "/v1/check-in", nothing)
                 return "POST", "/v1/check-in", nothing, headers | {"host": "evil.example"}
@@ -143,6 +148,7 @@ def test_a_thousand_hostile_requests_change_nothing(tmp_path: Path) -> None:
         kinds = [
             "unsigned", "wrong key", "other path", "other body", "replayed", "unknown device",
             "old clock", "too large", "foreign origin", "foreign site", "foreign host",
+            "signed for another host",
             "wrong token", "used token", "no JSON", "other device's work", "other device's rows",
             "outside file",
         ]  # fmt: skip

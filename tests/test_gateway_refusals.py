@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -22,6 +23,7 @@ from gateway_devices import (
     DeviceStorage,
     GatewayRefused,
     GatewayUnreachable,
+    SessionError,
     SignedHttp,
     StorageError,
     device_main,
@@ -30,16 +32,21 @@ from gateway_devices import (
     signed_http,
     write_examples,
 )
-from gateway_programs import PLAIN, write_program
+from gateway_programs import PLAIN, TorchPrograms, write_program
 from loopback import federation
 
 from fedrows.cli import deploy
 from fedrows.errors import FedrowsError
 from fedrows.flower.gateway import gateway_node as node_side
 from fedrows.flower.gateway.explained import explain_devices
+from fedrows.flower.gateway.forms import RegistrationForm
+from fedrows.flower.gateway.programs import Programs
 from fedrows.flower.gateway.store import GatewayStore, StoreError
 from fedrows.flower.wire.codings import ids_to_bytes
+from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
+
+PRIVATE: dict[str, Any] = {"privacy": "index", "row-clip": None, "weight-quantile": None}
 
 
 def kept(folder: Path) -> dict[str, bytes]:
@@ -153,6 +160,21 @@ def test_a_program_of_another_version_is_refused(tmp_path: Path) -> None:
         session.http.close()
 
 
+def test_the_light_client_takes_no_part_in_private_runs(tmp_path: Path) -> None:
+    data, config = examples(), dict(PLAIN)
+    program = write_program(task_of(data), config, data, tmp_path / "program")
+    contract = json.loads((program / "manifest.json").read_text())["contract"]
+    with gateway(tmp_path, data) as (devices, store):
+        node = node_side.Programs(store)
+        node.add(contract, program)
+        node.publish(contract, node_side.RegistrationForm({}, 1, private=True))
+        session = devices.session(0)
+        with pytest.raises(SessionError, match="makes no masks of secure sums"):
+            session.step(wait=0)
+        session.http.close()
+        assert store.count_registered(contract) == 0
+
+
 def test_a_program_of_another_contract_is_declined(tmp_path: Path) -> None:
     data, config = examples(), dict(PLAIN)
     task = task_of(data)
@@ -166,7 +188,9 @@ def test_a_program_of_another_contract_is_declined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"privacy": "index", "row-clip": None, "weight-quantile": None}, "compute no masks"),
+        (PRIVATE, "this gateway has no list of peers: start it with --peers"),
+        (PRIVATE | {"weighting": "examples"}, "devices tell nobody how many examples"),
+        (PRIVATE | {"privacy": "full"}, "devices add no noise to secure sums"),
         ({"coding": "int8"}, "The run's coding is not float32"),
         ({"dtype": "float64"}, "The run's dtype is not float32"),
     ],
@@ -185,7 +209,7 @@ def test_runs_that_devices_cannot_join_are_declined(
 
 def enrolment(task: Any, config: dict[str, Any]) -> bytes:
     """A server's request to enrol."""
-    agreed = node_side.make_contract(task, config)
+    agreed = make_contract(task, config)
     data = task.server(config)
     fingerprint = agreed.fingerprint(agreed.model(data), data)
     facts = {"contract": fingerprint, "run": "0" * 16, "version": 3}
@@ -270,6 +294,8 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         deploy.main([*given, "--shard", str(tmp_path / "shard"), "--port", "18443"])
     with pytest.raises(FedrowsError, match="this machine alone"):
         deploy.main([*given, "--shard", str(tmp_path / "shard"), "--host", "192.0.2.1"])
+    with pytest.raises(FedrowsError, match="--peers and --policy protect nothing"):
+        deploy.main([*given, "--shard", str(tmp_path / "shard"), "--peers", "peers.json"])
 
 
 def test_the_device_program_says_what_is_wrong(
@@ -288,8 +314,41 @@ def test_the_device_program_says_what_is_wrong(
         assert "The token is not one of this gateway" in capsys.readouterr().err
 
 
+def test_a_device_runs_the_pinned_program_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of another one it does not even register."""
+    data = examples()
+    write_program(task_of(data), PLAIN, data, tmp_path / "made")
+    right = hashlib.sha256((tmp_path / "made" / "manifest.json").read_bytes()).hexdigest()
+    own = write_examples(data, 0, tmp_path / "examples.json")
+    with gateway(tmp_path, data) as (devices, store):
+        Programs(store).add("a" * 32, tmp_path / "made")
+        Programs(store).publish("a" * 32, RegistrationForm({"item": 30}, 100))
+        words = ["--gateway", devices.url, "--state", str(tmp_path / "d"), "--data", str(own)]
+        words += ["--token", store.make_token()]
+        assert device_main([*words, "--program", "sha"]) == 2
+        assert "takes the SHA-256 of a manifest.json" in capsys.readouterr().err
+        for _ in range(2):  # it has it by now, and still does not run it
+            assert device_main([*words, "--program", "0" * 64]) == 2
+            said = capsys.readouterr().err
+            assert "not the pinned one" in said
+            assert right in said
+        assert store.count_registered("a" * 32) == 0
+        programs = TorchPrograms(task_of(data), PLAIN, data)
+        storage = DeviceStorage(tmp_path / "d")
+        session = DeviceSession(SignedHttp(devices.url), storage, own, programs, right.upper())
+        session.step(wait=0)
+        assert store.count_registered("a" * 32) == 1
+        session.http.close()
+
+
 def test_it_is_explained_what_devices_show_to_whom() -> None:
     clear, private = "\n".join(explain_devices(False)), "\n".join(explain_devices(True))
+    declined = "\n".join(explain_devices(True, "Why not."))
     assert "every single update" in clear
     assert "its examples, rows of local tables, kept state" in clear
-    assert "A gateway declines this run" in private
+    assert "every single update" not in private
+    assert "This holds if the gateway keeps to the protocol" in private
+    assert "A gateway declines this run" in declined
+    assert "Why not." in declined

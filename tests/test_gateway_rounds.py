@@ -18,6 +18,7 @@ pytest.importorskip("starlette")
 from deployed import difference, examples, run, simulated, with_drop_outs
 from gateway_devices import write_examples
 from gateway_programs import PLAIN, running
+from meddled_wire import meddled
 
 from fedrows.data.federation import FederatedData
 from fedrows.flower.wire.message import unpack
@@ -57,6 +58,27 @@ def test_local_rows_and_kept_state_stay_on_the_devices(tmp_path: Path) -> None:
     assert wanted.tables["user"].any()
     assert len(list(tmp_path.glob("device-*/state/runs/*/*.npz"))) > 0
     assert not any("user" in p for _, x in it.loopback.sent for p in unpack(x).parts)
+
+
+def test_a_download_goes_on_at_the_byte_where_it_broke(tmp_path: Path) -> None:
+    """Of every piece of work, 40 bytes come, then 60 more, then nothing, then the rest."""
+    data, config = examples(clients=2), {**PLAIN, "clients-per-round": 2, "rounds": 3}
+    asked: dict[str, list[int]] = {}
+
+    def before(line: str) -> int | None:
+        method, target, _ = line.split()
+        if method != "GET" or "/v1/work/" not in target:
+            return None
+        path, offset = target.split("?offset=")
+        asked.setdefault(path, []).append(int(offset))
+        return {1: 40, 2: 60, 3: 0}.get(len(asked[path]))
+
+    with running(data, config, tmp_path) as it, meddled(it.devices.url, before) as url:
+        it.devices.url = url
+        it.devices.run(range(data.clients))
+        found = run(it.fleet, data)
+        assert difference(found.whole(), simulated(it.fleet, data)) < 1e-6
+    assert list(asked.values()) == [[0, 40, 100, 100]] * 6
 
 
 @pytest.mark.slow

@@ -20,11 +20,11 @@ from loopback import fresh
 from fedrows.data.federation import FederatedData
 from fedrows.flower.node import joining
 from fedrows.flower.node.state import NodeState
-from fedrows.flower.server.sum_exchange import SumNames
 from fedrows.flower.wire.codings import ids_to_bytes
 from fedrows.flower.wire.contract import digest, make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.flower.wire.signing import own_key, write_peers
+from fedrows.flower.wire.sum_names import SumNames
 
 INDEX: dict[str, Any] = CONFIG | {"privacy": "index", "timeout": 5.0}
 NAMES = ("n0", "n1", "n2", "n3")
@@ -43,7 +43,7 @@ def enrolment(config: dict[str, Any], data: FederatedData) -> bytes:
 
 KINDS = (
     "declined", "enrol", "enrolled", "refused", "silent", "state-lost", "sum", "sums",
-    "train", "trained", "work",
+    "terms", "train", "trained", "work",
 )  # fmt: skip
 
 

@@ -82,8 +82,8 @@ class Attack:
                 return work(cohort, node, its, start)
             dull = start.map(torch.zeros_like)
             message = work(cohort, node, its, dull)
-            assert self.opened.union is not None
-            name, places = self.opened.union.facts["sum"], self.opened.places
+            assert self.opened.united is not None
+            name, places = self.opened.united.union.facts["sum"], self.opened.united.places
             self.lie(message, model_digests(name, dull, {}, fleet.space, places))
             return message
 
@@ -108,12 +108,12 @@ class Attack:
             if one.facts.get("use") == "update"
         )
         (result,) = self.results
-        layout = self.fleet.mean.layout(self.fleet.space.by_table(self.opened.places))
+        layout = self.fleet.mean.layout(self.fleet.space.by_table(self.opened.united.places))
         marks = layout.marks(result.opened)["item"]
         rows = coding_of(facts).decode(result.rows.reshape(-1)).reshape(-1, 3)
         own = self.inputs[VICTIM]
         mine = dict(zip(own["item/ids"].tolist(), own["item/rows"], strict=True))
-        pairs = zip(self.opened.places.tolist(), marks, rows, strict=True)
+        pairs = zip(self.opened.united.places.tolist(), marks, rows, strict=True)
         return sum(
             bool(mark and one in mine and np.abs(row - mine[one]).max() < 1e-4)
             for one, mark, row in pairs

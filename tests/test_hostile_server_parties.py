@@ -24,10 +24,10 @@ from fedrows.errors import FedrowsError
 from fedrows.flower.node import private_node
 from fedrows.flower.node.parties import party_keys
 from fedrows.flower.server.private_fleet import PrivateFlowerFleet
-from fedrows.flower.server.sum_exchange import SumNames
 from fedrows.flower.wire.contract import digest, make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.flower.wire.signing import own_key, read_peers, write_peers
+from fedrows.flower.wire.sum_names import SumNames
 from fedrows.flower.wire.sums import (
     heat_terms,
     row_space,

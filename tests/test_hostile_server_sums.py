@@ -15,13 +15,13 @@ pytest.importorskip("cryptography")
 from deployed import CONFIG, examples, shards_of, task_of
 from loopback import fresh
 
-from fedrows.flower.server.sum_exchange import SumNames
 from fedrows.flower.wire.codings import ids_from_bytes
 from fedrows.flower.wire.contract import digest, make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.flower.wire.model_digests import DIGESTS, model_digests, model_name
 from fedrows.flower.wire.signing import own_key, write_peers
 from fedrows.flower.wire.submodels import encode_submodels
+from fedrows.flower.wire.sum_names import SumNames
 from fedrows.flower.wire.sums import row_space, union_terms, update_terms, weighted_mean
 from fedrows.flower.wire.tags import tag_of
 from fedrows.privacy import openings, union

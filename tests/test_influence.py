@@ -16,6 +16,7 @@ SETTINGS = {
     "bounded": "default bounds, nobody lies",
     "unbounded, 5 % liars": "unbounded, 5 % of the clients lie",
     "bounded, 5 % liars": "default bounds, 5 % of the clients lie",
+    "private": "the terms of private runs, nobody lies",
 }
 QUALITY = json.loads((ROOT / "benchmarks" / "results" / "robust_quality.json").read_text())
 
@@ -32,7 +33,7 @@ def test_the_page_has_the_table_that_was_measured() -> None:
 def test_by_default_a_liar_does_no_more_than_an_honest_round() -> None:
     rules = {line["rule"]: line for line in RESULT["rules"]}
     uncapped, cold = rules["default without cap"], "cold, 100000 examples"
-    assert 5 * rules["default of deployments"][cold] < uncapped[cold]
+    assert 2 * rules["default of deployments"][cold] < uncapped[cold]
     largest = rules["default of deployments"].pop("honest_largest")
     del rules["default of deployments"]["rule"]
     assert all(moved <= largest for moved in rules["default of deployments"].values())
@@ -54,37 +55,44 @@ def _by_setting() -> dict[tuple[str, str], dict[str, Any]]:
     return {(line["task"], line["setting"]): line for line in QUALITY["summary"]}
 
 
-def test_liars_take_little_from_honest_clients_under_the_default_bounds() -> None:
-    """Spreads behind the unbounded run without liars, by the difference of its own seeds."""
+def test_the_default_bounds_keep_what_was_promised() -> None:
+    """Spreads behind the unbounded run without liars, by the difference of its own seeds.
+
+    A liar trains its own rows the wrong way, so its own examples are not among those that count.
+    """
     for task in ("movielens", "amazon"):
         by = {name: _by_setting()[task, name] for name in SETTINGS}
-        free, lied_to = by["bounded"], by["bounded, 5 % liars"]
+        assert by["bounded"]["spreads_behind"] <= 1
+        assert by["bounded"]["spreads_behind_of_honest"] <= 1
+        assert by["bounded, 5 % liars"]["spreads_behind_of_honest"] <= 2
         assert by["unbounded, 5 % liars"]["spreads_behind_of_honest"] > 10
-        more = lied_to["spreads_behind_of_honest"] - free["spreads_behind_of_honest"]
-        assert more <= 2
-
-
-def test_what_the_default_bounds_cost_when_nobody_lies() -> None:
-    """Nothing on MovieLens; on Amazon more than the difference of seeds, which the page says."""
-    assert _by_setting()["movielens", "bounded"]["spreads_behind"] <= 1
-    assert 0.01 < _lost("amazon", "bounded") < 0.03
-
-
-def _lost(task: str, setting: str) -> float:
-    by = _by_setting()
-    return float(by[task, "unbounded"]["test_auc"] - by[task, setting]["test_auc"])
+        assert by["private"]["spreads_behind"] <= 1
+        assert all(len(line["seeds"]) == 5 for line in by.values())
 
 
 def test_quality_was_measured_under_the_bounds_of_deployments() -> None:
+    """With the rate and rounds that do best on validation examples, on other seeds than there."""
     pytest.importorskip("flwr")
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    import robust_quality
-
+    sys.path.insert(0, str(ROOT))
+    from benchmarks import robust_quality
+    from benchmarks.robust_sweep import BOUNDS as TRIED
+    from benchmarks.robust_sweep import best_bounds, read
     from fedrows.algorithms.fedsubavg import FedSubAvg
-    from fedrows.flower.wire.contract import BOUNDS
+    from fedrows.flower.wire.contract import BOUNDS, UNTOLD
 
-    assert robust_quality.BOUNDS == BOUNDS
-    assert FedSubAvg.deployed == robust_quality.OWN
+    sweep = read(robust_quality.SWEEP)
+    chosen = best_bounds(sweep)
+    assert QUALITY["bounds"] == chosen
+    plan = {"row_clip": TRIED[chosen].clip, "weight_quantile": TRIED[chosen].weights}
+    assert plan == BOUNDS
+    private = TRIED["private terms"]
+    assert {"cap": TRIED[chosen].cap} == {"cap": private.cap} == FedSubAvg.deployed
+    assert private.plan == UNTOLD
+    for line in QUALITY["summary"]:
+        setting, rounds = robust_quality.setting_of(sweep, chosen, line["task"], line["setting"])
+        assert (line["lr"], line["rounds"]) == (setting.plan["lr"], rounds)
+    assert not {line["seed"] for line in sweep} & {line["seed"] for line in QUALITY["runs"]}
+    assert not any("test" in name for line in sweep for name in line)
     assert robust_quality.summary(QUALITY["runs"]) == QUALITY["summary"]
 
 

@@ -64,6 +64,23 @@ def test_the_oldest_that_waits_makes_room() -> None:
     assert one not in connections._waiting
 
 
+def test_who_has_proved_a_name_has_so_many_connections() -> None:
+    connections, ended = Connections(ConnectionLimits(per_name=2)), list[int]()
+    own = [Connection("a", lambda i=i: ended.append(i)) for i in range(4)]  # type: ignore[misc]
+    for one in own:
+        assert connections.admit(one)
+    for one in own[:2]:
+        connections.note(one, True, "tablet")
+        connections.note(one, True, "tablet")  # its next request
+    connections.note(own[2], True, "phone")
+    assert ended == []
+    connections.note(own[3], True, "tablet")
+    assert ended == [0]
+    connections.forget(own[1])
+    connections.note(own[2], True, "tablet")  # another device behind the same proxy
+    assert ended == [0]
+
+
 def test_limits_follow_from_the_files_of_the_process() -> None:
     limits = ConnectionLimits().within(256)
     assert limits == ConnectionLimits(192, 96, 32)

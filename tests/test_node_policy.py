@@ -21,11 +21,12 @@ from fedrows.flower.node import joining, policy_use
 from fedrows.flower.node.policy import NodePolicy, PolicyError, digest_of, read_policy
 from fedrows.flower.node.policy_use import FILE, PolicyUse
 from fedrows.flower.node.state import DECLINED, NodeState
-from fedrows.flower.server.sum_exchange import SumNames
 from fedrows.flower.wire.contract import digest, make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.flower.wire.signing import own_key, write_peers
+from fedrows.flower.wire.sum_names import SumNames
 from fedrows.privacy.options import Privacy
+from fedrows.server import begin, rounds
 
 INDEX: dict[str, Any] = CONFIG | {"privacy": "index", "timeout": 5.0, "threshold": 0.7}
 RUN = "0" * 16
@@ -269,6 +270,27 @@ def test_a_node_that_has_had_its_rounds_leaves_and_the_run_goes_on(tmp_path: Pat
         "Node 'n2' declines to take part: its own log says why."
     ]
     assert "rounds-per-day is 2" in (tmp_path / "n2" / DECLINED).read_text()
+
+
+def test_a_private_node_takes_part_in_all_the_rounds_that_its_policy_allows(
+    tmp_path: Path,
+) -> None:
+    """The unions of coming rounds are declined while the last allowed ones are under way."""
+    data = examples()
+    shards = shards_of(data, 4)
+    config = CONFIG | {"rounds": 6, "clients-per-round": 9, "privacy": "index", "timeout": 5.0}
+    fleet, loopback = federation(task_of(data), config, shards, tmp_path)
+    policy = write(tmp_path / "own.toml", replace(NodePolicy.open(), rounds_per_day=3))
+    loopback.here[4] = with_policy(
+        task_of(data), config, shards["n3"], tmp_path / "n3", "n3", policy
+    )
+    trained = list[set[str]]()
+    agreed = fleet.contract
+    progress = begin(agreed.model(data), agreed.algorithm, agreed.plan, data.local)
+    for _ in rounds(fleet, agreed.plan, progress):
+        trained.append({name for name, why in fleet.answers.items() if not why})
+    assert [("n3" in nodes) for nodes in trained] == [True] * 3 + [False] * 3
+    assert all({"n0", "n1", "n2"} <= nodes for nodes in trained)
 
 
 # -- what is used of it --

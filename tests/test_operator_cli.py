@@ -201,6 +201,7 @@ def test_every_event_is_a_line_of_json_with_documented_fields(tmp_path: Path) ->
             assert own <= allowed, line
 
 
+@pytest.mark.usefixtures("quick_starts")
 @pytest.mark.slow(minutes=1)
 def test_operators_commands_work_against_a_live_federation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -20,11 +20,11 @@ from fedrows.cli.deploy_policy import NodeFolderWatch
 from fedrows.flower.deployment import Deployment
 from fedrows.flower.journal import Journal
 from fedrows.flower.launch.processes import ProcessGroup, environment
-from fedrows.flower.node.node_sums import EXPIRY, NodeSums, forget_sums
+from fedrows.flower.node.node_sums import EXPIRY, LONGEST, NodeSums, forget_sums
 from fedrows.flower.node.state import NodeState
-from fedrows.flower.server.sum_exchange import SumNames
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.signing import own_key, write_peers
+from fedrows.flower.wire.sum_names import SumNames
 
 RUNS = ("0" * 16, "1" * 16)
 
@@ -61,6 +61,21 @@ def test_what_a_sum_leaves_behind_expires_whatever_its_run(tmp_path: Path) -> No
     assert list(tmp_path.glob(f"{RUNS[1]}/sums/{second}/half"))
     for run, name in zip(RUNS, (first, second), strict=True):  # the name stays used
         assert NodeSums(tmp_path / run / "sums").newest == name[:16]
+
+
+def test_where_rounds_may_be_long_sums_are_kept_for_longer(tmp_path: Path) -> None:
+    """The answers of a union wait for the update of its round, which two rounds are before."""
+    (name, _), sums = unfinished(tmp_path), tmp_path / RUNS[0] / "sums"
+    NodeSums(sums, longest=2 * EXPIRY)
+    for hours, kept in ((1.1, {RUNS[0]}), (5.9, {RUNS[0]}), (6.1, set[str]())):
+        age(tmp_path, hours * EXPIRY)
+        forget_sums(tmp_path)
+        assert {path.parts[-3] for path in tmp_path.glob(f"*/sums/{name}.npz")} == kept
+    unfinished(tmp_path / "again")
+    NodeSums(tmp_path / "again" / RUNS[0] / "sums", longest=1e9)  # whatever a server says
+    age(tmp_path / "again", LONGEST + 1)
+    forget_sums(tmp_path / "again")
+    assert not left_in(tmp_path / "again") - {"expiry"}
 
 
 def test_a_message_of_one_run_ends_what_expired_in_another(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import torch
 
 from fedrows import Plan, Simulation
 from fedrows.algorithms.fedavg import FedAvg
+from fedrows.data.leave_one_out import leave_one_out
 from fedrows.lifting.slope import slope_of
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.ranked_items import Candidates, RankedItems, draw_candidates
 from fedrows.measure.ranking import discounted_gain, hit, rank_of, reciprocal, summed_up
-from fedrows.measure.ranking_baselines import ranking_baselines
+from fedrows.measure.ranking_baselines import ranking_baselines, ranking_ease
 from fedrows.model import candidates_loss, pairwise_loss, sampled_softmax_loss
 from fedrows.models import mf, sasrec
 from tests.ranked import positives
@@ -156,6 +157,20 @@ def test_popularity_and_chance_are_baselines():
     assert found["popularity"]["test_hr10"] == summed_up(slow.sampled)["hr10"]
     assert found["popularity"]["test_ndcg10_all"] == summed_up(slow.all)["ndcg10"]
     assert not np.isnan(found["random"]["validation_mrr_all"])
+
+
+def test_ease_ranks_what_goes_together_and_validation_chooses_its_ridge():
+    """Clients like the items of one half; popularity cannot know which."""
+    rng = np.random.default_rng(4)
+    half = np.repeat(rng.integers(0, 2, 60), 12)
+    item = np.concatenate([rng.choice(40, 12, replace=False) for _ in range(60)]) + 40 * half
+    data = leave_one_out(client=np.repeat(np.arange(60), 12), item=item)
+    found, popular = ranking_ease(data, (1.0, 1e9)), ranking_baselines(data)["popularity"]
+    assert found.keys() - {"ridge"} == popular.keys()
+    assert found["test_mrr"] > 1.2 * popular["test_mrr"]
+    alone = {ridge: ranking_ease(data, (ridge,))["validation_ndcg10"] for ridge in (1.0, 1e9)}
+    assert found["validation_ndcg10"] == max(alone.values())
+    assert found["ridge"] == max(alone, key=alone.__getitem__)
 
 
 def test_the_slope_of_the_sampled_softmax_is_its_derivative():

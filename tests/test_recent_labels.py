@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import exp, log
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fedrows.data.recent_labels import (
     with_recent_labels,
 )
 from fedrows.errors import DataError
+from fedrows.rows.ragged import Ragged, ragged
 
 
 def logit(share: float) -> float:
@@ -131,6 +133,53 @@ def test_labels_beside_are_those_of_a_slow_loop(draw):
         assert numbers.flatten().tolist() == pytest.approx(wanted, abs=1e-4)
 
 
+@pytest.mark.parametrize("validated", [0, 2])
+@pytest.mark.parametrize("lists", ["ragged", "padded"])
+def test_what_is_beside_an_item_can_be_read_from_the_examples_own_list(lists, validated):
+    """Four are held out. Their lists tell which of those before them were liked, and no label."""
+    item, label = [3, 9, 4, 7, 5, 6, 2, 8], [1, 0, 1, 0, 1, 0, 0, 1]
+    liked = [[i for i, y in zip(item[:k], label, strict=False) if y] for k in range(len(item))]
+    column = ragged(liked) if lists == "ragged" else torch.tensor(
+        [own + [0] * (4 - len(own)) for own in liked]
+    )  # fmt: skip
+
+    def beside(labels: list[int], **more: Any) -> list[float]:
+        data = FederatedData.build(
+            client=np.array(["a"] * 8 + ["b"]),
+            ids={"item": np.array([*item, 1]), "history": _and_an_empty_one(column)},
+            fields={"item": "item", "history": "item"},
+            label=np.array([*labels, 0]),
+            validation=np.array([0] * 4 + [1] * validated + [0] * (5 - validated)),
+            test=np.array([0] * (4 + validated) + [1] * (4 - validated) + [0]),
+            tables={"item": 10},
+            target=("item", None),
+            padded=["item"],
+        )
+        found = with_labels_beside(data, **more)
+        parts = found.train.numbers["beside"][:4], found.validation.numbers, found.test.numbers
+        return torch.cat([parts[0], *(one["beside"] for one in parts[1:])]).flatten().tolist()
+
+    found, prior = beside(label, liked="history"), 2 / 5
+    for k, at in enumerate(item):
+        level = slowly(label[: min(k, 4)], 1.0, prior) + logit(prior)
+        q = 1 / (1 + exp(-level))
+        near = [exp(-abs(at - other) / 5) for other in item[:k]]
+        positives = sum(x for x, y in zip(near, label, strict=False) if y)
+        share = (positives + 2 * q) / (sum(near) + 2)
+        assert found[k] == pytest.approx(logit(share) - logit(q), abs=1e-5)
+    assert beside([1, 0, 1, 0, 0, 1, 1, 0], liked="history") == found
+    assert beside(label)[5:] != found[5:]
+
+
+def _and_an_empty_one(column):
+    """A column with one more example, whose list is empty."""
+    if isinstance(column, torch.Tensor):
+        return torch.cat([column, column.new_zeros(1, column.shape[1])])
+    return Ragged(
+        column.values, torch.cat([column.offsets, column.offsets[-1:]]), column.length
+    )  # fmt: skip
+
+
 def test_new_rows_must_say_how_their_client_has_rated():
     data = with_recent_labels(made("aab", [1, 0, 1], [0, 0, 1], [0, 0, 0]))
     with pytest.raises(DataError, match=r"The frame has no column 'lately', which the model reads"):
@@ -147,3 +196,5 @@ def test_what_has_no_past_is_refused():
         with_recent_labels(data, "item")
     with pytest.raises(DataError, match=r"Examples of data are about no item, so nothing stands"):
         with_labels_beside(replace(data, target=None))
+    with pytest.raises(DataError, match=r"Field 'history' of data does not list items as 'item' h"):
+        with_labels_beside(replace(data, target=("item", None)), liked="history")

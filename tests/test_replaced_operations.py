@@ -6,6 +6,8 @@ import warnings
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional as F
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 from fedrows.errors import ModelError
 from fedrows.lifting.replaced_operations import (
     ReplacedOperations,
+    embedding,
     embedding_bag,
     scaled_dot_product_attention,
 )
@@ -211,3 +214,26 @@ def test_a_gpu_draws_the_same(function):
     x = torch.ones(4, 5, 8)
     found = alone(function, x.cuda(), KEYS[0].cuda())
     torch.testing.assert_close(found.cpu(), alone(function, x, KEYS[0]))
+
+
+@pytest.mark.parametrize("nothing", [None, 0, 2])
+@given(
+    ids=st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), min_size=1, max_size=40),
+    width=st.integers(1, 9),
+    kind=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_rows_and_their_gradients_are_pytorchs_to_the_bit(nothing, ids, width, kind):
+    places = torch.tensor(ids)[:, None]  # (K, 1, 3): each client has an example
+    generator = torch.Generator().manual_seed(0)
+    above = torch.randn(*places.shape, width, dtype=kind, generator=generator)
+    block = torch.randn(5, width, dtype=kind, generator=generator).requires_grad_()
+
+    def rows(own):
+        with ReplacedOperations():
+            return F.embedding(own, block, nothing)
+
+    found, plain = vmap(rows)(places), F.embedding(places, block, nothing)
+    assert torch.equal(found, plain)
+    assert embedding(places, block, nothing) is not NotImplemented  # it is the replacement's
+    mine, its = (torch.autograd.grad((x * above).sum(), block)[0] for x in (found, plain))
+    assert torch.equal(mine, its)

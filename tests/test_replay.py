@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.openings import Openings
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.randomness import below, replaying
-from fedrows.privacy.replay import Done, SavedHalf
+from fedrows.privacy.replay import MOST, Done, SavedHalf
 from fedrows.privacy.terms import SumTerms
 
 
@@ -101,3 +102,25 @@ def test_below_is_uniform_and_repeats_with_its_seed() -> None:
     assert (drawn == again).all()
     assert ((drawn - 1_000) ** 2 / 1_000).sum() < 20  # χ² with 4 degrees of freedom: 1 in 2,000
     assert {below(1) for _ in range(10)} == {0}
+
+
+def test_what_a_server_sends_does_not_pile_up(tmp_path: Path) -> None:
+    """The first request says nothing, and is not kept; a half gets no more than a sum has."""
+    half = SavedHalf(tmp_path / "half")
+    half.begin()
+
+    def patient() -> ClientHalf[None]:
+        while True:
+            yield b"go on"
+
+    assert half.advance(patient, b"x" * 10**6) == b"go on"
+    assert (tmp_path / "half").stat().st_size < 100
+    for _ in range(MOST - 2):
+        assert half.advance(patient, b"junk") == b"go on"
+    size = (tmp_path / "half").stat().st_size
+    for _ in range(3):
+        with suppress(ProtocolError):
+            half.advance(patient, b"junk" * 10)
+    with pytest.raises(ProtocolError, match="more requests than a sum has"):
+        half.advance(patient, b"junk")
+    assert (tmp_path / "half").stat().st_size < size + 100

@@ -23,8 +23,6 @@ from fedrows.rows.heat import ceiling, heat_of, lower_quantile
 from fedrows.rows.params import Params, Submodels, total
 from fedrows.simulation import Simulation
 
-CPU = torch.device("cpu")
-
 
 def slow_row_clip(rounds: list[Submodels], factors: list[list[float]], quantile: float) -> list:
     """One entry after another: the rows of table t, round by round."""
@@ -61,7 +59,7 @@ def slow_row_clip(rounds: list[Submodels], factors: list[list[float]], quantile:
 
 @given(st.lists(cohorts, min_size=1, max_size=4), st.sampled_from([0.5, 0.9, 1.0]))
 def test_clipping_rows_is_the_loop_over_rows(held, quantile):
-    clip = RowClip(quantile, ["t", "u", "bias", "w"], CPU)
+    clip = RowClip(quantile, ["t", "u", "bias", "w"])
     rounds = [uploads(one, seed=7 * i) for i, one in enumerate(held)]
     shares = [torch.arange(1, len(one) + 1).double() / sum(range(len(one) + 1)) for one in held]
     corrections = [{t: numbers(len(x.ids)).abs() * 9 for t, x in r.index.items()} for r in rounds]
@@ -80,7 +78,7 @@ def test_clipping_rows_is_the_loop_over_rows(held, quantile):
 )
 def test_a_liar_moves_a_row_no_further_than_an_honest_client(honest, lie, weight, rounds):
     """Whatever it sends and claims: one of eleven or more, round after round."""
-    clip, values = RowClip(0.9, ["t"], CPU), [*honest, lie]
+    clip, values = RowClip(0.9, ["t"]), [*honest, lie]
     weights = torch.tensor([1.0] * len(honest) + [weight], dtype=torch.float64)
     share = weights / weights.sum()
     for _ in range(rounds):
@@ -91,7 +89,7 @@ def test_a_liar_moves_a_row_no_further_than_an_honest_client(honest, lie, weight
 
 def test_a_liar_moves_all_its_rows_no_further_on_average():
     """Rows of honest clients differ by a factor of ten; a liar sends ten times each of them."""
-    clip, held = RowClip(0.75, ["t"], CPU), [set(range(5))] * 10
+    clip, held = RowClip(0.75, ["t"]), [set(range(5))] * 10
     update = uploads(held, width=1)
     update.rows["t"] = torch.tensor([1.0, 0.1, 0.1, 0.1, 0.1], dtype=torch.float64).repeat(10)[
         :, None
@@ -106,7 +104,7 @@ def test_a_liar_moves_all_its_rows_no_further_on_average():
 
 
 def test_the_window_has_the_last_thousand_clients():
-    clip = RowClip(0.5, ["t"], CPU)
+    clip = RowClip(0.5, ["t"])
     share = torch.full((100,), 0.01, dtype=torch.float64)
     for value in range(1, 13):  # twelve rounds of a hundred clients
         clip.clip(column(*[float(value)] * 100), share)
@@ -117,11 +115,11 @@ def test_the_window_has_the_last_thousand_clients():
 
 
 def test_who_sends_nothing_has_no_say():
-    clip = RowClip(0.5, ["t"], CPU)
+    clip = RowClip(0.5, ["t"])
     share = torch.full((5,), 0.2, dtype=torch.float64)
     rows = clip.clip(column(0.0, 0.0, 0.0, 2.0, 8.0), share).rows["t"].flatten()
     assert rows.tolist() == [0, 0, 0, 2, 2]
-    nothing = RowClip(0.5, ["t"], CPU).clip(column(0.0, 0.0), share[:2])
+    nothing = RowClip(0.5, ["t"]).clip(column(0.0, 0.0), share[:2])
     assert nothing.rows["t"].flatten().tolist() == [0, 0]
 
 

@@ -161,6 +161,7 @@ def test_without_pandas_and_polars_it_is_said(
     assert "needs pandas or polars: install one" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("quick_starts")
 @pytest.mark.slow
 def test_a_deployed_run_predicts_alike_in_python_in_onnx_and_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture

@@ -106,3 +106,17 @@ def test_a_run_under_full_privacy_gives_its_release_alone(
     Path("run/config.json").write_text(json.dumps(config))
     assert main(["export", "run", "--to", "m.fedrows", "--no-onnx"]) == 2
     assert "asks for 'shop-data' of the run's configuration" in capsys.readouterr().err
+
+
+def test_a_deployed_run_gives_a_device_program_unless_it_is_private(
+    deployment: Deployment, capsys: Capture
+) -> None:
+    config = json.loads(Path("run/config.json").read_text())
+    config["plan"]["dtype"] = "float32"  # as devices compute
+    Path("run/config.json").write_text(json.dumps(config))
+    fedrows("export", "run", "--device", "--to", "program")
+    assert Path("program/step.onnx").exists()
+    config["deploy"]["privacy"] = "index"
+    Path("run/config.json").write_text(json.dumps(config))
+    assert main(["export", "run", "--device", "--to", "other"]) == 2
+    assert "is a run with privacy index" in capsys.readouterr().err

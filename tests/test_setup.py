@@ -110,7 +110,7 @@ def test_a_forbidden_skip_fails(tmp_path: Path, forbidden: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", tmp_path],
         cwd=tmp_path,
-        env=os.environ | {"FEDROWS_NO_SKIP": forbidden},
+        env=os.environ | {"FEDROWS_NO_SKIP": forbidden, "PYTHONPATH": str(ROOT / "tests")},
         capture_output=True,
         text=True,
     )

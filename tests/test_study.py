@@ -3,12 +3,10 @@
 import gzip
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import BrokenExecutor, Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,8 @@ from fedrows import cli
 from fedrows.algorithms.fedadam import FedAdam
 from fedrows.errors import PlanError, RunFolderError, UnknownNameError
 from fedrows.runs.folder import RunFolder
-from fedrows.study import Results, Setting, Study, StudyError, processes
+from fedrows.study import Results, Setting, Study, StudyError
 from fedrows.study.finished import path_of
-from fedrows.study.processes import WorkerProcesses
-from fedrows.study.scheduling import executor_for
 
 DATA = {"clients": 30, "items": 20, "examples_per_client": 8}
 PLAN = {"rounds": 6, "evaluate_every": 3, "clients_per_round": 5}
@@ -60,6 +56,7 @@ def test_what_a_setting_leaves_open_is_the_tasks() -> None:
         (Setting("synthetic", "fedavg", {"seed": 1}), PlanError, "which a study decides"),
         (Setting("synthetic", "fedavg", {"rounds": 0}), PlanError, "at least 1"),
         (Setting("nothing", "fedavg"), UnknownNameError, "no task called 'nothing'"),
+        (Setting("synthetic", "fedavg", model={"width": 1}), UnknownNameError, "of model logistic"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(
@@ -81,6 +78,23 @@ def test_an_id_is_made_of_what_decides_the_numbers() -> None:
         Setting("synthetic", "fedavg", PLAN, data={**DATA, "seed": 1}).planned(0),
     ]
     assert len({id_, *(other.id for other in others)}) == 5
+
+
+def test_options_of_the_model_are_part_of_a_setting() -> None:
+    """They go into the id, travel to other processes, and stand in the command."""
+    plain = Setting("movielens-mf", "fedavg")
+    some = Setting.of("movielens-mf", "fedavg", model={"factors": 4, "ridge": 0.5})
+    run = some.planned(0)
+    assert (run.settings.model.factors, run.settings.model.ridge) == (4, 0.5)
+    assert run.id != plain.planned(0).id
+    assert Setting(**some.as_dict()).planned(0).id == run.id
+    assert "--factors 4 --ridge 0.5" in run.command("cpu", None)
+    study = Study.grid("movielens-mf", ["fedavg"], [0], model={"ridge": 0.5},
+                       vary={"factors": [4, 8]})  # fmt: skip
+    assert [one.model for one in study.settings] == [
+        {"ridge": 0.5, "factors": 4}, {"ridge": 0.5, "factors": 8}
+    ]  # fmt: skip
+    assert [one.name for one in study.settings] == ["fedavg factors=4", "fedavg factors=8"]
 
 
 def test_an_id_is_made_of_the_data_files_too(
@@ -193,120 +207,6 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> N
         small().run(tmp_path / "file" / "study", 1)
 
 
-def test_a_worker_that_dies_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes.sys, "executable", "/bin/false")
-    with pytest.raises(StudyError, match=r"seed 0, and 3 more like it, .* ended with code 1"):
-        small().run(tmp_path, 2)
-
-
-def test_one_run_needs_no_workers() -> None:
-    assert executor_for(4, "cpu", 1) is None
-    assert isinstance(executor_for(4, "cpu", 2), WorkerProcesses)
-    with pytest.raises(PlanError, match="workers is 0"):
-        executor_for(0, "cpu")
-
-
-class Travelling(Executor):
-    """An executor whose calls and answers are pickled, as those of another machine are."""
-
-    def __init__(self, fails_on: int | None = None) -> None:
-        self._fails_on, self._calls = fails_on, 0
-
-    def submit(self, call: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        if self._calls == self._fails_on:
-            future.set_exception(BrokenExecutor("a machine is gone"))
-        else:
-            call, arguments = pickle.loads(pickle.dumps((call, arguments)))
-            future.set_result(pickle.loads(pickle.dumps(call(*arguments))))
-        self._calls += 1
-        return future
-
-
-def test_any_executor_makes_the_runs(tmp_path: Path) -> None:
-    study = small()
-    here = study.run(tmp_path / "here", 1)
-    there = Study(study.settings, study.seeds, Travelling()).run(tmp_path / "there")
-    assert numbers(there) == numbers(here)
-
-
-def test_what_an_executor_loses_is_named_and_the_others_are_kept(tmp_path: Path) -> None:
-    study = small()
-    with pytest.raises(StudyError, match=r"seed \d could not be run \(.*a machine is gone\): 3 ot"):
-        Study(study.settings, study.seeds, Travelling(fails_on=1)).run(tmp_path)
-    assert len(stamps(tmp_path)) == 3
-
-
-def test_errors_elsewhere_arrive_as_they_are_here(tmp_path: Path) -> None:
-    wrong = Setting("synthetic", "fedavg", {**PLAN, "clients_per_round": 31}, data=DATA)
-    with pytest.raises(StudyError, match="31, but only 30 clients of synthetic"):
-        Study([wrong], [0], Travelling()).run(tmp_path)
-
-
-def test_other_data_elsewhere_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = Study(small().settings, [0], Travelling())
-    planned = study.planned
-    monkeypatch.setattr(study, "planned", lambda: {"0" * 16: next(iter(planned().values()))})
-    with pytest.raises(StudyError, match="the data files of synthetic, or the version of fedrows"):
-        study.run(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_killed_takes_only_its_run_with_it(tmp_path: Path) -> None:
-    long = Setting("synthetic", "fedavg", {**PLAN, "rounds": 10**6}, data=DATA)
-    short = [Setting("synthetic", "fedavg", {**PLAN, "lr": rate}, data=DATA) for rate in (1, 2, 3)]
-    executor = WorkerProcesses(2)
-
-    def kill(done: int, of: int, label: str, round_: int) -> None:
-        if done == 3:  # the short ones are made: what still goes on is the long one
-            for process in executor._all:
-                process.kill()
-
-    with pytest.raises(StudyError, match=r"^fedavg on synthetic, seed 0 could .* code -9\): 3 o"):
-        Study([long, *short], [0], executor).run(tmp_path, progress=kill)
-    executor.shutdown()
-    assert len(stamps(tmp_path)) == 3
-
-
-@pytest.mark.slow
-def test_dask_makes_the_runs(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    study = small()
-    with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as two,
-        distributed.Client(two) as client,
-    ):
-        there = Study(study.settings, study.seeds, client.get_executor()).run(tmp_path / "there")
-    assert numbers(there) == numbers(study.run(tmp_path / "here", 1))
-
-
-@pytest.mark.slow
-def test_ray_makes_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")  # and nothing is sent anywhere
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # or a token is left in the home folder
-    ray = pytest.importorskip("ray")
-
-    class Ray(Executor):  # as in docs/studies.md
-        def submit(self, call: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
-            future: Future[Any] = ray.remote(call).remote(*arguments, **named).future()
-            return future
-
-    study = small()
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        there = Study(study.settings, study.seeds, Ray()).run(tmp_path / "there")
-    finally:
-        ray.shutdown()
-    assert numbers(there) == numbers(study.run(tmp_path / "here", 1))
-
-
-@pytest.mark.slow
-def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
-    study = small(("fedsubavg", "scaffold", "centralsgd"))
-    two, one = study.run(tmp_path / "two", 2), study.run(tmp_path / "one", 1)
-    assert numbers(two) == numbers(one)
-
-
 SCRIPT = """
 from fedrows.study import Study
 study = Study.grid("synthetic", ["fedavg", "fedsubavg"], [0, 1, 2], plan={"rounds": 120,
@@ -354,40 +254,6 @@ def test_the_command_of_a_run_repeats_it(tmp_path: Path, monkeypatch: pytest.Mon
     assert cli.main([*words, "--out", "repeated"]) == 0
     lines = RunFolder.open(Path("repeated")).lines()
     assert [{**line, "seconds": 0} for line in lines] == [{**x, "seconds": 0} for x in run.lines]
-
-
-@pytest.mark.parametrize("package", ["polars", "pandas"])
-def test_the_frame_is_tidy(package: str, tmp_path: Path) -> None:
-    pytest.importorskip(package)
-    study = Study.grid(
-        "synthetic",
-        ["fedavg", "fedadam"],
-        [0, 1],
-        plan=PLAN,
-        data=DATA,
-        vary={"tau": [0.1, 0.2]},
-    )
-    with pytest.raises(StudyError, match=r"call its run\(folder\) first"):
-        study.frame(package)
-    results = study.run(tmp_path, 1)
-    frame = study.frame(package)
-    assert len(frame) == 3 * 2 * 2  # settings, seeds, evaluated rounds
-    assert list(frame.columns)[:4] == ["run", "task", "algorithm", "label"]
-    assert list(frame["round"]) == [3, 6] * 6
-    assert list(frame["train_loss"]) == [x["train_loss"] for run in results for x in run.lines]
-    assert list(frame["tau"])[-1] == 0.2
-    assert "buckets" not in frame.columns
-
-
-def test_a_frame_without_its_package_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = small(("fedavg",), (0,)).run(tmp_path, 1)
-    monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(StudyError, match="pip install polars"):
-        results.frame()
-    with pytest.raises(UnknownNameError, match="did you mean pandas"):
-        results.frame("panda")
 
 
 def test_a_study_has_a_page(tmp_path: Path) -> None:

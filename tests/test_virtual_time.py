@@ -231,6 +231,33 @@ def test_nobody_begins_while_away() -> None:
     assert night.next_opening(3 * 3600.0) == pytest.approx(22 * 3600.0)
 
 
+def test_a_client_whose_update_is_lost_does_not_train(run: Run, tmp_path: Path) -> None:
+    lines = ["client,speed,dropout", *(f"{i},{10 + i},0.5" for i in range(60))]
+    (tmp_path / "half.csv").write_text("\n".join(lines))
+    clock = str(tmp_path / "half.csv")
+    made = run("fedavg", to=1, **{**ASYNC, "clock": clock})
+    for _ in made:
+        assert isinstance(made.schedule, AsyncRounds)
+        under_way = made.schedule.state()["under_way"]
+        assert any(lost for *_, lost in under_way)
+        comes = sorted(client for _, _, client, _, _, lost in under_way if not lost)
+        assert made.schedule.pending.clients.tolist() == comes
+
+
+def test_nobody_begins_an_asynchronous_round_while_away(run: Run, tmp_path: Path) -> None:
+    """An update takes about an hour, and each client is there for eight a day."""
+    lines = ["client,speed,opens,hours", *(f"{i},{0.01 + i / 1e4},{i % 24},8" for i in range(60))]
+    (tmp_path / "by-hour.csv").write_text("\n".join(lines))
+    clock = str(tmp_path / "by-hour.csv")
+    made = run("fedavg", to=1, **{**ASYNC, "concurrency": 8, "clock": clock}, rounds=60)
+    for _ in made:
+        assert isinstance(made.schedule, AsyncRounds)
+        there = made.schedule.clock.devices.there
+        for comes, _, client, _, took, _ in made.schedule.state()["under_way"]:
+            assert there(np.array([client]), comes - took)
+    assert made.evaluate()["virtual_seconds"] > devices.DAY
+
+
 def test_heat_counts_who_takes_part(data: FederatedData, tmp_path: Path) -> None:
     """A client that drops out half of the time counts for half of a row."""
     lines = ["client,speed,dropout", *(f"{i},50,{0.5 if i % 2 else 0}" for i in range(60))]

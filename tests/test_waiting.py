@@ -28,6 +28,7 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
 
+from fedrows.flower.apps import _patience
 from fedrows.flower.launch import flwr_answers, flwr_patches
 from fedrows.flower.launch.bell import Bell
 from fedrows.flower.launch.long_poll import ANSWER, PART, PULL, PUSH, LongPoll
@@ -246,6 +247,52 @@ def test_a_node_answers_in_time_after_a_message_that_came_in_part(
     ]
     app = "was killed before"
     assert pull(message_of(3), sender_died) is None  # nothing to send
+
+
+def test_a_long_message_is_fetched_while_its_parts_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three parts that take 4 s each are a message; one that has stopped coming is none."""
+    from flwr.supercore.inflatable import inflatable_utils as module
+
+    def by_name(object_ids: list[str], pull_object_fn: Any, **more: Any) -> dict[str, bytes]:
+        """As flwr's, in one thread and in a time that the test sets."""
+        found = {}
+        for name in object_ids:
+            while name not in found:
+                try:
+                    found[name] = pull_object_fn(name)
+                except module.ObjectUnavailableError:
+                    now[0] += 0.5
+        return found
+
+    by_name.__kwdefaults__ = dict(module.pull_objects.__kwdefaults__ or {})
+    now, there = [0.0], {"a": 4.0, "b": 8.0, "c": 12.0, "lost": 1e9}
+    whole = SimpleNamespace(__kwdefaults__=dict(by_name.__kwdefaults__))
+    monkeypatch.setattr(module, "pull_objects", by_name)
+    monkeypatch.setattr(module, "pull_and_inflate_object_from_tree", whole)
+    monkeypatch.setattr(flwr_patches, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    flwr_patches.pull_objects_sooner(5.0)
+
+    def part(name: str) -> bytes:
+        if now[0] < there[name]:
+            raise module.ObjectUnavailableError(name)
+        return name.encode()
+
+    assert module.pull_objects(["a", "b", "c"], part) == {"a": b"a", "b": b"b", "c": b"c"}
+    with pytest.raises(ObjectPullError, match="no part has come for 5 s"):
+        module.pull_objects(["a", "lost"], part)
+    assert now[0] < 30
+    flwr_patches.pull_objects_sooner(1.0)  # in place of the other, not before it
+    with pytest.raises(ObjectPullError, match="no part has come for 1 s"):
+        module.pull_objects(["lost"], part)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "patience"), [(1.0, 1.0), (8.0, 2.0), (120.0, 10.0), (1200.0, 100.0)]
+)
+def test_who_allows_slow_nodes_time_also_waits_longer_for_a_part(
+    timeout: float, patience: float
+) -> None:
+    assert _patience(timeout) == patience
 
 
 def test_an_executor_notices_at_once_that_an_app_was_killed(

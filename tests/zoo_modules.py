@@ -170,7 +170,7 @@ class Transformer(nn.Module):
         self.word = nn.Embedding(WORDS, 8, padding_idx=0)
         self.position = nn.Embedding(LONGEST + MORE, 8)
         layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.last = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 1))
 
     def forward(self, text):

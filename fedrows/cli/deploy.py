@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from fedrows.cli.deploy_typed import (
     number,
     positive,
     trust,
+    trusted_apps,
     writable,
 )
 from fedrows.cli.flags import Parser, UsageError
@@ -208,14 +208,14 @@ def _node(words: Sequence[str]) -> int:
     parser.add_argument("--insecure", action="store_true", help="Use no TLS and no key.")
     if (typed := parser.parse_or_help(words)) is None:
         return 0
-    from fedrows.cli.deploy_policy import NodeFolderWatch, node_files
-    from fedrows.flower.launch import starting, supervising
-    from fedrows.flower.launch.certificates import check_file, check_node_key, read_certificate
+    from fedrows.cli.deploy_joining import name_of, stay
+    from fedrows.cli.deploy_policy import node_files
+    from fedrows.flower.launch.certificates import check_node_key, read_certificate
     from fedrows.flower.launch.control import check_reachable
     from fedrows.flower.launch.flwr_patches import app_hashes
-    from fedrows.flower.launch.processes import ProcessGroup, environment
+    from fedrows.flower.launch.starting import NodeSpec
     from fedrows.flower.launch.supernode import POLL
-    from fedrows.flower.launch.warm_executor import APPS, READY
+    from fedrows.flower.launch.warm_executor import APPS
 
     superlink = needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
     shard = Path(needed(typed, "shard", "Name this node's data with --shard")).absolute()
@@ -227,51 +227,27 @@ def _node(words: Sequence[str]) -> int:
         raise UsageError("--key proves a node by TLS: leave it out, or leave out --insecure.")
     poll = positive(typed["poll"], "--poll")
     apps = app_hashes(typed["apps"] or "")
-    if (typed["peers"] or typed["policy"]) and not (apps or typed["trusted_entities"]):
-        raise UsageError(
-            "--peers and --policy protect nothing while the server chooses the app that keeps to "
-            "them: name the apps that may run with --apps or --trusted-entities."
-        )
+    more = trusted_apps(typed, apps)
     if ca is not None and key is not None:
         read_certificate(ca)
         check_node_key(key)
     if not shard.exists():
         raise FedrowsError(f"There is no shard {shard}: name this node's data with --shard.")
-    if typed["trusted_entities"]:
-        check_file(Path(typed["trusted_entities"]), "Name the right file with --trusted-entities")
     check_reachable(superlink, ca)
     state = writable(folder, "--state")
-    name = typed["name"] or (key.stem if key else state.name)
-    if not re.fullmatch(r"[\w.-]+", name):
-        raise UsageError(f"{name!r} cannot be a node's name: use letters, digits, dots and dashes.")
-    refused = state / "refused.txt"
-    refused.unlink(missing_ok=True)
-    home = state / "home"
-    settings = {POLL: str(poll), APPS: ",".join(apps)}
-    group = ProcessGroup(state / "logs", environment(home, secrets.token_hex(8), **settings))
+    name = name_of(typed["name"], key, state)
     config = {"shard": str(shard), "state": str(state), "name": name, **node_files(typed)}
-    watch = NodeFolderWatch(state)
-    spec = starting.NodeSpec(name, config)
-    trusted = typed["trusted_entities"]
-    more = ["--trusted-entities", str(Path(trusted).absolute())] if trusted else []
-
-    repeat = supervising.Repeater(group, say)
-
-    def begin() -> None:
-        again = True
-        while again:  # the port of its own executor may be lost
-            starting.begin_node(spec, superlink, group, home, ca=ca, key=key, more=more)
-            wanted = {name: starting.ACTIVE, f"{name}-app": READY}
-            again = not starting.wait_for(group, wanted, repeat=repeat)
-            if again:
-                group.kill()
-        say(f"Node {name} has joined {superlink}. Logs: {group.logs}")
-
-    def look() -> str | None:
-        watch()
-        return refused.read_text("utf-8").strip() if refused.is_file() else None
-
-    return supervising.supervise(group, begin, look, repeat, again=say)
+    settings = {POLL: str(poll), APPS: ",".join(apps)}
+    return stay(
+        NodeSpec(name, config),
+        superlink,
+        state,
+        settings,
+        ca=ca,
+        key=key,
+        more=more,
+        said=lambda group: say(f"Node {name} has joined {superlink}. Logs: {group.logs}"),
+    )
 
 
 def _peer(words: Sequence[str]) -> int:

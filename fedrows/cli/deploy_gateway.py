@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import re
-import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrows.cli.deploy_typed import authority, needed, number, positive, trust, writable
+from fedrows.cli.deploy_typed import (
+    authority,
+    needed,
+    number,
+    positive,
+    trust,
+    trusted_apps,
+    writable,
+)
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError
@@ -43,6 +49,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--page", metavar="DIR", help="A page for browsers, served at /.")
     parser.add_argument("--poll", metavar="X", default="1", help="Seconds between requests (1).")
     parser.add_argument("--apps", metavar="HASHES", help="SHA-256 of the only apps that may run.")
+    parser.add_argument("--trusted-entities", metavar="FILE", help="Whose signed apps may run.")
+    parser.add_argument("--peers", metavar="FILE", help="The nodes' signing keys (private runs).")
+    parser.add_argument("--policy", metavar="FILE", help="Made by `fedrows deploy policy`.")
     parser.add_argument(
         "--insecure", action="store_true", help="Use no TLS and no key, on this machine alone."
     )
@@ -50,9 +59,9 @@ def main(words: Sequence[str]) -> int:
         return 0
     if importlib.util.find_spec("starlette") is None:
         raise FedrowsError("`fedrows deploy gateway` serves HTTPS: install fedrows[live,onnx].")
-    from fedrows.cli.deploy_policy import NodeFolderWatch
+    from fedrows.cli.deploy_joining import name_of, stay
+    from fedrows.cli.deploy_policy import node_files
     from fedrows.flower.gateway.programs import read_manifest
-    from fedrows.flower.launch import starting, supervising
     from fedrows.flower.launch.certificates import (
         SERVER,
         SERVER_KEY,
@@ -63,9 +72,10 @@ def main(words: Sequence[str]) -> int:
     )
     from fedrows.flower.launch.control import check_reachable
     from fedrows.flower.launch.flwr_patches import app_hashes
-    from fedrows.flower.launch.processes import ProcessGroup, check_port, environment, module
+    from fedrows.flower.launch.processes import ProcessGroup, check_port, module
+    from fedrows.flower.launch.starting import RUNS_ON, NodeSpec
     from fedrows.flower.launch.supernode import POLL
-    from fedrows.flower.launch.warm_executor import APPS, READY
+    from fedrows.flower.launch.warm_executor import APPS
 
     superlink = needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
     shard = Path(needed(typed, "shard", "Name a sample of the data with --shard")).absolute()
@@ -83,6 +93,7 @@ def main(words: Sequence[str]) -> int:
     poll, apps = positive(typed["poll"], "--poll"), app_hashes(typed["apps"] or "")
     if not 0 < (enough := positive(typed["enough"], "--enough")) <= 1:
         raise UsageError(f"--enough is {typed['enough']}, but it is a share: above 0, at most 1.")
+    trusted = trusted_apps(typed, apps)
     tls: list[str] = []
     if certificates is not None and ca is not None and key is not None:
         read_certificate(ca)
@@ -106,39 +117,28 @@ def main(words: Sequence[str]) -> int:
     check_reachable(superlink, ca)
     check_port(host, port)
     state = writable(folder, "--state")
-    name = typed["name"] or (key.stem if key else state.name)
-    if not re.fullmatch(r"[\w.-]+", name) or name == WEB:
-        raise UsageError(f"{name!r} cannot be a node's name: use letters, digits, dots and dashes.")
-    refused = state / "refused.txt"
-    refused.unlink(missing_ok=True)
+    name = name_of(typed["name"], key, state, taken=WEB)
     settings = {POLL: str(poll), APPS: ",".join(apps)}
-    home = state / "home"
-    group = ProcessGroup(state / "logs", environment(home, secrets.token_hex(8), **settings))
     config |= {"shard": str(shard), "state": str(state), "name": name}
-    watch, repeat = NodeFolderWatch(state), supervising.Repeater(group, say)
+    if typed["peers"] or typed["policy"]:
+        config |= node_files(typed)
     web = ["--state", str(state), "--host", host, "--port", str(port), *tls]
     web += ["--page", str(page)] if page else []
 
-    def begin() -> None:
-        spec = starting.NodeSpec(name, config)
-        again = True
-        while again:  # the port of its own executor may be lost
-            starting.begin_node(spec, superlink, group, home, ca=ca, key=key)
-            group.log(WEB).unlink(missing_ok=True)
-            group.start(WEB, module("fedrows.flower.gateway.service", *web))
-            wanted = {WEB: starting.RUNS_ON, name: starting.ACTIVE, f"{name}-app": READY}
-            again = not starting.wait_for(group, wanted, repeat=repeat)
-            if again:
-                group.kill()
+    def serve(group: ProcessGroup) -> dict[str, str]:
+        group.log(WEB).unlink(missing_ok=True)
+        group.start(WEB, module("fedrows.flower.gateway.service", *web))
+        return {WEB: RUNS_ON}
+
+    def told(group: ProcessGroup) -> None:
         how = "https" if tls else "http, WITHOUT TLS,"
         say(f"Gateway {name} has joined {superlink}. Logs: {group.logs}")
         say(f"It serves devices by {how} on {host}:{port}.")
 
-    def look() -> str | None:
-        watch()
-        return refused.read_text("utf-8").strip() if refused.is_file() else None
-
-    return supervising.supervise(group, begin, look, repeat, again=say)
+    spec = NodeSpec(name, config)
+    return stay(
+        spec, superlink, state, settings, ca=ca, key=key, more=trusted, said=told, beside=serve
+    )
 
 
 def tokens(words: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,22 @@ def authority(certificates: Path) -> Path:
     from fedrows.flower.launch.certificates import CA
 
     return (certificates / CA if certificates.is_dir() else certificates).absolute()
+
+
+def trusted_apps(typed: dict[str, Any], apps: Collection[str]) -> list[str]:
+    """The SuperNode's flags for whose apps may run; raises if peers and policy protect nothing."""
+    from fedrows.flower.launch.certificates import check_file
+
+    signers = typed["trusted_entities"]
+    if (typed["peers"] or typed["policy"]) and not (apps or signers):
+        raise UsageError(
+            "--peers and --policy protect nothing while the server chooses the app that keeps to "
+            "them: name the apps that may run with --apps or --trusted-entities."
+        )
+    if not signers:
+        return []
+    check_file(Path(signers), "Name the right file with --trusted-entities")
+    return ["--trusted-entities", str(Path(signers).absolute())]
 
 
 def add_connection(parser: Parser) -> None:

@@ -84,7 +84,7 @@ def _device(typed: Mapping[str, Any], path: Path, to: Path) -> int:
         raise UsageError(f"{to} is not empty: name another folder, or replace it: --overwrite.")
     folder = _run_folder(path)
     mode = (folder.config.get("privacy") or folder.config.get("deploy") or {}).get("privacy")
-    if mode not in (None, "none"):
+    if mode not in (None, "none", "clear"):  # simulated and deployed runs say it differently
         raise ExportError(
             f"{path} is a run with privacy {mode}, whose protocols a device program does not have: "
             "export a run without privacy."

@@ -58,9 +58,12 @@ def _explain(words: Sequence[str]) -> int:
         if said := warning(data):
             say(f"\n{said}")
     say(policy)
+    from fedrows.flower.gateway.device_runs import why_declined
     from fedrows.flower.gateway.explained import explain_devices
 
-    say("\n" + "\n".join(explain_devices(settings.privacy.secret_sums)))
+    privacy, weighting = settings.privacy, settings.plan.weighting
+    declined = why_declined(privacy, weighting, data) if privacy.secret_sums else None
+    say("\n" + "\n".join(explain_devices(privacy.secret_sums, declined)))
     return 0
 
 
@@ -165,12 +168,13 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
         from fedrows.privacy.server_side import plan_bytes, union_plan
 
         space = RowSpace({name: its.rows for name, its in shared.items()})
-        how = union_plan(privacy, space, plan.clients_per_round, int(sizes.max()), "explained")
+        how = union_plan(privacy, space, plan.buffer_size, int(sizes.max()), "explained")
         union_bytes = float(plan_bytes(how))
     return ExplainedRun(
         privacy=privacy,
         clients=data.clients,
-        cohort=plan.clients_per_round,
+        cohort=plan.buffer_size,
+        grouped=plan.mode == "async" and privacy.secret_sums,
         rounds=plan.rounds,
         weighting=plan.weighting,
         rows={name: its.rows for name, its in shared.items()},

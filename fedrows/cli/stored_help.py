@@ -81,7 +81,6 @@ def _described(action: argparse.Action) -> list[Any]:
 def _read() -> dict[str, Any]:
     """What is kept, by command; nothing if the file is not there."""
     try:
-        kept: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
-        return kept
+        return json.loads(FILE.read_text("utf-8"))
     except (OSError, ValueError):
         return {}

@@ -57,11 +57,13 @@ class KnownValues:
 
     def of(self, column: str) -> dict[str, int]:
         """Text → row, for the table that a column reads."""
-        its = self._encoder.features[column]
-        if its.table not in self._rows:
-            words = enumerate(self._vocabulary[its.table], int(its.table in self._encoder.padded))
-            self._rows[its.table] = {text_of(word, its.kind): row for row, word in words}
-        return self._rows[its.table]
+        feature = self._encoder.features[column]
+        if feature.table not in self._rows:
+            words = enumerate(
+                self._vocabulary[feature.table], int(feature.table in self._encoder.padded)
+            )
+            self._rows[feature.table] = {text_of(word, feature.kind): row for row, word in words}
+        return self._rows[feature.table]
 
 
 def encode(frame: Any, encoder: Encoder, known_values: KnownValues) -> EncodedRows:
@@ -88,15 +90,15 @@ def encode(frame: Any, encoder: Encoder, known_values: KnownValues) -> EncodedRo
         )
     ids: dict[str, np.ndarray | Ragged] = {}
     unknown: dict[str, int] = {}
-    for column, its in encoder.features.items():
-        raw = _shaped(column, as_raw(column, values[column]), its)
+    for column, feature in encoder.features.items():
+        raw = _shaped(column, as_raw(column, values[column]), feature)
         entries = raw.values if isinstance(raw, Lists) else raw
         rows, strange = rows_of(column, entries, encoder, known_values)
         if strange:
             unknown[column] = strange
         if isinstance(raw, Lists):
             lists = lists_of(np.ascontiguousarray(rows), raw.sizes)
-            ids[column] = replace(lists, length=max(lists.length, its.length or 1))
+            ids[column] = replace(lists, length=max(lists.length, feature.length or 1))
         else:
             ids[column] = rows
     names, owner = None, np.zeros(count, dtype=np.int64)
@@ -133,9 +135,9 @@ def _column(frame: Any, column: str) -> np.ndarray:
     return values if isinstance(values, np.ndarray) else as_objects(values)
 
 
-def _shaped(column: str, raw: Raw, its: EncodedColumn) -> Raw:
+def _shaped(column: str, raw: Raw, feature: EncodedColumn) -> Raw:
     """A column in the shape that it had in training; lists cut to their last entries."""
-    if its.length is not None:
+    if feature.length is not None:
         if isinstance(raw, np.ndarray) and raw.ndim == 2:
             raw = Lists(raw.ravel(), np.full(len(raw), raw.shape[1]))
         if isinstance(raw, np.ndarray):
@@ -143,24 +145,24 @@ def _shaped(column: str, raw: Raw, its: EncodedColumn) -> Raw:
                 f"Column {column!r} held lists in training, but value 0 is {raw.tolist()[0]!r}: "
                 "make a list of each value."
             )
-        return raw if its.most is None else raw.last(its.most)
+        return raw if feature.most is None else raw.last(feature.most)
     if isinstance(raw, Lists):
-        if its.width is None:
+        if feature.width is None:
             raise DataError(
                 f"Column {column!r} held one value a row in training, but has lists: give one "
                 "value a row."
             )
-        if (odd := raw.sizes != its.width).any():
+        if (odd := raw.sizes != feature.width).any():
             at = int(np.argmax(odd))
             raise DataError(
-                f"Column {column!r} held {its.width} values a row in training, but row {at} has "
-                f"{raw.sizes[at]}."
+                f"Column {column!r} held {feature.width} values a row in training, but "
+                f"row {at} has {raw.sizes[at]}."
             )
-        raw = raw.values.reshape(len(raw), its.width)
+        raw = raw.values.reshape(len(raw), feature.width)
     width = raw.shape[1] if raw.ndim == 2 else None
-    if width != its.width:
+    if width != feature.width:
         raise DataError(
-            f"Column {column!r} held {its.width or 'one'} values a row in training, but has "
+            f"Column {column!r} held {feature.width or 'one'} values a row in training, but has "
             f"{width or 'one'}."
         )
     return raw
@@ -170,16 +172,16 @@ def rows_of(
     column: str, values: np.ndarray, encoder: Encoder, known_values: KnownValues
 ) -> tuple[np.ndarray, int]:
     """The row of every value, and how many values have none of their own."""
-    its = encoder.features[column]
-    table = encoder.tables[its.table]
-    padded = its.table in encoder.padded
+    feature = encoder.features[column]
+    table = encoder.tables[feature.table]
+    padded = feature.table in encoder.padded
     no_nulls(column, values.ravel())
     if table.how == HASHES:
-        numeric = _numeric(column, values) if its.kind == NUMBER else values
+        numeric = _numeric(column, values) if feature.kind == NUMBER else values
         return hashed(column, numeric, table.rows, padded), 0
     if table.how == GIVEN:
         return _given(column, values, table.rows), 0
-    words, codes = texts(column, values, its.kind)
+    words, codes = texts(column, values, feature.kind)
     known = known_values.of(column)
     rows = np.array([known.get(word, -1) for word in words], dtype=np.int64)[codes]
     strange = rows < 0
@@ -187,7 +189,7 @@ def rows_of(
         at = int(np.argmax(strange.ravel()))
         raise DataError(
             f"Column {column!r} has the value {words[codes.ravel()[at]]!r}, but table "
-            f"{its.table!r} has no row for unknown values: Vocabulary(oov=True) makes one."
+            f"{feature.table!r} has no row for unknown values: Vocabulary(oov=True) makes one."
         )
     return np.where(strange, table.unknown or 0, rows), int(strange.sum())
 

@@ -4,7 +4,8 @@ The examples are those of the task `amazon`, read as `fedrows.data.amazon_log` s
 users is local. A quarter of the training examples, each client's latest, is kept for validation:
 they are then as far from the labels of training as the test examples are. Beside its ids an example
 has what the client's own past labels say (`fedrows.data.recent_labels`): users become stricter or
-milder as time goes on, and rate alike what is alike.
+milder as time goes on, and rate alike what is alike. What the client liked near an item is read
+from the example's own history, as DIN reads it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,11 @@ def load(options: AmazonWideOptions) -> FederatedData:
     """The examples of the clients, from the file in the data folder."""
     data = load_log(options)
     data = replace(data, name="amazon-wide", local=frozenset({"user"}))  # one user, one client
-    return with_labels_beside(with_recent_labels(data)) if options.lately else data
+    if not options.lately:
+        return data
+    return with_labels_beside(
+        with_recent_labels(data), liked="history" if options.history else None
+    )
 
 
 TASK = Task(
@@ -50,7 +55,7 @@ TASK = Task(
     plan={
         "rounds": 200,
         "clients_per_round": 100,
-        "local_steps": 10,
+        "local_steps": 5,
         "batch_size": 4,
         "lr": 0.0125,
         "lr_schedule": "cosine",

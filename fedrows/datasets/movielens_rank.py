@@ -49,7 +49,7 @@ TASK = Task(
         "clients_per_round": 500,
         "local_steps": 20,
         "batch_size": 32,
-        "lr": 1.0,
+        "lr": 4.0,
         "weighting": "uniform",
         "negatives": 4,
         "negatives_pool": 100,

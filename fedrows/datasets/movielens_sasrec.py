@@ -22,7 +22,7 @@ class MovieLensSequenceOptions:
     """What an example has beside the movie."""
 
     history: int = option(
-        50, "How many of the user's earlier movies an example has, the last.", least=1, most=1_000
+        20, "How many of the user's earlier movies an example has, the last.", least=1, most=1_000
     )
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ TASK = Task(
         "local_steps": 10,
         "batch_size": 16,
         "optimizer": "adam",
-        "lr": 0.003,
+        "lr": 0.008,
         "weighting": "uniform",
         "negatives": 4,
         "negatives_pool": 100,

@@ -164,8 +164,7 @@ def _validation(client: np.ndarray, test: np.ndarray, options: Sent140Options) -
 def _first_of_those_all_held_out(client: np.ndarray, test: np.ndarray) -> np.ndarray:
     """The first example of every client whose examples are all held out."""
     _, first, owner = np.unique(client, return_index=True, return_inverse=True)
-    alone: np.ndarray = first[np.bincount(owner[~test], minlength=len(first)) == 0]
-    return alone
+    return first[np.bincount(owner[~test], minlength=len(first)) == 0]
 
 
 def _vocabulary(tweets: list[list[str]], options: Sent140Options) -> dict[str, int]:

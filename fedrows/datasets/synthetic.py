@@ -57,23 +57,11 @@ class SyntheticOptions:
 def load(options: SyntheticOptions) -> FederatedData:
     """The examples, with the best achievable test loss."""
     items, groups = options.items, options.client_groups
-    sizes = _sizes(options)
-    client = np.repeat(np.arange(options.clients), sizes)
-    count = len(client)
-    group = below(_bits(options, _GROUP, options.clients), groups).numpy()[client]
-    popularity = np.arange(1, items + 1) ** -options.skew
-    edges = np.cumsum(popularity / popularity.sum())
-    item = np.searchsorted(edges[:-1], uniform(_bits(options, _ITEM, count)).numpy())
+    client = np.repeat(np.arange(options.clients), _sizes(options))
     first = groups + items  # where group×item begins
-    features = np.stack([group, groups + item, first + group * items + item], axis=1)  # (n, 3)
-
-    true = truth(options)
-    weight = true.tables["weight"].numpy()[:, 0]
-    logit = float(true.dense["bias"]) + weight[features].sum(1)
-    p = 1 / (1 + np.exp(-logit))
-    label = uniform(_bits(options, _LABEL, count)).numpy() < p
-    test = split_at_random(count, options.test_share, options.seed)
-    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p))
+    features = _features(options, client)
+    test = split_at_random(len(client), options.test_share, options.seed)
+    label, best_loss = _labels(options, features, test)
     return FederatedData.build(
         name="synthetic",
         client=client,
@@ -93,8 +81,32 @@ def load(options: SyntheticOptions) -> FederatedData:
                 "group×item": (first, first + groups * items),
             }
         },
-        best_loss=float(entropy[test].mean()) if test.any() else None,
+        best_loss=best_loss,
     )
+
+
+def _features(options: SyntheticOptions, client: np.ndarray) -> np.ndarray:
+    """The group, the item and the group×item of every example (n,): (n, 3)."""
+    items, groups = options.items, options.client_groups
+    group = below(_bits(options, _GROUP, options.clients), groups).numpy()[client]
+    popularity = np.arange(1, items + 1) ** -options.skew
+    edges = np.cumsum(popularity / popularity.sum())
+    item = np.searchsorted(edges[:-1], uniform(_bits(options, _ITEM, len(client))).numpy())
+    return np.stack([group, groups + item, groups + items + group * items + item], axis=1)
+
+
+def _labels(
+    options: SyntheticOptions, features: np.ndarray, test: np.ndarray
+) -> tuple[np.ndarray, float | None]:
+    """The label of every example, and the best loss of the test examples."""
+    true = truth(options)
+    weight = true.tables["weight"].numpy()[:, 0]
+    logit = float(true.dense["bias"]) + weight[features].sum(1)
+    p = 1 / (1 + np.exp(-logit))
+    label: np.ndarray = uniform(_bits(options, _LABEL, len(features))).numpy() < p
+    p = p[test]
+    entropy = -(p * np.log(p) + (1 - p) * np.log(1 - p))
+    return label, float(entropy.mean()) if len(p) else None
 
 
 def truth(options: SyntheticOptions) -> Params:

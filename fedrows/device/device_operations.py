@@ -13,7 +13,7 @@ from fedrows.lifting.replaced_operations import ReplacedOperations
 
 
 class DeviceOperations(ReplacedOperations):
-    """The replacements of training, and a convolution as a matrix product."""
+    """The replacements of training but for embeddings, and a convolution as a matrix product."""
 
     def __torch_function__(
         self,
@@ -26,6 +26,8 @@ class DeviceOperations(ReplacedOperations):
             found = _conv1d(*args, **(kwargs or {}))
             if found is not NotImplemented:
                 return found
+        if func is F.embedding:
+            return func(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
 
 

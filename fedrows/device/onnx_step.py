@@ -44,8 +44,7 @@ def as_onnx(step: OneStep, graph: nn.Module) -> bytes:
     for node in model.graph.node:
         del node.metadata_props[:]
         node.doc_string = ""
-    data: bytes = model.SerializeToString(deterministic=True)
-    return data
+    return model.SerializeToString(deterministic=True)
 
 
 def _name_sizes(values: Any, facts: Mapping[str, TensorFacts]) -> None:

@@ -97,18 +97,6 @@ def build(
     return DeviceProgram(content, manifest_of(step, content, starts, contract), files)
 
 
-def export_program(
-    model: Model | nn.Module,
-    data: FederatedData,
-    plan: Plan,
-    algorithm: Algorithm,
-    folder: Path,
-    contract: str | None = None,
-) -> None:
-    """Builds a program, and writes it into a folder."""
-    build(model, data, plan, algorithm, contract).save(folder)
-
-
 def _starts(model: Model, data: FederatedData) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Where the rows of local tables begin: one row for all, or a file of float32 rows."""
     begins: dict[str, Any] = {}

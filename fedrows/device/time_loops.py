@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from fedrows.nn import recurrent
+from fedrows.nn import attention_compiled, recurrent
 
 _ops = torch.library.Library("fedrows_device", "DEF")
 _ops.define(
@@ -189,6 +189,6 @@ def _weight_gradient(gates: Tensor, first: Tensor, hidden: Tensor) -> Tensor:
 
 @contextmanager
 def recorded_as_one() -> Iterator[None]:
-    """LSTM and GRU run by these loops inside."""
-    with recurrent.other_loops(LSTMLoop, GRULoop):
+    """LSTM and GRU run by these loops inside, and DIN's attention by plain operations."""
+    with recurrent.other_loops(LSTMLoop, GRULoop), attention_compiled.plain_operations():
         yield

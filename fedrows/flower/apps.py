@@ -71,6 +71,15 @@ def client_app(task: DeployedTask) -> ClientApp:
     return app
 
 
+def _patience(timeout: float) -> float:
+    """How many seconds the server waits for a part of an answer that has begun to come.
+
+    Meanwhile it takes no other answer, so it is little; but who allows slow nodes more time for a
+    round also allows them more for a part.
+    """
+    return max(1.0, min(10.0, timeout / 4), timeout / 12)
+
+
 def server_app(task: DeployedTask) -> ServerApp:
     """The app that runs the rounds, in the folder `out` of the run's configuration."""
     app = ServerApp()
@@ -86,9 +95,7 @@ def server_app(task: DeployedTask) -> ServerApp:
         seen = {"log": "text", **folder.watching(), **seen}
         with _events(os.environ.get(EVENTS)), watch.opened(watch.Watching(**seen)) as observer:
             agreed = make_contract(task, config)
-            pull_objects_sooner(
-                max(1.0, min(10.0, agreed.options.timeout / 4))
-            )  # of half-sent replies
+            pull_objects_sooner(_patience(agreed.options.timeout))
             deployment = Deployment(agreed, GridTransport(grid), config, log.info)
             fleet, run = deployment.fleet, int(context.run_id)
             schedule = deployment.schedule
@@ -192,7 +199,7 @@ class GridTransport:
 
 def _gateway_maker() -> NodeMaker:
     """What makes the node of a gateway; other nodes need none of what that imports."""
-    from fedrows.flower.gateway.gateway_node import gateway_of
+    from fedrows.flower.gateway.joining_devices import gateway_of
 
     return gateway_of
 

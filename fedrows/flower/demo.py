@@ -41,8 +41,7 @@ Say = Callable[[str], None]
 
 
 def _model(data: FederatedData, seed: int) -> Model:
-    made: Model = catalogue.model(_model_name(data))(data, seed)
-    return made
+    return catalogue.model(_model_name(data))(data, seed)
 
 
 def _model_name(data: FederatedData) -> str:

@@ -19,8 +19,10 @@ from fedrows.flower.server.async_fleet import AsyncFlowerFleet
 from fedrows.flower.server.buffered_rounds import BufferedRounds
 from fedrows.flower.server.exchange import Exchange
 from fedrows.flower.server.fleet import FlowerFleet
+from fedrows.flower.server.group_fleet import GroupFleet
+from fedrows.flower.server.grouped_rounds import GroupedRounds
 from fedrows.flower.server.noisy_fleet import private_fleet
-from fedrows.flower.server.private_fleet import PrivateFlowerFleet
+from fedrows.flower.server.private_sums import PrivateSumFleet
 from fedrows.flower.server.registry import EnrolmentLimits, Registry
 from fedrows.flower.wire.contract import Contract
 from fedrows.flower.wire.transport import Transport
@@ -28,6 +30,7 @@ from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.plan import Plan
 from fedrows.privacy.relations import warning
+from fedrows.rows.params import Params
 from fedrows.server import PlainRounds, begin, rounds
 from fedrows.watch import RoundReport
 
@@ -64,15 +67,11 @@ class Deployment:
         self.fingerprint = contract.fingerprint(self.model, data)
         parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", log)
         self.fleet = _private(parts, config, data) if contract.secret else _clear(parts, self.plan)
-        self.private = self.fleet if isinstance(self.fleet, PrivateFlowerFleet) else None
+        self.private = self.fleet if isinstance(self.fleet, PrivateSumFleet) else None
         self.stopped = ""  # why the run ended before its last round, if it did
         local = frozenset(data.local)
         self.progress = begin(self.model, self.algorithm, self.plan, local)
-        self.schedule = (
-            BufferedRounds(self.fleet, self.progress.params.without(local))
-            if isinstance(self.fleet, AsyncFlowerFleet)
-            else None  # every round has a new cohort
-        )
+        self.schedule = _schedule(self.fleet, self.progress.params.without(local))
         self.seconds = 0.0
         self._rejected: dict[str, int] = {}  # as far as observers know
 
@@ -172,7 +171,14 @@ def _clear(parts: Any, plan: Plan) -> FlowerFleet:
     return AsyncFlowerFleet(*parts) if plan.mode == "async" else FlowerFleet(*parts)
 
 
-def _private(parts: Any, config: Mapping[str, Any], data: FederatedData) -> PrivateFlowerFleet:
+def _schedule(fleet: FlowerFleet, shared: Params) -> BufferedRounds | GroupedRounds | None:
+    """Who trains when, in a run that is not waited for; None: every round has a new cohort."""
+    if isinstance(fleet, AsyncFlowerFleet):
+        return BufferedRounds(fleet, shared)
+    return GroupedRounds(fleet, shared) if isinstance(fleet, GroupFleet) else None
+
+
+def _private(parts: Any, config: Mapping[str, Any], data: FederatedData) -> PrivateSumFleet:
     """The fleet of a private run, which must know the nodes' keys beforehand."""
     if not config.get("peers"):
         raise PlanError(
@@ -183,6 +189,8 @@ def _private(parts: Any, config: Mapping[str, Any], data: FederatedData) -> Priv
     if contract.privacy.min_contributors > 1 and (said := warning(data)):
         log(said)
     noise, peers = contract.privacy.noise_in_sum, Path(str(config["peers"]))
+    if contract.plan.mode == "async":
+        return GroupFleet(*parts, peers=peers, groups=data.groups)
     return private_fleet(parts, noise, peers, data.groups)
 
 

@@ -28,7 +28,7 @@ from fedrows import report
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.files.whole import as_json, make_private, write_whole
 from fedrows.flower.deployment import Deployment
-from fedrows.flower.server.private_fleet import PrivateFlowerFleet
+from fedrows.flower.server.private_sums import PrivateSumFleet
 from fedrows.flower.wire.contract import DeployedTask, digest
 from fedrows.report.exchange import read_rounds
 from fedrows.runs import checkpoint
@@ -59,7 +59,7 @@ class Journal:
     @classmethod
     def opened(cls, path: Path, deployment: Deployment) -> Journal:
         """A new run's folder, or that of one that goes on."""
-        if isinstance(deployment.fleet, PrivateFlowerFleet):
+        if isinstance(deployment.fleet, PrivateSumFleet):
             deployment.fleet.keep_in(path / HEAT)
         there = (path / CONFIG).exists()
         folder = RunFolder.open(path, "run") if there else _created(path, deployment)

@@ -148,8 +148,7 @@ class Lifted(Model):
         numbers, own = self._numbers(params.tables, params.dense), dict(fields)
         with self.evaluating():
             if self.personal is None:
-                scores: Tensor = self._call(numbers, own)
-                return scores
+                return self._call(numbers, own)
             clients = own.pop(PERSONAL)
             rows = params.tables[PERSONAL]
             return self.personal.scores(self._call, numbers, rows, clients, own, self.one_by_one)

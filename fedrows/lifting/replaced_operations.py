@@ -3,7 +3,7 @@
     dropout, rand_like, …           torch's global generator → draws by counters
     embedding_bag                   no batching rule → embedding, then a masked sum, mean or maximum
     scaled_dot_product_attention    both → the product written out
-    linear, and on a GPU embedding  slow gradients → those of `fused`
+    linear, embedding               slow gradients → those of `fused`
 
 A draw is a function of (the client's key in this step, the call's number in the step, position), so
 a client has the same masks alone on a device as in a cohort of thousands. A position is one number
@@ -70,8 +70,10 @@ def draw(shape: Sequence[int], device: torch.device) -> Tensor:
 def embedding(
     input: Tensor, weight: Tensor, padding_idx: int | None = None, *options: Any, **more: Any
 ) -> Tensor:
-    """`F.embedding` on a GPU, of rows that all clients have in one block."""
-    if torch._C._functorch.is_batchedtensor(weight) or not fused.adds_freely(weight):
+    """`F.embedding` of rows that all clients have in one block."""
+    on_cpu = weight.device.type == "cpu"
+    batched = torch._C._functorch.is_batchedtensor(weight)
+    if batched or not (on_cpu or fused.adds_freely(weight)):
         return NotImplemented
     found = fused.RowsStep.apply(weight, input.reshape(-1), padding_idx)
     return found.view(*input.shape, -1)

@@ -80,8 +80,8 @@ class Traced:
                 except Untraceable as error:
                     self.why = str(error)
                 except Exception as error:  # of longer blocks, say
-                    said = str(error).strip().splitlines() or [""]
-                    self.why = f"{type(error).__name__}: {said[0]}"
+                    lines = str(error).strip().splitlines() or [""]
+                    self.why = f"{type(error).__name__}: {lines[0]}"
                 if self.why is not None:
                     self._untraceable(self.why)
             return self._replays.get(key, self._function)
@@ -91,9 +91,9 @@ def traced(function: Function, given: Tensors, loose: Collection[str]) -> Functi
     """The function's operations on tensors of these shapes, or an Untraceable error."""
     more = {name: _STRIDE * (1 + place) for place, name in enumerate(loose)}
     longer = {n: _longer(x, more[n]) if n in more else x for n, x in given.items()}
-    mine, its = _record(function, given), _record(function, longer)
+    short, long = _record(function, given), _record(function, longer)
     run = _Writer({more[n]: (i, len(given[n])) for i, n in enumerate(given) if n in more}).write(
-        mine, its
+        short, long
     )
 
     def replay(given: Tensors) -> Sequence[Tensor]:
@@ -180,6 +180,8 @@ class _Line:
 class _Writer:
     """Python source for two recordings of one function, whose inputs differ in length only.
 
+    `short` and `long` are the two, and what stands at the same place in each of them.
+
     `loose` maps how much longer an input is in the second to its place and its length in the first.
     """
 
@@ -189,13 +191,13 @@ class _Writer:
         self.seen: tuple[dict[Hashable, str], dict[Hashable, str]] = ({}, {})  # by geometry
         self.around: dict[str, Any] = {}  # what the source refers to
 
-    def write(self, mine: _Recording, its: _Recording) -> Callable[..., Sequence[Tensor]]:
+    def write(self, short: _Recording, long: _Recording) -> Callable[..., Sequence[Tensor]]:
         """The function that was recorded."""
-        arguments = [f"x{place}" for place in range(len(mine.inputs))]
-        for name, x, y in zip(arguments, mine.inputs, its.inputs, strict=True):
+        arguments = [f"x{place}" for place in range(len(short.inputs))]
+        for name, x, y in zip(arguments, short.inputs, long.inputs, strict=True):
             self._name(name, x, y)
         lines: list[_Line] = []
-        for number, (a, b) in enumerate(zip_longest(mine.operations, its.operations)):
+        for number, (a, b) in enumerate(zip_longest(short.operations, long.operations)):
             if a is None or b is None or a.call is not b.call:
                 raise Untraceable("it does something else from call to call")
             if a.views and b.views and self._had(a.result, b.result):
@@ -205,38 +207,38 @@ class _Writer:
             self.around[f"f{number}"] = a.call._op
             result = self._results(f"v{number}", a.result, b.result)
             lines.append(_Line(result, f"f{number}({', '.join(inputs)})", a.changes))
-        outputs = [self.source(x, y) for x, y in _pairs(mine.outputs, its.outputs)]
+        outputs = [self.source(x, y) for x, y in _pairs(short.outputs, long.outputs)]
         text = _text(arguments, lines, outputs)
+        # All names in the text are made here, and no text of a user is in it.
         exec(compile(text, "<trace>", "exec"), self.around)
-        found: Callable[..., Sequence[Tensor]] = self.around["replay"]
-        return found
+        return self.around["replay"]
 
-    def source(self, mine: Any, its: Any) -> str:
+    def source(self, short: Any, long: Any) -> str:
         """What stands for an argument."""
-        if isinstance(mine, Tensor):
-            return self._tensor(mine, its)
-        if type(mine) is not type(its):
+        if isinstance(short, Tensor):
+            return self._tensor(short, long)
+        if type(short) is not type(long):
             raise Untraceable("it does something else from call to call")
-        if isinstance(mine, list | tuple):
-            inside = ", ".join(self.source(x, y) for x, y in _pairs(mine, its))
+        if isinstance(short, list | tuple):
+            inside = ", ".join(self.source(x, y) for x, y in _pairs(short, long))
             return f"[{inside}]"
-        if type(mine) is int and mine != its:
-            if its - mine not in self.loose:
+        if type(short) is int and short != long:
+            if long - short not in self.loose:
                 raise Untraceable("its numbers change from call to call")
-            place, length = self.loose[its - mine]
-            return f"x{place}.shape[0] + {mine - length}"
-        if mine != its and repr(mine) != repr(its):  # NaN is not NaN
+            place, length = self.loose[long - short]
+            return f"x{place}.shape[0] + {short - length}"
+        if short != long and repr(short) != repr(long):  # NaN is not NaN
             raise Untraceable("its numbers change from call to call")
-        return repr(mine) if isinstance(mine, _PLAIN) else self._constant(mine)
+        return repr(short) if isinstance(short, _PLAIN) else self._constant(short)
 
-    def _tensor(self, mine: Tensor, its: Any) -> str:
-        names = self.names[0].get(id(mine)), self.names[1].get(id(its))
+    def _tensor(self, short: Tensor, long: Any) -> str:
+        names = self.names[0].get(id(short)), self.names[1].get(id(long))
         if names[0] != names[1]:
             raise Untraceable("it does something else from call to call")
         if names[0] is None:  # made elsewhere
-            if mine is not its and not (mine.shape == its.shape and torch.equal(mine, its)):
+            if short is not long and not (short.shape == long.shape and torch.equal(short, long)):
                 raise Untraceable("its numbers change from call to call")
-            return self._name(self._constant(mine), mine, its)
+            return self._name(self._constant(short), short, long)
         return names[0]
 
     def _constant(self, value: Any) -> str:
@@ -244,37 +246,37 @@ class _Writer:
         self.around[name] = value
         return name
 
-    def _name(self, name: str, mine: Tensor, its: Tensor) -> str:
-        self.names[0][id(mine)] = self.names[1][id(its)] = name
-        self.seen[0].setdefault(_geometry(mine), name)
-        self.seen[1].setdefault(_geometry(its), name)
+    def _name(self, name: str, short: Tensor, long: Tensor) -> str:
+        self.names[0][id(short)] = self.names[1][id(long)] = name
+        self.seen[0].setdefault(_geometry(short), name)
+        self.seen[1].setdefault(_geometry(long), name)
         return name
 
-    def _had(self, mine: Tensor, its: Tensor) -> bool:
+    def _had(self, short: Tensor, long: Tensor) -> bool:
         """Whether there is a name for the very same view already, which then serves again."""
-        name = self.seen[0].get(_geometry(mine))
-        if name is None or name != self.seen[1].get(_geometry(its)):
+        name = self.seen[0].get(_geometry(short))
+        if name is None or name != self.seen[1].get(_geometry(long)):
             return False
-        self._name(name, mine, its)
+        self._name(name, short, long)
         return True
 
-    def _results(self, name: str, mine: Any, its: Any) -> str:
+    def _results(self, name: str, short: Any, long: Any) -> str:
         """What a result is assigned to; an operation in place gives a tensor that has a name."""
-        if isinstance(mine, Tensor):
-            return "_" if id(mine) in self.names[0] else self._name(name, mine, its)
-        if mine is None:
+        if isinstance(short, Tensor):
+            return "_" if id(short) in self.names[0] else self._name(name, short, long)
+        if short is None:
             return "_"
-        if not isinstance(mine, list | tuple):
+        if not isinstance(short, list | tuple):
             raise Untraceable("it looks at the values of a tensor")
-        parts = enumerate(_pairs(mine, its))
+        parts = enumerate(_pairs(short, long))
         inside = [self._results(f"{name}_{place}", x, y) for place, (x, y) in parts]
         return f"[{', '.join(inside)}]" if inside else "_"
 
 
-def _pairs(mine: Sequence[Any], its: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
-    if len(mine) != len(its):
+def _pairs(short: Sequence[Any], long: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    if len(short) != len(long):
         raise Untraceable("it does something else from call to call")
-    return zip(mine, its, strict=True)
+    return zip(short, long, strict=True)
 
 
 def _text(arguments: Sequence[str], lines: Sequence[_Line], outputs: Sequence[str]) -> str:
@@ -302,8 +304,8 @@ def _longer(x: Tensor, more: int) -> Tensor:
 
 def _check(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
     """Raises an Untraceable error unless a replay gives what the function gives."""
-    for mine, its in zip(found, wanted, strict=True):
-        near = torch.finfo(its.dtype).eps ** 0.5
-        close = near * float(its.abs().max()) if its.numel() else 0.0
-        if not torch.allclose(mine, its, rtol=near, atol=close, equal_nan=True):
+    for got, right in zip(found, wanted, strict=True):
+        near = torch.finfo(right.dtype).eps ** 0.5
+        close = near * float(right.abs().max()) if right.numel() else 0.0
+        if not torch.allclose(got, right, rtol=near, atol=close, equal_nan=True):
             raise Untraceable("its replay gives other numbers")

@@ -24,6 +24,17 @@ def ease(data: FederatedData, ridge: float = 300.0) -> Scorer:
 
     Examples may have several candidates each: then the scores are (n, C).
     """
+    table = ease_scores(data, ridge)
+
+    def scorer(part: Examples) -> Tensor:
+        client, item = part.owner.cpu(), data.targets(part).cpu()
+        return table[client.view(-1, *[1] * (item.dim() - 1)), item]
+
+    return scorer
+
+
+def ease_scores(data: FederatedData, ridge: float = 300.0) -> Tensor:
+    """The score of every client and item: (clients, items)."""
     if data.target is None:
         raise DataError(f"The examples of {data.name} have no target: leave EASE out.")
     clients, items = len(data.test.splits) - 1, data.tables[data.fields[data.target[0]]]
@@ -40,10 +51,4 @@ def ease(data: FederatedData, ridge: float = 300.0) -> Scorer:
     inverse = torch.linalg.inv(gram + ridge * torch.eye(items, dtype=torch.float64))
     weights = -inverse / inverse.diagonal()  # column m divided by P_mm
     weights.fill_diagonal_(0)
-    table = x @ weights.float()  # (clients, items)
-
-    def scorer(part: Examples) -> Tensor:
-        client, item = part.owner.cpu(), data.targets(part).cpu()
-        return table[client.view(-1, *[1] * (item.dim() - 1)), item]
-
-    return scorer
+    return x @ weights.float()

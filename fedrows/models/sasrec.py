@@ -30,7 +30,7 @@ from fedrows.nn.initial_values import start_
 from fedrows.options import check, option, takes
 from fedrows.rows.ragged import Ragged
 
-WIDTH, BLOCKS, DROPOUT = 48, 2, 0.2
+WIDTH, BLOCKS, DROPOUT = 32, 1, 0.2
 SPREAD = 0.05  # of the vectors at the start
 
 

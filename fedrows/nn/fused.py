@@ -75,22 +75,27 @@ class AttentionStep(Function):
     """
 
     @staticmethod
-    def forward(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return attention.forward(*_contiguous(*inputs))
+    def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
+        given = _contiguous(*inputs)
+        if given[0].is_cuda:
+            return attention.forward(*given)
+        return tuple(torch.ops.fedrows.attention(given))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        pooled, _, share = output
-        ctx.mark_non_differentiable(share)
+        pooled, _, *room = output
+        ctx.mark_non_differentiable(*room)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs, pooled, share)
+        ctx.save_for_backward(*inputs, pooled, *room)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q = ctx.saved_tensors[0]
         above = (torch.zeros_like(q) if grad is None else grad for grad in grads[:2])
-        gradients = attention.backward(*_contiguous(*ctx.saved_tensors, *above))
+        known = _contiguous(*ctx.saved_tensors, *above)
+        on_cpu = torch.ops.fedrows.attention_backward
+        gradients = attention.backward(*known) if q.is_cuda else on_cpu(known)
         return *gradients[:2], None, *gradients[2:]
 
     @staticmethod
@@ -98,18 +103,22 @@ class AttentionStep(Function):
         info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         results = AttentionStep.apply(*_groups(info.batch_size, in_dims, inputs))
-        return tuple(x.unflatten(0, (info.batch_size, -1)) for x in results), (0, 0, 0)
+        apart = tuple(x.unflatten(0, (info.batch_size, -1)) for x in results)
+        return apart, (0,) * len(apart)
 
 
 class RowsStep(Function):
     """The rows at some ids (n,) of a block (R, w); `nothing` has no gradient.
 
-    PyTorch's own gradient sorts all ids first; this one adds.
+    PyTorch's own gradient sorts all ids first on a GPU, and on a CPU calls a library for each; this
+    one adds, and has the same bits on a CPU.
     """
 
     @staticmethod
     def forward(block: Tensor, ids: Tensor, nothing: int | None) -> Tensor:
-        return rows.forward(block.contiguous(), ids.contiguous())
+        if block.is_cuda:
+            return rows.forward(block.contiguous(), ids.contiguous())
+        return block.index_select(0, ids)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -121,7 +130,13 @@ class RowsStep(Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (ids,) = ctx.saved_tensors
-        return rows.backward(grads[0], ids, ctx.count, ctx.nothing), None, None
+        if grads[0].is_cuda:
+            return rows.backward(grads[0], ids, ctx.count, ctx.nothing), None, None
+        gradient = grads[0].new_zeros(ctx.count, grads[0].shape[1])
+        gradient.index_add_(0, ids, grads[0])
+        if ctx.nothing is not None:
+            gradient[ctx.nothing].zero_()
+        return gradient, None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:

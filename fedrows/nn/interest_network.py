@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedrows.data.federation import FederatedData
 from fedrows.errors import ModelError
-from fedrows.nn import fused
+from fedrows.nn import attention_compiled, fused, step_context
 from fedrows.nn.attention import AttentionPooling
 from fedrows.nn.kernels import attention
 from fedrows.nn.norm import Dice
@@ -55,7 +55,7 @@ class AttentionUnit(nn.Module):
 
     def attend(self, q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The mean of a list, weighted by a softmax of the scores, and its sum: (B, w) each."""
-        if fused.usable(k) and attention.fits(k.shape[1], k.shape[2], 80, 40):
+        if self._has_kernel(k):
             # Without the last bias, which adds the same to all scores of a list.
             layers = (x for part in (self.first, self.second) for x in (part.weight, part.bias))
             own = (q, k, mask, *layers, self.third.weight.squeeze(0))
@@ -64,6 +64,12 @@ class AttentionUnit(nn.Module):
         share = self.pool.shares(self(q, k), mask)
         both = torch.stack([share, mask.to(k.dtype)], 1) @ k  # (B, 2, L) @ (B, L, w)
         return both[:, 0], both[:, 1]
+
+    def _has_kernel(self, k: Tensor) -> bool:
+        if k.is_cuda:
+            return fused.usable(k) and attention.fits(k.shape[1], k.shape[2], 80, 40)
+        # In training only: scoring uses all cores, and a graph of it has PyTorch's operations.
+        return step_context.current() is not None and attention_compiled.usable(k)
 
 
 class DIN(nn.Module):

@@ -8,7 +8,6 @@ of all clients lies. A C++ compiler is needed; without one `lstm_onednn` takes i
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -65,15 +64,8 @@ def backward(known: Sequence[Tensor], room: Sequence[Tensor]) -> list[Tensor]:
 
 def _call(way: str, tensors: Sequence[Tensor], size: int) -> None:
     x = tensors[0]
-    _kernel(_KINDS[x.dtype], way, (*x.shape, size), [part.data_ptr() for part in tensors])
-
-
-def _kernel(kind: str, way: str, sizes: Sequence[int], places: Sequence[int]) -> None:
-    """Runs f32_forward or one of its like; sizes: groups, steps, examples, inputs, units."""
-    function = getattr(cpp_library.library("lstm"), f"{kind}_{way}")
-    numbers = (ctypes.c_int64 * len(sizes))(*sizes)
-    arrays = (ctypes.c_void_p * len(places))(*places)
-    function(numbers, arrays)
+    name, places = f"{_KINDS[x.dtype]}_{way}", [part.data_ptr() for part in tensors]
+    cpp_library.call("lstm", name, (*x.shape, size), places)
 
 
 def _right() -> bool:
@@ -94,8 +86,8 @@ def _as_formulas_say(kind: type[np.floating[Any]]) -> bool:
     more, above, dc = bias / 2, given(batch, units), given(batch, units)[:, ::-1].copy()
 
     def run(way: str, *arrays: np.ndarray) -> None:
-        name, places = f"f{8 * np.dtype(kind).itemsize}", [part.ctypes.data for part in arrays]
-        _kernel(name, way, (1, 1, batch, inputs, units), places)
+        name, places = f"f{8 * np.dtype(kind).itemsize}_{way}", [x.ctypes.data for x in arrays]
+        cpp_library.call("lstm", name, (1, 1, batch, inputs, units), places)
 
     hidden, cells, gates = np.empty_like(h), np.empty_like(c), given(batch, 4 * units)
     run("forward", x, of_x, of_h, bias, more, h, c, hidden, cells, gates)

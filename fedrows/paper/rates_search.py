@@ -173,5 +173,4 @@ def _setting(task: EvaluatedTask, size: Size, name: str, rate: Rates) -> Setting
 
 
 def _saved() -> Mapping[str, Any]:
-    saved: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return saved
+    return json.loads(FILE.read_text(encoding="utf-8"))

@@ -126,9 +126,9 @@ def highest(metric: str) -> Judge:
 def below_central(sets: TaskRuns) -> Verdict:
     """CentralSGD's best AUC is above FedSubAvg's."""
     block, metric = sets.paper, sets.task.metric
-    mine, central = block.best(SUB, metric), block.best(CENTRAL, metric)
-    right = mine is not None and central is not None and central > mine
-    gap = "" if mine is None or central is None else f" ({central - mine:+.3f})".replace("-", "−")
+    sub, central = block.best(SUB, metric), block.best(CENTRAL, metric)
+    right = sub is not None and central is not None and central > sub
+    gap = "" if sub is None or central is None else f" ({central - sub:+.3f})".replace("-", "−")
     return _verdict(block, right, [SUB, CENTRAL], bests(block, [CENTRAL, SUB], metric) + gap)
 
 
@@ -165,8 +165,8 @@ def _before(block: RunGroup, slow: str, fast: str, factor: float = 1.0) -> bool:
 
 def _ratio(block: RunGroup, slow: str, fast: str) -> float | None:
     """Rounds of the slow / rounds of the fast; None if the fast one did not get there."""
-    mine = block.first(fast)
-    return None if mine is None else (block.first(slow) or block.rounds(slow)) / mine
+    rounds = block.first(fast)
+    return None if rounds is None else (block.first(slow) or block.rounds(slow)) / rounds
 
 
 def _times(block: RunGroup, slow: str, ratio: float | None) -> str:
@@ -181,8 +181,7 @@ def _rounds(block: RunGroup, name: str) -> str:
 
 def _best(block: RunGroup, others: Sequence[str], metric: str) -> bool:
     """Whether FedSubAvg's best value is better than those of all others."""
-    mine = rank(block, SUB, metric)
-    return mine < min(rank(block, name, metric) for name in others)
+    return rank(block, SUB, metric) < min(rank(block, name, metric) for name in others)
 
 
 def bests(block: RunGroup, names: Sequence[str], metric: str) -> str:

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +69,14 @@ class Workplace:
 
     def results(self, study: Study) -> Results:
         """The runs of a study; only those that are missing are made."""
-        if self.seeds:
-            study = replace(study, seeds=self.seeds)
+        study = Study(study.settings, self.seeds or study.seeds)
         if self._later is not None:
             wanted = study.planned()
             there = finished(self.folder, wanted, self.tell)
             if missing := {run: one for run, one in wanted.items() if run not in there}:
                 self._later |= missing
                 raise _Later
-        study = replace(study, executor=self._shared_executor())
+        study.executor = self._shared_executor()
         results = study.run(
             self.folder,
             workers=1,  # without an executor, in this process

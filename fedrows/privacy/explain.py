@@ -42,6 +42,13 @@ LIAR = (
     "only."
 )
 
+GROUPS = (
+    "Without waiting (mode async, in deployments) a cohort is a group of clients whose nodes are "
+    "idle at the same time. The server also sees how fast each node is, and a fast one is in more "
+    "groups. Nodes that end together begin together again if few others are idle: choose a "
+    "concurrency well below the number of nodes."
+)
+
 
 @dataclass(frozen=True)
 class ExplainedRun:
@@ -62,6 +69,7 @@ class ExplainedRun:
     values: int  # raw values of all tables
     union_bytes: float  # that a client sends for a union, if there is one
     counted: str | None = None  # the table of items whose labels a counted start counts
+    grouped: bool = False  # whether a cohort is a group of an asynchronous run
 
     @property
     def union(self) -> int:
@@ -124,7 +132,8 @@ def explain(setting: ExplainedRun, speed: Speed | None = None) -> list[Disclosur
 def text(setting: ExplainedRun, speed: Speed | None = None) -> str:
     """The lines for a person to read."""
     mode, clients = setting.privacy.privacy, f"{setting.clients:,} clients"
-    shown = [f"privacy {mode}: {clients}, {setting.cohort:,} a round"]
+    each = "group" if setting.grouped else "round"
+    shown = [f"privacy {mode}: {clients}, {setting.cohort:,} a {each}"]
     for line in explain(setting, speed):
         shown.append(f"\n{line.part}: {line.who} learns {line.learns}.")
         shown.append(f"  ε       {line.epsilon}")
@@ -132,7 +141,7 @@ def text(setting: ExplainedRun, speed: Speed | None = None) -> str:
             cost = f"  costs   {line.bytes_up:,.0f} bytes up, {line.bytes_down:,.0f} down"
             shown.append(f"{cost}, about {line.seconds:.3g} s of a client's time")
     if setting.privacy.secret_sums:
-        shown.append(f"\n{LIAR}")
+        shown += [f"\n{LIAR}"] + [f"\n{GROUPS}"] * setting.grouped
     if setting.privacy.mechanism is not None:
         shown.append(f"\n{setting.privacy.mechanism.explanation}")
     return "\n".join(shown)

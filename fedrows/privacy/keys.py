@@ -1,8 +1,9 @@
-"""Keys: X25519 agreement, HKDF-SHA256, AES-256-CTR streams, ChaCha20-Poly1305 boxes, Ed25519.
+"""Keys: X25519 agreement, HKDF-SHA256, AES-256-CTR streams, AES-256-GCM boxes, Ed25519.
 
 Everything is made of primitives of the `cryptography` package, and every secret begins with
-os.urandom. Streams are AES because processors have instructions for it. A stream's key serves
-one stream only, so its counter starts at zero.
+os.urandom. The WebCrypto of browsers has all of them, too: devices speak the same protocol. A
+stream's key serves one stream only, so its counter starts at zero. A box's key serves one box, and
+its nonce is random as well.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ try:
     )
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.ciphers import Cipher
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from cryptography.hazmat.primitives.ciphers.algorithms import AES
     from cryptography.hazmat.primitives.ciphers.modes import CTR
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -89,13 +90,13 @@ def derive(secret: bytes, info: bytes) -> bytes:
 def seal(key: bytes, text: bytes, about: bytes) -> bytes:
     """A box that only the key opens, and only together with the same `about`."""
     nonce = fresh(_NONCE)
-    return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, about)
+    return nonce + AESGCM(key).encrypt(nonce, text, about)
 
 
 def unseal(key: bytes, box: bytes, about: bytes) -> bytes | None:
     """What is in a box; None if the box, the key or what it is about is another."""
     try:
-        return ChaCha20Poly1305(key).decrypt(box[:_NONCE], box[_NONCE:], about)
+        return AESGCM(key).decrypt(box[:_NONCE], box[_NONCE:], about)
     except (InvalidTag, ValueError):
         return None
 

@@ -199,6 +199,11 @@ class Privacy:
             return AGAINST_SERVER
         return "server/value" if self.mechanism is None else self.mechanism.kind
 
+    @property
+    def fewest(self) -> int:
+        """How many parties a secure sum must have."""
+        return max(self.colluding + 2, self.openers, self.min_contributors)
+
     def least(self, cohort: int) -> int:
         """Of so many clients, how many must stay or nothing is opened."""
         least = max(math.ceil(self.threshold * cohort), lowest_threshold(cohort, self.colluding))

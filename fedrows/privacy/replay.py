@@ -20,6 +20,7 @@ from fedrows.privacy.randomness import replaying
 
 C = TypeVar("C")
 SEED = 32
+MOST = 8  # requests to a half: more than any protocol has
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class SavedHalf:
             seed, *before = unpack(self.path.read_bytes())
         except (OSError, ValueError):
             raise ProtocolError(f"What {self.path.name} was about is lost: it drops out.") from None
-        requests = [*before, request]
+        if len(before) >= MOST:
+            raise ProtocolError(f"{self.path.name} got more requests than a sum has: it drops out.")
+        requests = [*before, request if before else b""]  # the first one says nothing
         self._write([seed, *requests])
         with replaying(seed):
             half = make()

@@ -96,12 +96,13 @@ def ceiling(counts: Tensor, quantile: float | None) -> float:
 def lower_quantile(values: Tensor, quantile: float) -> Tensor:
     """The value at rank floor(quantile · (n − 1)) of the n that are not NaN; NaN if none is.
 
-    It never is the largest of two or more, unless the quantile is 1.
+    Of each row of values (…, n) by itself. It never is the largest of two or more, unless the
+    quantile is 1.
     """
     ascending = values.sort().values  # NaN comes last
-    count = (~values.isnan()).sum()
+    count = (~values.isnan()).sum(-1)
     rank = ((count - 1) * quantile + 1e-9).floor().clamp(min=0).to(torch.int64)
-    return ascending[rank]
+    return ascending.gather(-1, rank[..., None])[..., 0]
 
 
 def heat_of(index: Index, weights: Tensor) -> Heat:

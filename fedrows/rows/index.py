@@ -75,18 +75,9 @@ class Index:
 
     def select(self, clients: Tensor) -> Index:
         """The index sets of some of the clients, in the order given."""
-        # NumPy: so few numbers that what counts is what a call costs.
         which, whole = clients.numpy(), self.splits.numpy()
         starts = whole[which]
-        lengths = whole[which + 1] - starts
-        ends = np.cumsum(lengths)
-        splits = torch.from_numpy(np.concatenate([[0], ends]))
-        device, size = self.ids.device, int(ends[-1]) if len(ends) else 0
-        shift = np.stack([lengths, starts - ends + lengths])
-        both = torch.from_numpy(shift).to(device, non_blocking=True)
-        owner = torch.repeat_interleave(both[0], output_size=size)
-        source = both[1].index_select(0, owner)
-        source += torch.arange(size, device=device)
+        splits, owner, source = entries(starts, whole[which + 1] - starts, self.ids.device)
         if self.place is None or self.held is None:
             ids = self.ids.index_select(0, source)
             return Index(ids, splits, source=source, known_owner=owner)
@@ -113,6 +104,22 @@ class Index:
         return Index(self.ids.to(device), self.splits, place, held, source)
 
 
+def entries(
+    starts: np.ndarray, lengths: np.ndarray, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The entries of K parts of a flat list: splits (K+1,), on the CPU, owner and source (R,)."""
+    # NumPy: so few numbers that what counts is what a call costs.
+    whole = np.zeros(len(lengths) + 1, dtype=np.int64)
+    ends = np.cumsum(lengths, out=whole[1:])
+    splits, size = torch.from_numpy(whole), int(whole[-1])
+    both = torch.from_numpy(np.stack([lengths, starts - ends + lengths]))
+    both = both.to(device, non_blocking=True)
+    owner = torch.repeat_interleave(both[0], output_size=size)
+    source = both[1].index_select(0, owner)
+    source += torch.arange(size, device=device)
+    return splits, owner, source
+
+
 def index_and_slots(
     clients: int, owners: list[np.ndarray], ids: list[np.ndarray]
 ) -> tuple[Index, list[np.ndarray]]:
@@ -123,7 +130,10 @@ def index_and_slots(
     """
     # Numbered among the held ids first: owner · rows + id need not fit into 64 bits.
     held, rank = _different(np.concatenate(ids))
-    pairs = np.concatenate(owners) * len(held) + rank
+    pairs = np.concatenate(owners, dtype=np.int64)
+    pairs *= len(held)
+    pairs += rank
+    del rank  # of millions of pairs, it takes much memory
     unique, inverse = _different(pairs)
     entry_owner, entry_place = np.divmod(unique, max(len(held), 1))
     splits = np.searchsorted(entry_owner, np.arange(clients + 1))

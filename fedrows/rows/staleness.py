@@ -48,8 +48,8 @@ def weigh(
         if rule == "version":
             factor = index.spread(by_client.to(values.dtype))
         else:
-            moved = moves[table][index.ids] - read[table]
-            factor = (1 + moved.to(values.dtype)).rsqrt_()
+            moved = moves[table].index_select(0, index.ids).sub_(read[table])
+            factor = moved.to(values.dtype).add_(1).rsqrt_()
         rows[table] = values * factor[:, None]
     return Submodels(update.index, rows, dense)
 

@@ -71,8 +71,8 @@ def save(path: Path, run: TrainingRun) -> None:
     if run.schedule is not None:
         waiting = run.schedule.tensors()
         tensors |= {f"{SCHEDULE}{name}": x.detach().contiguous() for name, x in waiting.items()}
-    said = json.dumps(asdict(standing))
-    header = {"fedrows": said, DIGEST: _digest(tensors.items(), said)}
+    text = json.dumps(asdict(standing))
+    header = {"fedrows": text, DIGEST: _digest(tensors.items(), text)}
     with placing(path) as part:
         try:
             safetensors.torch.save_file(tensors, part, header)
@@ -147,7 +147,7 @@ def check_digest(path: Path) -> None:
             )
 
 
-def _digest(tensors: Iterable[tuple[str, Tensor]], said: str) -> str:
+def _digest(tensors: Iterable[tuple[str, Tensor]], text: str) -> str:
     """A hash of what a checkpoint holds, whatever the order of its tensors."""
     parts = []
     for name, x in tensors:
@@ -157,7 +157,7 @@ def _digest(tensors: Iterable[tuple[str, Tensor]], said: str) -> str:
         flat = flat.as_strided(flat.shape, (1,))
         part.update(flat.view(torch.uint8).numpy().data)
         parts.append(part.hexdigest())
-    return hashlib.blake2b(" ".join([said, *sorted(parts)]).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(" ".join([text, *sorted(parts)]).encode(), digest_size=16).hexdigest()
 
 
 def _opened(path: Path) -> Any:

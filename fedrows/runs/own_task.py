@@ -190,22 +190,22 @@ def digest(
     Of long columns only both ends are read. The start values of what is trained are left out: a
     run that goes on has its checkpoint's. With more, they are in it, as more is.
     """
-    found = hashlib.sha256()
-    found.update(repr((type(module).__qualname__, sorted(personal), data.labels)).encode())
-    found.update(repr((sorted(data.tables.items()), sorted(data.fields.items()))).encode())
+    sha = hashlib.sha256()
+    sha.update(repr((type(module).__qualname__, sorted(personal), data.labels)).encode())
+    sha.update(repr((sorted(data.tables.items()), sorted(data.fields.items()))).encode())
     for part in (data.train, data.validation, data.test):
         for x in _columns(part):
-            _add(found, x)
+            _add(sha, x)
     if more is not None:
-        found.update(repr(more).encode())
+        sha.update(repr(more).encode())
     if isinstance(module, nn.Module):
         frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
         frozen |= {name for name, _ in module.named_buffers()}
         for name, x in module.state_dict().items():
-            found.update(f"{name} {tuple(x.shape)} {x.dtype}".encode())
+            sha.update(f"{name} {tuple(x.shape)} {x.dtype}".encode())
             if more is not None or name in frozen:
-                _add(found, x)
-    return found.hexdigest()[:10]
+                _add(sha, x)
+    return sha.hexdigest()[:10]
 
 
 def _columns(examples: Examples) -> Iterator[Tensor]:
@@ -220,11 +220,11 @@ def _columns(examples: Examples) -> Iterator[Tensor]:
             yield from (x.values, x.offsets) if isinstance(x, Ragged) else (x,)
 
 
-def _add(found: Any, x: Tensor) -> None:
+def _add(sha: Any, x: Tensor) -> None:
     """Adds a tensor's shape and both its ends to a hash."""
     flat = x.detach().reshape(-1)
-    found.update(f"{tuple(x.shape)} {x.dtype}".encode())
+    sha.update(f"{tuple(x.shape)} {x.dtype}".encode())
     ends = [flat] if len(flat) <= 2 * SAMPLE else [flat[:SAMPLE], flat[-SAMPLE:]]
     for end in ends:
         whole = end.cpu().clone(memory_format=torch.contiguous_format)
-        found.update(whole.view(torch.uint8).numpy().tobytes())
+        sha.update(whole.view(torch.uint8).numpy().tobytes())

@@ -12,9 +12,9 @@ next step is known first, and all that begin from one model are trained together
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from dataclasses import replace
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,15 @@ from fedrows.plan import Plan
 from fedrows.rows.params import Params, Submodels
 from fedrows.rows.staleness import count_moves_, weigh
 from fedrows.server import ATTEMPT
+from fedrows.simulator.devices import HOUR
 from fedrows.simulator.pending_updates import Arrival, PendingUpdates
 from fedrows.simulator.virtual_time import Clock
 
 # When it comes in, a count, the client, the step that it began before, how long it takes, and
 # whether it never arrives.
 Entry = tuple[float, int, int, int, float, bool]
-Drawn = tuple[int, float, bool]  # a client, how long it takes, and whether it never arrives
+# A client, how long it takes, whether its update never arrives, and when its device is there.
+Drawn = tuple[int, float, bool, float, float]
 
 
 class AsyncRounds:
@@ -44,13 +46,13 @@ class AsyncRounds:
         plan = clock.plan
         self.clock, self.buffer = clock, plan.buffer_size
         self.concurrency = concurrency_of(plan, clock.fleet.clients)
-        self.pending = PendingUpdates(self.concurrency + self.buffer)
+        self.pending = PendingUpdates(self.concurrency + self.buffer, clock.fleet.clients)
         self._under_way: list[Entry] = []  # a heap
         self._free, self._count = self.concurrency, 0
         self._row: list[Drawn] = []  # who was drawn and has not begun
         self._many = min(8 * self.buffer, max(1, clock.fleet.clients // 16))
         self._attempt = 0
-        self._busy = np.zeros(clock.fleet.clients, dtype=bool)
+        self._busy = bytearray(clock.fleet.clients)  # whether each trains
         self._taken: list[tuple[int, int]] = []  # the step that each began before, and the client
         # How often each row was moved. None where nobody asks.
         self.moves = {
@@ -66,70 +68,78 @@ class AsyncRounds:
     def begin(self, number: int) -> Tensor:
         """Goes on in virtual time until M updates have come in; the clients that began by then.
 
-        A client whose update is lost, or has become too old, before the step is not trained at all.
+        A client whose update is lost, or has become too old before the step, is not trained at all.
         """
+        # This is done for every update, so names are looked up once, and tests are in place.
         clock, heap, busy, buffer = self.clock, self._under_way, self._busy, self.buffer
+        starts, now, row, free = clock.starts_of, clock.now, self._row, self._free
+        spent, wasted, count = clock.spent, clock.wasted, self._count
         oldest = -1 if clock.plan.max_age is None else number - clock.plan.max_age
         rest: list[int] = []  # who has come in since the last step begins again after it
-        begun, lost = set[int](), list[int]()
-        self._attempt = 0
+        begun: list[int] = []
+        lost: list[int] = []
         taken: list[tuple[int, int]] = []
-        self._taken = taken
+        self._attempt = 0
         while len(taken) < buffer:
-            while self._free and (drawn := self._next(number)) is not None:
-                client, took, dropped = drawn
-                heapq.heappush(heap, (clock.now + took, self._count, client, number, took, dropped))
-                self._count += 1
-                self._free -= 1
+            while free:
+                if not row:
+                    clock.now = now
+                    row = self._drawn(number, free)
+                    if not row:
+                        break
+                client, took, dropped, opens, hours = row.pop()
+                if busy[client] or not (hours >= 24 or (now / HOUR - opens) % 24 < hours):
+                    continue
+                heappush(heap, (now + took, count, client, number, took, dropped))
+                count += 1
+                free -= 1
+                starts[client] += 1
                 busy[client] = True
-                begun.add(client)
+                if not dropped:
+                    begun.append(client)
             if not heap:
+                clock.now = now
                 clock.wait()
+                now = clock.now
                 continue
-            clock.now = now = heap[0][0]
+            now = heap[0][0]
             while heap and heap[0][0] == now and len(taken) < buffer:
-                _, _, client, began, took, dropped = heapq.heappop(heap)
-                self._free += 1
-                clock.spent += took
+                _, _, client, began, took, dropped = heappop(heap)
+                free += 1
+                spent += took
                 if dropped:
                     busy[client] = False
+                    wasted += took
+                    continue
+                rest.append(client)
+                if began >= oldest:
+                    taken.append((began, client))
                 else:
-                    rest.append(client)
-                    if began >= oldest:
-                        taken.append((began, client))
-                        continue
-                clock.wasted += took
-                if began < number:
+                    wasted += took
                     lost.append(client)
-                else:
-                    begun.discard(client)
-        busy[rest] = False
-        self.pending.release(lost)
-        return torch.tensor(sorted(begun), dtype=torch.int64)
+        for client in rest:
+            busy[client] = False
+        clock.now, clock.spent, clock.wasted = now, spent, wasted
+        self._row, self._free, self._count, self._taken = row, free, count, taken
+        if lost:
+            self.pending.release(np.array(lost))
+        return torch.from_numpy(np.array(sorted(begun), dtype=np.int64))
 
-    def _next(self, number: int) -> Drawn | None:
-        """Who begins next, how long it takes and whether it drops out; None if nobody can now.
+    def _drawn(self, number: int, free: int) -> list[Drawn]:
+        """Who begins next, the last one first; nobody if nobody can now.
 
-        Clients are drawn many at a time, and wait in a row; a client that trains or is away when
-        its turn has come is passed over. Without a clock, who begins before a step is its cohort.
+        Clients are drawn many at a time, and wait in a row; one that trains or is away when its
+        turn has come is passed over. Without a clock, who begins before a step is its cohort.
         """
-        clock, busy = self.clock, self._busy
-        there = clock.devices.is_there
-        while True:
-            while self._row:
-                drawn = self._row.pop()
-                client = drawn[0]
-                if not busy[client] and there(client, clock.now):
-                    clock.starts_of[client] += 1
-                    return drawn
-            wanted = self._free if not clock.timed else max(self._free, self._many)
-            clients = clock.draw(number + self._attempt * ATTEMPT, wanted, busy)
-            if not len(clients):
-                return None
-            self._attempt += 1
-            took, dropped = clock.durations(clients)
-            row = zip(clients.tolist(), took.tolist(), dropped.tolist(), strict=True)
-            self._row = list(row)[::-1]
+        clock, devices = self.clock, self.clock.devices
+        wanted = max(free, self._many) if clock.timed else free
+        busy = np.frombuffer(self._busy, dtype=bool)
+        clients = clock.draw(number + self._attempt * ATTEMPT, wanted, busy)
+        if not len(clients):
+            return []
+        self._attempt += 1
+        facts = [clients, *clock.durations(clients), devices.opens[clients], devices.hours[clients]]
+        return list(zip(*(x.tolist() for x in facts), strict=True))[::-1]
 
     def arrived(self, number: int, upload: Upload | None) -> Upload:
         """The M updates that have come in, weighed by their staleness."""
@@ -137,7 +147,7 @@ class AsyncRounds:
             index = upload.update.index
             moves = {t: x.index_select(0, index[t].ids) for t, x in self.moves.items()}
             self.pending.add(upload, torch.full_like(upload.clients, number), moves)
-        clients = [client for _, client in sorted(self._taken)]
+        clients = np.array([client for _, client in sorted(self._taken)])
         arrival = self.pending.take(clients)
         self.pending.release(clients)
         return self._weighed(arrival, number)
@@ -169,8 +179,9 @@ class AsyncRounds:
         self._under_way = [(*entry,) for entry in state["under_way"]]
         self._row = [(*drawn,) for drawn in state["row"]]
         self._free, self._count = state["free"], state["count"]
-        self._busy[:] = False
-        self._busy[[entry[2] for entry in self._under_way]] = True
+        self._busy = bytearray(self.clock.fleet.clients)
+        for entry in self._under_way:
+            self._busy[entry[2]] = True
         for table, moves in self.moves.items():
             moves.copy_(tensors[f"moves/{table}"])
         head, fleet = "pending/", self.clock.fleet

@@ -102,11 +102,6 @@ class Devices:
         found: np.ndarray = (now / HOUR - self.opens_of[clients]) % 24 < hours
         return found | (hours >= 24)
 
-    def is_there(self, client: int, now: float) -> bool:
-        """Whether one client is there at a time."""
-        hours = self.hours_of[client]
-        return bool(hours >= 24 or (now / HOUR - self.opens_of[client]) % 24 < hours)
-
     def next_opening(self, now: float) -> float:
         """The next time at which a device that is not there now will be; infinite if all are."""
         waiting = (self.opens - now / HOUR) % 24

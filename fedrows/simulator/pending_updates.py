@@ -6,7 +6,7 @@ full, so that adding and taking costs what is added and taken. A client has at m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fedrows.client import Upload
-from fedrows.rows.index import Index
-from fedrows.rows.params import Submodels
+from fedrows.rows.index import Index, entries
+from fedrows.rows.params import Submodels, index_select
 
 
 @dataclass
@@ -44,22 +44,16 @@ class _Rows:
         if self.end + count > len(next(iter(self.columns.values()))):
             self._pack(count)
         for name, x in columns.items():
-            self.columns[name][self.end : self.end + count] = x
-        self.starts[slots], self.lengths[slots] = self.end + splits[:-1], np.diff(splits)
+            self.columns[name].narrow(0, self.end, count).copy_(x)
+        self.starts[slots], self.lengths[slots] = self.end + splits[:-1], splits[1:] - splits[:-1]
         self.end += count
 
     def take(self, slots: np.ndarray) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The parts of some slots: splits (K+1,), owner (R,), and every column."""
-        lengths = self.lengths[slots]
-        ends = np.cumsum(lengths)
-        splits = torch.from_numpy(np.concatenate([[0], ends]))
-        size = int(ends[-1]) if len(ends) else 0
-        both = torch.from_numpy(np.stack([lengths, self.starts[slots] - ends + lengths]))
-        both = both.to(next(iter(self.columns.values())).device, non_blocking=True)
-        owner = torch.repeat_interleave(both[0], output_size=size)
-        source = both[1].index_select(0, owner)
-        source += torch.arange(size, device=source.device)
-        return splits, owner, {name: x.index_select(0, source) for name, x in self.columns.items()}
+        columns = self.columns
+        device = next(iter(columns.values())).device
+        splits, owner, source = entries(self.starts[slots], self.lengths[slots], device)
+        return splits, owner, {name: _pick(x, source) for name, x in columns.items()}
 
     def free(self, slots: np.ndarray) -> None:
         """Empties slots."""
@@ -77,11 +71,12 @@ class _Rows:
 
 
 class PendingUpdates:
-    """At most so many updates."""
+    """At most so many updates, of so many clients."""
 
-    def __init__(self, most: int) -> None:
-        self._slot: dict[int, int] = {}  # of each client
-        self._free = list(range(most - 1, -1, -1))
+    def __init__(self, most: int, clients: int) -> None:
+        self._slot = np.full(clients, -1, dtype=np.int32)  # of each client; -1: it has none here
+        self._free = np.arange(most - 1, -1, -1)  # slots, of which the first `_left` are free
+        self._left = most
         self._began = np.zeros(most, dtype=np.int64)
         self._steps = torch.zeros(most, dtype=torch.float64)
         self._rows: dict[str, _Rows] = {}
@@ -90,19 +85,18 @@ class PendingUpdates:
         self._most = most
 
     def __len__(self) -> int:
-        return len(self._slot)
+        return self._most - self._left
 
     @property
-    def clients(self) -> list[int]:
+    def clients(self) -> np.ndarray:
         """Whose updates are here, ascending."""
-        return sorted(self._slot)
+        return np.flatnonzero(self._slot >= 0)
 
     def add(self, upload: Upload, began: Tensor, moves: Mapping[str, Tensor]) -> None:
         """Keeps updates until they come in."""
-        free = len(self._free) - len(upload.clients)
-        slots = np.array(self._free[free:], dtype=np.int64)
-        del self._free[free:]
-        self._slot |= dict(zip(upload.clients.tolist(), slots.tolist(), strict=True))
+        left = self._left - len(upload.clients)
+        slots = self._free[left : self._left].copy()
+        self._slot[upload.clients.numpy()], self._left = slots, left
         where = torch.from_numpy(slots)
         self._began[slots] = began.numpy()
         self._steps.index_copy_(0, where, upload.steps.double())
@@ -127,9 +121,9 @@ class PendingUpdates:
                 columns["occurred"] = upload.occurred[table]
             self._rows[table].add(slots, index.splits.numpy(), columns)
 
-    def take(self, clients: Sequence[int]) -> Arrival:
+    def take(self, clients: np.ndarray) -> Arrival:
         """The updates of some clients, in this order; they stay here until they are released."""
-        slots = np.array([self._slot[x] for x in clients], dtype=np.int64)
+        slots = self._slot[clients].astype(np.int64)
         where = torch.from_numpy(slots)
         index, rows, moves, marks = {}, {}, {}, {}
         for table, kept in self._rows.items():
@@ -145,22 +139,23 @@ class PendingUpdates:
             if "occurred" in columns:
                 marks[table] = columns["occurred"]
         dense = {name: x.index_select(0, where.to(x.device)) for name, x in self._dense.items()}
-        who = torch.tensor(list(clients), dtype=torch.int64)
+        who = torch.from_numpy(clients)
         update = Submodels(index, rows, dense)
         steps = self._steps.index_select(0, where)
         upload = Upload(who, update, steps, {}, None, occurred=marks or None)
         return Arrival(upload, torch.from_numpy(self._began[slots]), moves)
 
-    def release(self, clients: Sequence[int]) -> None:
+    def release(self, clients: np.ndarray) -> None:
         """Forgets the updates of some clients."""
-        slots = np.array([self._slot.pop(x) for x in clients], dtype=np.int64)
-        self._free += slots.tolist()[::-1]
+        slots, left = self._slot[clients], self._left + len(clients)
+        self._free[self._left : left], self._left = slots[::-1], left
+        self._slot[clients] = -1
         for kept in self._rows.values():
             kept.free(slots)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything in it, by name."""
-        if not self._slot:
+        if not len(self):
             return {}
         all_ = self.take(self.clients)
         upload = all_.upload
@@ -178,7 +173,7 @@ class PendingUpdates:
         self, tensors: Mapping[str, Tensor], whole: Mapping[str, Index], device: torch.device
     ) -> None:
         """Takes in what `tensors` gave, in place of what is here; whole: the federation's index."""
-        self.__init__(self._most)  # type: ignore[misc]
+        self.__init__(self._most, len(self._slot))  # type: ignore[misc]
         if "clients" not in tensors:
             return
 
@@ -203,6 +198,13 @@ def _placed(ids: Tensor, splits: Tensor, whole: Index) -> Index:
     if not torch.equal(whole.held[place], ids):  # negatives, which nobody holds
         return Index(ids, splits)
     return Index(ids, splits, place, whole.held)
+
+
+def _pick(column: Tensor, source: Tensor) -> Tensor:
+    """Some entries of a column: (R,) or (R, width)."""
+    if column.dim() == 1:
+        return column.index_select(0, source)
+    return index_select(column, source)
 
 
 def _room(like: Tensor, length: int) -> Tensor:

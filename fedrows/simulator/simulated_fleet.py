@@ -20,7 +20,7 @@ from fedrows.data.personal import PERSONAL
 from fedrows.errors import PlanError
 from fedrows.fleet import NO_TRAFFIC, Traffic, clear_traffic
 from fedrows.model import Model
-from fedrows.nn import lstm_layer
+from fedrows.nn import attention_compiled, lstm_layer
 from fedrows.plan import Plan
 from fedrows.rows.heat import Heat, heat_of
 from fedrows.rows.index import Index
@@ -123,7 +123,8 @@ class SimulatedFleet:
         train = self.trainer.train if cut is None else self.trainer.train_plainly
         local = self.local(cohort) if cut is None else cut
         upload = train(Assignment(local, start, sent, kept, round_))
-        self.notes += [note for note in lstm_layer.notes() if note not in self.notes]
+        slower = [*lstm_layer.notes(), *attention_compiled.notes()]
+        self.notes += [note for note in slower if note not in self.notes]
         return upload
 
     def local(self, cohort: Tensor) -> LocalData:

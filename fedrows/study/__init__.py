@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +57,21 @@ LIGHT = 5e6  # a study of less work is over before a worker has started
 Say = Callable[[str], None]
 
 
-@dataclass
 class Study:
     """Settings, each to be run with every seed.
 
     executor: who makes the runs; processes on this machine if none is given.
     """
 
-    settings: Sequence[Setting]
-    seeds: Sequence[int]
-    executor: Executor | None = None
-    results: Results | None = field(default=None, init=False, repr=False)
+    @known_keywords
+    def __init__(
+        self, settings: Sequence[Setting], seeds: Sequence[int], executor: Executor | None = None
+    ) -> None:
+        self.settings, self.seeds, self.executor = list(settings), list(seeds), executor
+        self.results: Results | None = None
+        for what, given in (("setting", self.settings), ("seed", self.seeds)):
+            if not given:
+                raise PlanError(f"A study needs at least one {what}, but has none: give it one.")
 
     def __repr__(self) -> str:
         tasks = ", ".join(dict.fromkeys(one.task for one in self.settings))
@@ -80,12 +84,6 @@ class Study:
         """A table and the curves, for notebooks; None where jinja2 is not installed."""
         return _view(repr(self), [] if self.results is None else self.results.runs)
 
-    def __post_init__(self) -> None:
-        self.settings, self.seeds = list(self.settings), list(self.seeds)
-        for what, given in (("setting", self.settings), ("seed", self.seeds)):
-            if not given:
-                raise PlanError(f"A study needs at least one {what}, but has none: give it one.")
-
     @classmethod
     @known_keywords
     def grid(
@@ -97,17 +95,19 @@ class Study:
         plan: Mapping[str, Any] | None = None,
         options: Mapping[str, Mapping[str, Any]] | None = None,
         data: Mapping[str, Any] | None = None,
+        model: Mapping[str, Any] | None = None,
         vary: Mapping[str, Sequence[Any]] | None = None,
         executor: Executor | None = None,
     ) -> Study:
         """Every algorithm with every combination of what varies.
 
         task: a task's name, or your own data and module as an `OwnTask`. algorithms: names, classes
-        or instances. options: an algorithm's own, by its name. vary: values of the plan's, the
-        algorithms' or the task's options; an algorithm that does not have one is not varied by it.
+        or instances. options: an algorithm's own, by its name. model: those of the task's model.
+        vary: values of the plan's, the algorithms', the task's or its model's options; an algorithm
+        that does not have one is not varied by it.
         """
         given = [algorithms] if isinstance(algorithms, str | type | Algorithm) else algorithms
-        bases = [Setting.of(task, one, plan, None, data) for one in given]
+        bases = [Setting.of(task, one, plan, None, data, model=model) for one in given]
         names = [one.algorithm for one in bases]
         settings = []
         with _known(bases):
@@ -124,6 +124,7 @@ class Study:
                         "plan": {**base.plan},
                         "options": {**own},
                         "data": {**base.data},
+                        "model": {**base.model},
                     }
                     for key, value in zip(varied, combination, strict=True):
                         parts[kinds[key]][key] = value
@@ -241,9 +242,6 @@ def _label(setting: Setting) -> str:
     return " ".join(f"{key}={value}" for key, value in given if usual.get(key) != value)
 
 
-setattr(Study, "__init__", known_keywords(Study.__init__))  # noqa: B010 - mypy knows its type
-
-
 @dataclass(frozen=True)
 class Results:
     """The finished runs of a study, setting by setting, seed by seed."""
@@ -316,6 +314,7 @@ def _kind(key: str, task: str, algorithm: str, algorithms: Sequence[str]) -> str
         "plan": Plan,
         "options": catalogue.algorithm(algorithm),
         "data": catalogue.task(task).options,
+        "model": catalogue.model_options(catalogue.task(task).model),
     }
     for kind, owner in owners.items():
         if key in {item.name for item in options_of(owner)}:

@@ -53,4 +53,5 @@ def columns(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
 def _given(run: FinishedRun) -> dict[str, Any]:
     setting = run.setting
     data = {f"data_{key}": value for key, value in setting.data.items()}
-    return {**data, **setting.options, **setting.plan}
+    model = {f"model_{key}": value for key, value in setting.model.items()}
+    return {**data, **model, **setting.options, **setting.plan}

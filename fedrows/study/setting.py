@@ -42,6 +42,7 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)  # the algorithm's own
     data: Mapping[str, Any] = field(default_factory=dict)  # the task's own
     label: str = ""  # tells settings of one algorithm apart; no part of the id
+    model: Mapping[str, Any] = field(default_factory=dict)  # the options of the task's model
     # What only this process knows, by the names above.
     own_task: OwnTask | None = field(default=None, compare=False, repr=False)
     own_algorithm: type[Algorithm] | None = field(default=None, compare=False, repr=False)
@@ -55,6 +56,7 @@ class Setting:
         options: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
         label: str = "",
+        model: Mapping[str, Any] | None = None,
     ) -> Setting:
         """A setting of data, a module and algorithms that may be your own, or given by name.
 
@@ -78,7 +80,8 @@ class Setting:
             given = asdict(made) if isinstance(algorithm, Algorithm) else given
         where = task.name if isinstance(task, OwnTask) else task
         chosen = {**given, **(options or {})}
-        return cls(where, name, dict(plan or {}), chosen, dict(data or {}), label, own, of)
+        parts = dict(plan or {}), chosen, dict(data or {}), label, dict(model or {})
+        return cls(where, name, *parts, own, of)
 
     def __post_init__(self) -> None:
         # What this process has loaded by reference, another one must be able to load as well.
@@ -122,6 +125,8 @@ class Setting:
         _known(f"option of the plan of {self.name}", self.plan, Plan)
         _known(f"option of {self.algorithm}", self.options, of)
         _known(f"option of task {self.task}", self.data, task.options)
+        of_model = catalogue.model_options(task.model)
+        _known(f"option of model {catalogue.short(task.model)}", self.model, of_model)
         plan, own = presets(task, self.algorithm)
         plan = {name: value for name, value in plan.items() if name not in DECIDED}
         settings = Settings(
@@ -129,12 +134,14 @@ class Setting:
             task.options(**self.data),
             of(**{**own, **self.options}),
             Plan(**{**plan, **self.plan, "seed": seed}),
+            model=of_model(**self.model),
         )
         return PlannedRun(self, settings)
 
     def as_dict(self) -> dict[str, Any]:
         """The setting in plain dicts, which travel anywhere."""
         parts = {"plan": dict(self.plan), "options": dict(self.options), "data": dict(self.data)}
+        parts |= {"model": dict(self.model)} if self.model else {}
         return {"task": self.task, "algorithm": self.algorithm, **parts, "label": self.label}
 
 
@@ -192,6 +199,8 @@ class PlannedRun:
         setting, taken = self.setting, taken_names(self.settings.algorithm.name)
         given = {**setting.plan, **setting.options}
         given |= {f"data_{k}" if k in taken else k: v for k, v in setting.data.items()}
+        taken |= {item.name for item in options(self.settings.task.options)}
+        given |= {f"model_{k}" if k in taken else k: v for k, v in setting.model.items()}
         given |= {"seed": self.settings.plan.seed, "device": device}
         if device == "cpu":
             given["threads"] = 1
@@ -214,6 +223,7 @@ class PlannedRun:
         words = ["own" if own else repr(setting.task), repr(self.settings.algorithm)]
         words.append(f"plan={dict(setting.plan)!r}")
         words += [f"data={dict(setting.data)!r}"] if setting.data else []
+        words += [f"model={dict(setting.model)!r}"] if setting.model else []
         return f"Study([Setting.of({', '.join(words)})], seeds=[{plan.seed}])"
 
 

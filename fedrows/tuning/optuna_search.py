@@ -50,8 +50,7 @@ def _optuna() -> ModuleType:
             "The method optuna needs the package optuna, which is not installed: "
             "pip install fedrows[tune]."
         ) from None
-    module: ModuleType = optuna
-    return module
+    return optuna
 
 
 def _distribution(axis: SearchAxis, of: ModuleType) -> Any:

@@ -67,7 +67,7 @@ export class Gateway {
     const content = body ?? new Uint8Array(0);
     const time = String(Math.floor(Date.now() / 1000));
     const nonce = hex(crypto.getRandomValues(new Uint8Array(16)));
-    const text = [method, path, time, nonce, await sha256(content)].join("\n");
+    const text = [method, location.host, path, time, nonce, await sha256(content)].join("\n");
     const signature = hex(await crypto.subtle.sign("HMAC", this.#key, new TextEncoder().encode(text)));
     const headers = {
       "fedrows-device": this.#device,

@@ -1,6 +1,7 @@
 // The page of one device: it enrols, trains, and shows what travels and what it would recommend.
 //
 //   /                           a device of one's own: a token and a file of examples begin it
+//   /?program=SHA256            the same, for the program alone whose manifest.json has this sum
 //   /?device=NAME&demo=FOLDER   a device of the demo, which finds both in FOLDER/NAME.json; panel=1: in a frame
 
 import { DeviceError } from "./errors.js";
@@ -59,7 +60,7 @@ async function ranked(device, { given, index, result }) {
 }
 
 async function main() {
-  const device = await Device.open(name);
+  const device = await Device.open(name, { pinned: query.get("program") ?? undefined });
   if (!(await device.identity())) {
     if (query.has("demo")) await begin(device, await demoFile());
     else await form(device);

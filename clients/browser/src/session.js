@@ -14,6 +14,8 @@
 import { DeviceError } from "./errors.js";
 import { columnsOf, indexOf } from "./examples.js";
 import { Gateway, Refusal, Unreachable, enrol, makeKey, sha256 } from "./gateway.js";
+import { recall, remembered } from "./memory.js";
+import { PrivateRounds } from "./private/rounds.js";
 import { Program } from "./program.js";
 import { Storage } from "./storage.js";
 import { bitsToBytes, idsToBytes, numbersFromBytes, numbersToBytes, pack, rowsFromParts, rowsToParts, unpack } from "./wire.js";
@@ -27,21 +29,28 @@ export class Device extends EventTarget {
   #storage;
   #gateway = null;
   #program = null;
+  #private = null; // the device's part in a private run; null if the run is in the clear
 
-  constructor(storage) {
+  #pinned;
+
+  constructor(storage, pinned) {
     super();
     this.#storage = storage;
+    this.#pinned = pinned;
   }
 
-  /** The device so named, of whom only one tab at a time may be the owner. */
-  static async open(name) {
+  /** The device so named, of whom only one tab at a time may be the owner.
+   *
+   * pinned: the SHA-256 of the manifest.json of the only program that it runs; without, any.
+   */
+  static async open(name, { pinned } = {}) {
     const storage = await Storage.open(name);
     if (!(await locked(name))) {
       storage.close();
       throw new DeviceError("This device is open in another tab: use that one, or close it and reload this page.");
     }
     navigator.storage?.persist?.().catch(() => {}); // asks that nothing be thrown away when room is short
-    return new Device(storage);
+    return new Device(storage, pinned?.toLowerCase());
   }
 
   get storage() {
@@ -125,9 +134,9 @@ export class Device extends EventTarget {
   async #load(id) {
     let stored = await this.#storage.get("program");
     if (stored?.id !== id) {
-      const { program, files } = await this.#gateway.json("GET", "/v1/program");
+      const { program, files, private: secret } = await this.#gateway.json("GET", "/v1/program");
       if (program !== id) throw new Unreachable("The program has just changed: this device asks again.");
-      stored = { id, files: {} };
+      stored = { id, files: {}, private: secret === true };
       for (const [name, facts] of Object.entries(files)) {
         const response = await this.#gateway.ask("GET", `/v1/program/${id}/${name}`);
         const bytes = new Uint8Array(await response.arrayBuffer());
@@ -136,12 +145,23 @@ export class Device extends EventTarget {
         }
         stored.files[name] = bytes;
       }
+      await this.#checkPinned(stored.files);
       this.#program = await Program.load(stored.id, stored.files);
       await this.#storage.keep({ program: stored });
     } else {
+      await this.#checkPinned(stored.files);
       this.#program = await Program.load(stored.id, stored.files);
     }
+    this.#private = stored.private ? new PrivateRounds(this.#storage) : null;
     this.#tell("program", { manifest: this.#program.manifest });
+  }
+
+  /** Fails if only another program may run here. */
+  async #checkPinned(files) {
+    const sum = await sha256(files["manifest.json"]);
+    if (this.#pinned && this.#pinned !== sum) {
+      throw new DeviceError(`The gateway's program is not the pinned one: the SHA-256 of its manifest.json is ${sum}, so this device has not run it.`);
+    }
   }
 
   /** Registers the newest data unless the gateway has them; gives their version. */
@@ -156,7 +176,8 @@ export class Device extends EventTarget {
     for (const [table, ids] of Object.entries(index)) {
       if (!manifest.tables[table].local) parts[`index/${table}`] = idsToBytes(ids);
     }
-    const body = pack("registration", JSON.stringify({ examples: given.label.length }), parts);
+    const shown = pack("registration", JSON.stringify({ examples: given.label.length }), parts);
+    const body = this.#private ? await this.#private.registration() : shown;
     const version = (await sha256(body)).slice(0, 32);
     await this.#storage.keep({ [`registered/${version}`]: { program: id, given, index } });
     await this.#gateway.json("PUT", `/v1/registration?program=${id}`, body);
@@ -178,10 +199,13 @@ export class Device extends EventTarget {
     if (!registered || facts.program !== this.#program.id) {
       throw new DeviceError("The work is cut for data that this device does not have: enrol it anew.");
     }
+    if ((message.kind === "sum") !== Boolean(this.#private)) {
+      throw new DeviceError("The gateway asks for another kind of work than its run is of: this device does none of it.");
+    }
+    if (this.#private) return this.#answer(message, work, registered);
     const { manifest } = this.#program;
     const { given, index } = registered;
-    const memories = (await this.#storage.names()).filter((name) => name.startsWith(`memory/${facts.run}/`));
-    const before = await this.#storage.get(`memory/${facts.run}/${facts.accepted}`);
+    const { before, past } = await recall(this.#storage, facts);
     const rows = {};
     for (const [table, { width, local }] of Object.entries(manifest.tables)) {
       rows[table] = local
@@ -202,19 +226,21 @@ export class Device extends EventTarget {
       down: work.bytes, up: body.length, rows: counted(rows, manifest),
     };
     const upload = { work: work.id, bytes: body, sha256: await sha256(body), line };
-    const personal = Object.fromEntries(
-      Object.entries(manifest.tables).filter(([, facts]) => facts.local)
-        .map(([table]) => [table, { ids: index[table], rows: result.rows[table] }]),
-    );
-    const past = memories.filter((name) => name !== `memory/${facts.run}/${facts.accepted}`);
     await this.#storage.keep({
-      ...Object.fromEntries(past.map((name) => [name, undefined])),
-      [`memory/${facts.run}/${facts.tag}`]: { rows: personal, kept: result.kept },
+      ...remembered(facts, past, manifest, index, result),
       history: [...(await this.history()), line],
       upload,
     });
     this.#tell("trained", { ...line, given, index, result });
     return { ...upload, fresh: true };
+  }
+
+  /** The answer to one phase of a private sum. It is not stored: a tab that is closed drops out of the sum. */
+  async #answer(message, work, registered) {
+    const tell = (kind, detail) => this.#tell(kind, detail);
+    const { body, line } = await this.#private.answer(message, work.bytes, this.#program, registered, tell);
+    if (line) await this.#storage.keep({ history: [...(await this.history()), line] });
+    return { work: work.id, bytes: body, sha256: await sha256(body), line, fresh: true };
   }
 
   /** Sends a finished update from where the gateway has it. */
@@ -237,7 +263,7 @@ export class Device extends EventTarget {
       return;
     }
     await this.#storage.keep({ upload: undefined });
-    this.#tell("sent", upload.line);
+    if (upload.line) this.#tell("sent", upload.line);
   }
 
   #tell(kind, detail) {

@@ -131,7 +131,8 @@ export function bitsToBytes(marks) {
   return bytes;
 }
 
-function joined(blocks) {
+/** Some blocks of bytes as one. */
+export function joined(blocks) {
   const all = new Uint8Array(blocks.reduce((sum, block) => sum + block.length, 0));
   let at = 0;
   for (const block of blocks) {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -29,6 +30,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", help="what the federation calls this device (its id)")
     parser.add_argument("--data", type=Path, required=True, help="the file of its examples")
     parser.add_argument("--state", type=Path, required=True, help="folder for what it keeps")
+    parser.add_argument(
+        "--program", metavar="SHA256", help="of the manifest.json of the only program to run (any)"
+    )
     parser.add_argument("--rounds", type=int, help="end after so many rounds")
     given = parser.parse_args(words)
     http: SignedHttp | None = None
@@ -36,7 +40,10 @@ def main(words: Sequence[str] | None = None) -> int:
         if not given.data.is_file():
             raise SessionError(f"There are no data {given.data}: name the file with --data.")
         http = SignedHttp(given.gateway, given.ca)
-        session = DeviceSession(http, DeviceStorage(given.state), given.data)
+        if given.program and not re.fullmatch("[0-9a-fA-F]{64}", given.program):
+            raise SessionError("--program takes the SHA-256 of a manifest.json: 64 digits.")
+        storage = DeviceStorage(given.state)
+        session = DeviceSession(http, storage, given.data, pinned=given.program)
         return run(session, given.token, given.name, given.rounds)
     except (SessionError, StorageError, GatewayRefused, ValueError) as error:
         print(f"fedrows_device: {error}", file=sys.stderr)

@@ -15,7 +15,8 @@ _SECOND = 0x94D049BB133111EB
 _MASK = 2**64 - 1
 
 
-def _mix_one(x: int) -> int:
+def mixed(x: int) -> int:
+    """A hash of a 64-bit word, in which each bit of the input flips half of the output's."""
     x = ((x ^ (x >> 30)) * _FIRST) & _MASK
     x = ((x ^ (x >> 27)) * _SECOND) & _MASK
     return x ^ (x >> 31)
@@ -25,13 +26,13 @@ def key(*numbers: int) -> int:
     """One 64-bit key for a tuple of integers such as (seed, use, round)."""
     result = 0
     for number in numbers:
-        result = _mix_one((result + (number & _MASK) * _GOLDEN + _GOLDEN) & _MASK)
+        result = mixed((result + (number & _MASK) * _GOLDEN + _GOLDEN) & _MASK)
     return result
 
 
 def client_key(seed: int, use: int, round_: int, client: int) -> int:
     """The key of a client's own stream for one use in one round."""
-    return _mix_one((key(seed, use, round_) + client * _GOLDEN) & _MASK)
+    return mixed((key(seed, use, round_) + client * _GOLDEN) & _MASK)
 
 
 def bits(stream: int, counters: np.ndarray) -> np.ndarray:
@@ -44,7 +45,7 @@ def bits(stream: int, counters: np.ndarray) -> np.ndarray:
 
 def one(stream: int, counter: int) -> int:
     """The 64 random bits of one counter, signed, as ONNX's int64 has them."""
-    x = _mix_one((stream + counter * _GOLDEN) & _MASK)
+    x = mixed((stream + counter * _GOLDEN) & _MASK)
     return x - 2**64 if x >= 2**63 else x
 
 

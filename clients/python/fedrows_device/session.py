@@ -72,7 +72,9 @@ class LoadedPrograms:
 
 
 class DeviceSession:
-    """One device. data: the file of its examples."""
+    """One device. data: the file of its examples. pinned: the only program that it runs, by the
+    SHA-256 of its manifest.json, which has that of step.onnx.
+    """
 
     def __init__(
         self,
@@ -80,9 +82,10 @@ class DeviceSession:
         storage: DeviceStorage,
         data: Path,
         programs: LoadedPrograms | None = None,
+        pinned: str | None = None,
     ) -> None:
         self.http, self.storage, self.data = http, storage, data
-        self._programs = programs or LoadedPrograms()
+        self._programs, self._pinned = programs or LoadedPrograms(), pinned
         self._examples: dict[tuple[str, str], Examples] = {}  # program, registration → examples
         known = storage.identity()
         self.name = str(known.get("name") or "")
@@ -134,6 +137,13 @@ class DeviceSession:
         folder = self.storage.path("program", id_)
         if not (folder / "manifest.json").is_file():
             self._fetch(id_)
+        if self._pinned is not None:
+            own = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+            if own != self._pinned.lower():
+                raise SessionError(
+                    "The gateway's program is not the pinned one: the SHA-256 of its "
+                    f"manifest.json is {own}, so this device has not run it."
+                )
         return self._programs.get(id_, folder)
 
     def _fetch(self, id_: str) -> None:
@@ -141,6 +151,11 @@ class DeviceSession:
         files = self.http.ask("GET", "/v1/program").json()
         if files["program"] != id_:
             raise SessionError("The gateway's program has just changed: check in again.")
+        if files.get("private"):
+            raise SessionError(
+                "The gateway's run is private, and this client makes no masks of secure sums: take "
+                "part with the browser's client, or in runs in the clear."
+            )
         for name in sorted(files["files"], key=lambda name: name == "manifest.json"):
             self.storage.path("program", id_, name)
             target = f"/v1/program/{id_}/{name}"
@@ -166,7 +181,7 @@ class DeviceSession:
     def _register(self, id_: str, program: Program) -> None:
         """Sends the rows that the examples need; the examples are kept beside what was sent."""
         data = self.data.read_bytes()
-        examples = read_examples(self.data, data, program.manifest)
+        examples = read_examples(self.data, data, program.manifest, program.folder)
         tables = program.manifest["tables"]
         parts = {
             f"index/{table}": ids_to_bytes(ids)
@@ -192,7 +207,9 @@ class DeviceSession:
                     "The work is for a registration that this device does not have: the gateway "
                     "leaves it out until its next run."
                 )
-            self._examples = {(id_, version): read_examples(path, data, program.manifest)}
+            self._examples = {
+                (id_, version): read_examples(path, data, program.manifest, program.folder)
+            }
             self._forget_registrations(version)
         return self._examples[id_, version]
 
@@ -213,15 +230,14 @@ class DeviceSession:
         self._forget_work(id_)
         upload = self.storage.read(f"work/{self.storage.path(id_).name}/upload")
         if upload is None:
-            upload = self._train(id_)
+            upload = self._train(id_, int(work["bytes"]))
         self._send(id_, upload, int(work["received"]))
         self.storage.remove(f"work/{id_}")
         return SessionStep("trained", round=int(unpack(upload).facts["tag"]) >> 31)
 
-    def _train(self, id_: str) -> bytes:
+    def _train(self, id_: str, size: int) -> bytes:
         """The upload for some work; it and what stays here are stored before it is returned."""
-        target = f"/v1/work/{id_}?offset=0"
-        message = unpack(self.http.ask("GET", target, most=LARGEST_FILE).body)
+        message = unpack(self.http.download(f"/v1/work/{id_}", size))
         facts = message.facts
         if not all(isinstance(facts.get(name), kind) for name, kind in FACTS.items()):
             raise SessionError("The gateway's work does not say what it is for.")

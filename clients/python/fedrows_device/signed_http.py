@@ -50,6 +50,14 @@ class Answered:
         return content
 
 
+class _BrokenOff(http.client.HTTPException):
+    """An answer whose connection broke; `answer` has the bytes that came."""
+
+    def __init__(self, answer: Answered) -> None:
+        super().__init__(f"its answer broke off after {len(answer.body)} bytes")
+        self.answer = answer
+
+
 class SignedHttp:
     """A connection to a gateway; `device` and `key` sign its requests.
 
@@ -63,6 +71,7 @@ class SignedHttp:
         if where.scheme == "http" and where.hostname not in ("127.0.0.1", "localhost", "::1"):
             raise ValueError(f"{gateway!r} has no TLS, which only this machine may do without.")
         self._where, self._context = where, None
+        self._host = host_of(where.scheme, where.hostname, where.port)
         if where.scheme == "https":
             try:
                 self._context = ssl.create_default_context(cafile=str(ca) if ca else None)
@@ -79,10 +88,12 @@ class SignedHttp:
         body: bytes = b"",
         signed: bool = True,
         most: int = LARGEST_ANSWER,
+        part: bool = False,
     ) -> Answered:
         """The answer to a request; raises if there is none, or if it is a refusal.
 
-        most: bytes that are read of it; a longer one is a refusal, too.
+        most: bytes that are read of it; a longer one is a refusal, too. part: whether the beginning
+        of an answer that broke off will do.
 
         A kept connection may have been closed meanwhile, so a request that got no answer is sent
         once more, signed anew.
@@ -103,6 +114,9 @@ class SignedHttp:
                 ) from None
             except (OSError, http.client.HTTPException) as error:
                 self.close()
+                if part and isinstance(error, _BrokenOff) and error.answer.body:
+                    answer = error.answer
+                    break
                 if last or (fresh and isinstance(error, ConnectionRefusedError)):
                     raise GatewayUnreachable(
                         f"The gateway {self._where.netloc} does not answer ({error})."
@@ -112,6 +126,19 @@ class SignedHttp:
         if answer.status >= 400:
             raise GatewayRefused(answer.status, _content(answer.body))
         return answer
+
+    def download(self, target: str, size: int) -> bytes:
+        """A file of so many bytes; where a connection breaks, the next goes on at that byte."""
+        if size > LARGEST_FILE:
+            raise GatewayRefused(400, {"error": f"The gateway offers over {LARGEST_FILE} bytes."})
+        data = b""
+        while len(data) < size:
+            most = size - len(data)
+            more = self.ask("GET", f"{target}?offset={len(data)}", most=most, part=True).body
+            if not more:
+                raise GatewayRefused(400, {"error": "The gateway sends less than it has offered."})
+            data += more
+        return data
 
     def _send(
         self, method: str, target: str, body: bytes, headers: dict[str, str], most: int
@@ -128,23 +155,31 @@ class SignedHttp:
             self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection.request(method, target, body or None, headers)
         response = self._connection.getresponse()
+        data, left = b"", response.length
         try:
-            data, left = response.read(most + 1), response.length
+            while len(data) <= most and (piece := response.read1(most + 1 - len(data))):
+                data += piece
+            left = response.length
+        except OSError:
+            left = response.length or 1
         finally:
             response.close()  # also where it was not read to its end
         if len(data) > most:
             self.close()
             raise GatewayRefused(400, {"error": f"The gateway's answer has over {most} bytes."})
-        if left:  # it broke off
-            raise http.client.IncompleteRead(data, left)
+        answer = Answered(response.status, data)
+        if left:
+            raise _BrokenOff(answer)
         if response.will_close:
             self.close()
-        return Answered(response.status, data)
+        return answer
 
     def _signature(self, method: str, target: str, body: bytes) -> dict[str, str]:
         seconds, nonce = str(int(time.time())), secrets.token_hex(16)
-        text = "\n".join((method, target, seconds, nonce, hashlib.sha256(body).hexdigest()))
+        digest = hashlib.sha256(body).hexdigest()
+        text = "\n".join((method, self._host, target, seconds, nonce, digest))
         return {
+            "host": self._host,
             "fedrows-device": self.device,
             "fedrows-time": seconds,
             "fedrows-nonce": nonce,
@@ -156,6 +191,13 @@ class SignedHttp:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def host_of(scheme: str, name: str, port: int | None) -> str:
+    """The header Host of a request: the port is left out if it is the usual one."""
+    name = f"[{name}]" if ":" in name else name
+    usual = {"https": 443, "http": 80}[scheme]
+    return name if port in (None, usual) else f"{name}:{port}"
 
 
 def pause_of(content: dict[str, Any], usual: float) -> float:

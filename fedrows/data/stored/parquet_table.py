@@ -86,8 +86,7 @@ def as_numpy(array: Any) -> np.ndarray:
 
     if pa.types.is_fixed_size_list(array.type):
         return as_numpy(array.flatten()).reshape(len(array), -1)
-    values: np.ndarray = array.to_numpy(zero_copy_only=False)
-    return values
+    return array.to_numpy(zero_copy_only=False)
 
 
 def as_lists(array: Any) -> tuple[Any, np.ndarray]:

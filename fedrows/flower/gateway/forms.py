@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedrows.flower.wire.codings import ids_from_bytes
-from fedrows.flower.wire.message import WireError, unpack
+from fedrows.flower.wire.message import Message, WireError, unpack
 from fedrows.flower.wire.submodels import SubmodelLayout
 from fedrows.flower.wire.upload_checks import (
     ReceivedUpload,
@@ -27,16 +27,21 @@ from fedrows.flower.wire.upload_checks import (
 from fedrows.rows.index import Index
 from fedrows.rows.schema import Schema, Table
 
+KEY = 32  # bytes of a public key
 CODING = "float32"  # how devices send numbers
 LARGEST_REGISTRATION = 2**20  # bytes
 
 
 @dataclass(frozen=True)
 class RegistrationForm:
-    """What a program's registrations must look like."""
+    """What a program's registrations must look like.
+
+    private: devices send neither rows nor a number of examples, but a key for secure sums.
+    """
 
     tables: Mapping[str, int]  # shared table → its rows
     max_examples: int
+    private: bool = False
 
     def text(self) -> str:
         """The form as JSON."""
@@ -51,6 +56,8 @@ class RegistrationForm:
         """A device's number of examples and its ids by table, or a WireError."""
         message = unpack(data, LARGEST_REGISTRATION)
         examples = message.facts.get("examples")
+        if self.private:
+            return _check_private(message)
         if message.kind != "registration" or message.parts.keys() != {
             f"index/{table}" for table in self.tables
         }:
@@ -63,6 +70,16 @@ class RegistrationForm:
             table: ids_from_bytes(message.parts[f"index/{table}"], rows, rows)
             for table, rows in self.tables.items()
         }
+
+
+def _check_private(message: Message) -> tuple[int, dict[str, Tensor]]:
+    """The same of a registration for a private run, which has a public key alone."""
+    key = message.parts.get("key", b"")
+    if message.kind != "registration" or message.parts.keys() != {"key"} or len(key) != KEY:
+        raise WireError("The registration for a private run has not a public key alone.")
+    if message.facts != {"examples": 1}:
+        raise WireError("A registration for a private run tells how many examples there are.")
+    return 1, {}
 
 
 def version_of_registration(data: bytes) -> str:

@@ -1,7 +1,8 @@
 """The node side of a gateway: answers the server's messages with what devices have made.
 
     enrol    publishes the program of the run, waits until enough devices have registered for it
-    train    leaves work for the devices that are asked, waits for their uploads, joins them
+    train    leaves work for the devices that are asked, waits for their uploads, joins them; in an
+             asynchronous run, sends what has come in from any of them, as it came
 
 The data of this node are a sample of the task, for their tables and fields alone: no client of it
 takes part. What clients remember between rounds stays on the devices.
@@ -25,14 +26,14 @@ from fedrows.device.program import build
 from fedrows.flower.gateway.forms import CODING, RegistrationForm, UploadForm
 from fedrows.flower.gateway.programs import ProgramError, Programs, read_manifest
 from fedrows.flower.gateway.store import DeviceRegistration, GatewayStore
-from fedrows.flower.gateway.work import NewWork, WorkStore
+from fedrows.flower.gateway.work import NewWork, Place, WorkStore
 from fedrows.flower.node.enrolled import EnrolledClients, StateLost
-from fedrows.flower.node.joining import file_in, policy_of, text_in, use_plugins
+from fedrows.flower.node.joining import file_in
 from fedrows.flower.node.node import ClientNode, spread_rows
 from fedrows.flower.node.policy import PolicyError
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
-from fedrows.flower.wire.contract import Contract, DeployedTask, digest, make_contract
+from fedrows.flower.wire.contract import Contract, digest
 from fedrows.flower.wire.marks import encode_marks
 from fedrows.flower.wire.message import Message, WireError, pack
 from fedrows.flower.wire.submodels import SubmodelLayout, encode_submodels
@@ -45,34 +46,11 @@ from fedrows.runs.export import ExportError
 LOOK = 0.03  # seconds between two looks for uploads
 ENROL_SECONDS = 45.0  # that an enrolment waits for devices; the server waits for 60
 SHARE_OF_TIMEOUT = 0.8  # of the round's, that devices have; the rest is for the way back
+HOLD = 5.0  # seconds that an asynchronous run's message waits for the next upload
 
 
 class DevicesAwaited(RuntimeError):
     """Too few devices have registered so far: the server asks again."""
-
-
-def gateway_of(
-    task: DeployedTask, run: Mapping[str, Any], config: Mapping[str, Any], state: NodeState
-) -> ClientNode:
-    """The node that answers a run's messages for devices, if it may take part in that run."""
-    policy = policy_of(config)
-    use_plugins(config)
-    agreed = make_contract(task, run)
-    check_for_devices(agreed)
-    policy.check(agreed.privacy, task.name, None)
-    return GatewayNode(agreed, task.shard(config), state, text_in(config, "name"), policy, config)
-
-
-def check_for_devices(agreed: Contract) -> None:
-    """Raises a PolicyError if devices cannot take part in a run."""
-    if agreed.secret:
-        raise PolicyError(
-            f"The run's privacy is {agreed.privacy.privacy}, but devices compute no masks of "
-            "secure sums: a gateway takes part in runs with privacy clear."
-        )
-    if agreed.options.coding != CODING or agreed.plan.dtype != CODING:
-        name = "coding" if agreed.options.coding != CODING else "dtype"
-        raise PolicyError(f"The run's {name} is not {CODING}, which is all that devices know.")
 
 
 class GatewayNode(ClientNode):
@@ -90,8 +68,9 @@ class GatewayNode(ClientNode):
         name: str | None,
         policy: Any,
         config: Mapping[str, Any],
+        **more: Any,
     ) -> None:
-        super().__init__(contract, data, state, name, policy)
+        super().__init__(contract, data, state, name, policy, **more)
         self._config, self.store = config, GatewayStore(state.folder)
         self.work, self.programs = WorkStore(self.store), Programs(self.store)
         self.program = digest(self._fingerprint)
@@ -135,9 +114,13 @@ class GatewayNode(ClientNode):
                     self.programs.add(self.program, Path(folder))
         except (ProgramError, ExportError) as error:
             raise PolicyError(str(error)) from None
+        self.programs.publish(self.program, self._form_of_registrations)
+
+    @property
+    def _form_of_registrations(self) -> RegistrationForm:
+        """What devices register."""
         rows = {table: self.model.schema.tables[table].rows for table in self._tables}
-        most = self.contract.options.max_examples
-        self.programs.publish(self.program, RegistrationForm(rows, most))
+        return RegistrationForm(rows, self.contract.options.max_examples)
 
     @cached_property
     def _registered(self) -> list[tuple[DeviceRegistration, dict[str, Tensor]]]:
@@ -174,10 +157,49 @@ class GatewayNode(ClientNode):
             version, {"count": torch.tensor(len(devices))}, devices=devices
         )
 
+    def _about(self) -> dict[str, Any]:
+        return {"one-by-one": True}
+
+    def reply(self, message: Message) -> bytes:
+        """The answer to a message that is not the first; one that names nobody begins no round."""
+        if message.kind == "train" and not message.parts.get("positions"):
+            return self._train(message)
+        return super().reply(message)
+
     def _train(self, message: Message) -> bytes:
-        """Has the devices that a message names train, and joins what they send."""
+        """Has the devices that a message names train, and sends what they have sent."""
         tag, version = message.facts["tag"], message.facts["version"]
         enrolled = self._enrolled(version)
+        asked, forms, works = self._works(message, enrolled)
+        seconds = SHARE_OF_TIMEOUT * self.contract.options.timeout
+        run, deadline = str(message.facts["run"]), time.time() + seconds
+        facts: dict[str, Any] = {"tag": tag}
+        if "waiting" in message.facts:
+            waiting = {(int(old), int(x)) for old, own in message.facts["waiting"] for x in own}
+            self.work.put(run, tag, deadline, works, waiting)
+            waiting |= {(tag, place) for place in range(len(works))}
+            kind, (parts, facts["silent"]) = "arrived", self._arrived(run, waiting)
+        else:
+            ids = self.work.put(run, tag, deadline, works)
+            uploads = self._wait(tag, len(works), seconds)
+            kind, parts = "trained", self._answered(asked, forms, [uploads.get(x) for x in ids])
+        changed_facts, changed_parts = self._changes(enrolled, version)
+        return pack(Message(kind, facts | changed_facts, parts | changed_parts))
+
+    def _arrived(self, run: str, waiting: set[Place]) -> tuple[dict[str, bytes], list[Place]]:
+        """Uploads that have come in, as they came, by TAG/PLACE; and the work that brings none."""
+        until = time.monotonic() + HOLD
+        while waiting <= self.work.under_way(run) and time.monotonic() < until:
+            time.sleep(LOOK)
+        under_way, taken = self.work.under_way(run), self.work.taken(run)
+        parts = {f"{x[0]}/{x[1]}": upload for x, upload in taken.items() if x in waiting}
+        return parts, sorted(waiting - under_way - taken.keys())
+
+    def _works(
+        self, message: Message, enrolled: EnrolledClients
+    ) -> tuple[EnrolledClients, list[UploadForm], list[NewWork]]:
+        """The clients that a message names, what they may send, and the work for their devices."""
+        tag, version = message.facts["tag"], message.facts["version"]
         devices = self.state.registrations.facts(version, "devices")
         if devices is None:
             raise StateLost
@@ -186,15 +208,17 @@ class GatewayNode(ClientNode):
         asked = enrolled.select(positions)
         numbers = integers_from_bytes(message.parts["numbers"], len(positions))
         accepted = integers_from_bytes(message.parts["accepted"], len(positions))
+        forms: list[UploadForm] = []
+        works: list[NewWork] = []
+        if not positions:
+            return asked, forms, works
         download = {
             name: spread_rows(part, asked.index)
             for name, part in self._download(message, asked.index).items()
         }
         round_ = round_of(tag)
-        run = str(message.facts["run"])
-        common = {"run": run, "program": self.program, "tag": tag, "round": round_}
-        common["lr"] = self.contract.plan.lr_at(round_)
-        forms, works = [], []
+        common = {"run": str(message.facts["run"]), "program": self.program, "tag": tag}
+        common |= {"round": round_, "lr": self.contract.plan.lr_at(round_)}
         for i, position in enumerate(positions):
             device, registration = devices[position]
             facts = {"registration": registration, "number": numbers[i], "accepted": accepted[i]}
@@ -204,16 +228,21 @@ class GatewayNode(ClientNode):
             forms.append(self._form(asked, i, tag))
             work = pack(Message("work", {**common, **facts}, parts))
             works.append(NewWork(device, forms[-1].text(), work))
-        seconds = SHARE_OF_TIMEOUT * self.contract.options.timeout
-        ids = self.work.put(run, tag, time.time() + seconds, works)
-        uploads = self._wait(tag, len(works), seconds)
-        answered = [i for i, id_ in enumerate(ids) if id_ in uploads]
-        received = [forms[i].check(uploads[ids[i]]) for i in answered]
+        return asked, forms, works
+
+    def _answered(
+        self,
+        asked: EnrolledClients,
+        forms: Sequence[UploadForm],
+        uploads: Sequence[bytes | None],
+    ) -> dict[str, bytes]:
+        """The uploads of those who have answered, as the parts of one answer."""
+        answered = [i for i, upload in enumerate(uploads) if upload is not None]
+        received = [forms[i].check(uploads[i] or b"") for i in answered]
         parts = self._joined(asked.select(answered), received)
         if len(answered) < len(asked.names):
             parts[ANSWERED] = ids_to_bytes(torch.tensor(answered, dtype=torch.int64))
-        changed_facts, changed_parts = self._changes(enrolled, version)
-        return pack(Message("trained", {"tag": tag, **changed_facts}, parts | changed_parts))
+        return parts
 
     def _wait(self, tag: int, asked: int, seconds: float) -> dict[str, bytes]:
         """The uploads of a round, once all devices have answered, enough have, or time is up."""

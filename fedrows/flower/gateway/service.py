@@ -34,7 +34,7 @@ from fedrows.flower.launch.processes import (
 )
 
 PORT = "gateway.port"
-LIMITS = ConnectionLimits(total=4000, per_address=2000, waiting=256)  # devices wait for work
+LIMITS = ConnectionLimits(total=4000, per_address=2000, waiting=256, per_name=8)
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """Signed requests: who sends them, and that nobody has sent them before.
 
-A device signs the method, the address, the time, a nonce and the digest of the body with a key of
-its own (HMAC-SHA256). What can be checked by the header alone is checked before the body is read.
+A device signs the method, the host, the address, the time, a nonce and the digest of the body with
+a key of its own (HMAC-SHA256). What can be checked by the header alone is checked before the body
+is read.
 """
 
 from __future__ import annotations
@@ -62,9 +63,11 @@ class SignedHeader:
             raise Refusal(401, "This gateway does not know the device: enrol it with a new token.")
         return device
 
-    def check(self, device: EnrolledDevice, method: str, target: str, body: bytes) -> None:
+    def check(
+        self, device: EnrolledDevice, method: str, host: str, target: str, body: bytes
+    ) -> None:
         """Raises a Refusal unless the device's key signed this very request."""
-        text = text_to_sign(method, target, self.time, self.nonce, body)
+        text = text_to_sign(method, host, target, self.time, self.nonce, body)
         right = hmac.new(device.key, text, hashlib.sha256).hexdigest()
         if not hmac.compare_digest(right, self.signature):
             raise Refusal(401, "The signature is not that of this device's key: enrol it again.")
@@ -75,7 +78,9 @@ class SignedHeader:
             raise Refusal(401, "The request was sent before: sign every request anew.")
 
 
-def text_to_sign(method: str, target: str, seconds: str, nonce: str, body: bytes) -> bytes:
+def text_to_sign(
+    method: str, host: str, target: str, seconds: str, nonce: str, body: bytes
+) -> bytes:
     """What a device signs."""
     digest = hashlib.sha256(body).hexdigest()
-    return "\n".join((method, target, seconds, nonce, digest)).encode()
+    return "\n".join((method, host.lower(), target, seconds, nonce, digest)).encode()

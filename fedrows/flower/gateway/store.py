@@ -44,8 +44,9 @@ CREATE TABLE IF NOT EXISTS nonces (
 CREATE INDEX IF NOT EXISTS nonces_at ON nonces (at);
 CREATE TABLE IF NOT EXISTS work (
     id TEXT PRIMARY KEY, device TEXT NOT NULL, run TEXT NOT NULL, tag INTEGER NOT NULL,
-    deadline REAL NOT NULL, state TEXT NOT NULL, form TEXT NOT NULL, message BLOB NOT NULL,
-    total INTEGER, sha256 TEXT, received INTEGER NOT NULL DEFAULT 0, upload BLOB);
+    place INTEGER NOT NULL, deadline REAL NOT NULL, state TEXT NOT NULL, form TEXT NOT NULL,
+    message BLOB NOT NULL, total INTEGER, sha256 TEXT, received INTEGER NOT NULL DEFAULT 0,
+    upload BLOB);
 CREATE INDEX IF NOT EXISTS work_device ON work (device, state);
 CREATE INDEX IF NOT EXISTS work_tag ON work (tag, state);
 CREATE TABLE IF NOT EXISTS pieces (

@@ -30,6 +30,7 @@ from fedrows.flower.gateway.forms import (
 from fedrows.flower.gateway.guard import RequestGuard, too_many
 from fedrows.flower.gateway.limits import BytesUnderWay, RequestBuckets, RequestRate
 from fedrows.flower.gateway.page_files import PageFiles
+from fedrows.flower.gateway.phase_form import PhaseForm, read_form
 from fedrows.flower.gateway.programs import Programs
 from fedrows.flower.gateway.signatures import Refusal, SignedHeader
 from fedrows.flower.gateway.store import EnrolledDevice, GatewayStore, TokenRefused
@@ -82,17 +83,19 @@ class DeviceApi:
         """Who sends a request, and its body; a Refusal if anything is wrong with it."""
         header = SignedHeader.read(request.headers)
         device = await run_in_threadpool(header.find, self.store)
-        if (seconds := self._devices.wait(device.id)) > 0:
-            raise too_many(seconds)
         size = min(declared(request.scope) or 0, largest)
-        with self._bodies.hold(device.id, size) as fits:
+        sender = f"{device.id} {request.client.host if request.client else ''}"
+        with self._bodies.hold(sender, size) as fits:  # nobody has proved to be the device yet
             if not fits:
                 raise too_many(1.0)
             body = await _body(request, largest)
-        header.check(device, request.method, _target(request), body)
+        host = request.headers.get("host", "")
+        header.check(device, request.method, host, _target(request), body)
+        if (seconds := self._devices.wait(device.id)) > 0:
+            raise too_many(seconds)
         await run_in_threadpool(header.use, self.store)
         if PROOF in request.scope:
-            request.scope[PROOF](True)
+            request.scope[PROOF](True, device.id)
         return device, body
 
     async def enrol(self, request: Request) -> Response:
@@ -120,7 +123,9 @@ class DeviceApi:
         id_ = self.programs.current()
         if id_ is None:
             raise Refusal(404, "The gateway has no program yet: its federation has begun no run.")
-        return JSONResponse({"program": id_, "files": self.programs.files(id_)})
+        form, files = self.programs.form(id_), self.programs.files(id_)
+        private = form is not None and form.private
+        return JSONResponse({"program": id_, "files": files, "private": private})
 
     def program_file(self, device: EnrolledDevice, request: Request, body: bytes) -> Response:
         """One file of a program."""
@@ -183,7 +188,7 @@ class DeviceApi:
         if work.state == "taken":
             raise Refusal(409, "An upload for this work was taken already.", received=work.received)
         self._check_open(work)
-        form = UploadForm.read(work.form)
+        form = read_form(work.form)
         if total > form.most:
             raise Refusal(413, f"An upload for this work has at most {form.most} bytes.")
         received = work.received
@@ -200,7 +205,7 @@ class DeviceApi:
             return JSONResponse({"received": received, "state": "open"})
         return self._take(work, form, sha256)
 
-    def _take(self, work: HeldWork, form: UploadForm, sha256: str) -> Response:
+    def _take(self, work: HeldWork, form: UploadForm | PhaseForm, sha256: str) -> Response:
         """Checks an upload that is complete, and stores it."""
         data = self.work.joined(work.id)
         if hashlib.sha256(data).hexdigest() != sha256:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fedrows.flower.gateway.store import GatewayStore
+
+Place = tuple[int, int]  # the tag of a message, and a position among the clients that it names
 
 
 @dataclass(frozen=True)
@@ -57,22 +59,53 @@ class WorkStore:
     def __init__(self, store: GatewayStore) -> None:
         self.store = store
 
-    def put(self, run: str, tag: int, deadline: float, works: Sequence[NewWork]) -> list[str]:
-        """Leaves the work of a round, in place of all earlier work of its run; returns its ids."""
+    def put(
+        self,
+        run: str,
+        tag: int,
+        deadline: float,
+        works: Sequence[NewWork],
+        waiting: Collection[Place] = (),
+    ) -> list[str]:
+        """Leaves the work of a message; returns its ids.
+
+        waiting: earlier work of the run that still counts; all other is dropped.
+        """
         ids = [secrets.token_hex(16) for _ in works]
         rows = [
-            (id_, one.device, run, tag, deadline, "open", one.form, one.message)
-            for id_, one in zip(ids, works, strict=True)
+            (id_, one.device, run, tag, place, deadline, "open", one.form, one.message)
+            for place, (id_, one) in enumerate(zip(ids, works, strict=True))
         ]
         with self.store.change() as database:
-            _delete(database, "run = ?", run)
+            known = database.execute("SELECT id, tag, place FROM work WHERE run = ?", [run])
+            for id_, *place in known.fetchall():
+                if tuple(place) not in waiting:
+                    _delete(database, "id = ?", id_)
             _delete(database, "deadline < ?", time.time() - 3600)
             database.executemany(
-                "INSERT INTO work (id, device, run, tag, deadline, state, form, message) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO work (id, device, run, tag, place, deadline, state, form, message) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 rows,
             )
         return ids
+
+    def under_way(self, run: str) -> set[Place]:
+        """The work of a run that its devices can still answer."""
+        with self.store.read() as database:
+            return set(
+                database.execute(
+                    "SELECT tag, place FROM work WHERE run = ? AND state = 'open' AND deadline > ?",
+                    [run, time.time()],
+                ).fetchall()
+            )
+
+    def taken(self, run: str) -> dict[Place, bytes]:
+        """The uploads of a run that were taken; they stay until the server no longer waits."""
+        with self.store.read() as database:
+            rows = database.execute(
+                "SELECT tag, place, upload FROM work WHERE run = ? AND state = 'taken'", [run]
+            ).fetchall()
+        return {(tag, place): upload for tag, place, upload in rows}
 
     def open_count(self, tag: int) -> int:
         """How many devices of a round have not answered yet."""

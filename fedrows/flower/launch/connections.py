@@ -17,17 +17,21 @@ FILES_APART = 64  # files of the process that are not connections: database, log
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """How many connections there may be: in all, of one address, and waiting of one address."""
+    """How many connections there may be: in all, of an address, waiting of it, and of one name.
+
+    per_name: of one who has proved who it is; None: as many as its address may have.
+    """
 
     total: int = 1024
     per_address: int = 256
     waiting: int = 32
+    per_name: int | None = None
 
     def within(self, files: int) -> ConnectionLimits:
         """The limits of a process that may open so many files."""
         total = max(8, min(self.total, files - FILES_APART))
         return ConnectionLimits(
-            total, min(self.per_address, total // 2), min(self.waiting, total // 4)
+            total, min(self.per_address, total // 2), min(self.waiting, total // 4), self.per_name
         )
 
 
@@ -36,6 +40,7 @@ class Connection:
 
     def __init__(self, source: str, end: Callable[[], Any]) -> None:
         self.source, self.end = source, end
+        self.name = ""  # of who has proved it last
 
 
 class Connections:
@@ -46,6 +51,7 @@ class Connections:
         self.refused = 0
         self._open: dict[str, dict[Connection, None]] = {}
         self._waiting: dict[Connection, None] = {}
+        self._named: dict[str, dict[Connection, None]] = {}
 
     def admit(self, connection: Connection) -> bool:
         """Adds a connection, at the cost of an older one that still waits; False if there is none.
@@ -76,20 +82,37 @@ class Connections:
         self.forget(connection)
         connection.end()
 
-    def note(self, connection: Connection, proof: bool) -> None:
-        """A request has come: the connection waits if it has no proof of who sends it."""
+    def note(self, connection: Connection, proof: bool, name: str = "") -> None:
+        """A request has come: the connection waits if it has no proof of who sends it.
+
+        Whoever has too many open loses the oldest.
+        """
         if proof:
             self._waiting.pop(connection, None)
+            if name and name != connection.name and self.limits.per_name is not None:
+                self._forget_name(connection)
+                connection.name = name
+                own = self._named.setdefault(name, {})
+                own[connection] = None
+                if len(own) > self.limits.per_name:
+                    self._end(next(iter(own)))
         elif connection in self._open.get(connection.source, {}):
             self._waiting.setdefault(connection)
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed."""
+        self._forget_name(connection)
         self._waiting.pop(connection, None)
         of_source = self._open.get(connection.source, {})
         of_source.pop(connection, None)
         if not of_source:
             self._open.pop(connection.source, None)
+
+    def _forget_name(self, connection: Connection) -> None:
+        own = self._named.get(connection.name, {})
+        own.pop(connection, None)
+        if not own:
+            self._named.pop(connection.name, None)
 
 
 def source_of(address: str) -> str:

@@ -26,6 +26,7 @@ checks first that flwr has what it replaces: if not, it raises a LaunchError and
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -41,7 +42,7 @@ from fedrows.flower.launch.flwr_lookup import attribute_of, module_with, unexpec
 from fedrows.flower.launch.processes import LaunchError
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 0.5  # seconds between two looks for a message's parts
-PULL_SECONDS = 10.0  # for the parts of one message in all
+PULL_SECONDS = 10.0  # in which a part of a message must come
 RETRY_SECONDS = 5.0  # between two tries to reach a server
 
 
@@ -209,27 +210,54 @@ def excuse_database(failed: Callable[[str], str]) -> None:
 
 
 def pull_objects_sooner(seconds: float = PULL_SECONDS) -> None:
-    """Looks for a message's parts often, and gives up after `seconds`.
+    """Looks for a message's parts often, and gives up when none has come for `seconds`.
 
     The parts of a message are sent after the message itself. flwr looks for them again after 1, 2,
     4, … seconds, and for three minutes if the sender died in between, which holds up all other
-    answers. A message that is not whole by then comes as one with an error.
+    answers; and it gives up a long message after that time, even if its parts are coming in. A
+    message that does not become whole comes as one with an error.
     """
     what = "messages cannot be fetched sooner"
     names = ["pull_objects", "pull_and_inflate_object_from_tree"]
     module = module_with("flwr.supercore.inflatable.inflatable_utils", names, what)
+    errors = ["ObjectUnavailableError", "ObjectPullError"]
+    raised = module_with("flwr.supercore.inflatable.inflatable_utils", errors, what)
     wanted = {
-        "max_time": seconds,
-        "max_tries_per_object": None,  # time alone counts
+        "max_time": None,  # below
+        "max_tries_per_object": None,
         "initial_backoff": FIRST_WAIT,
         "backoff_cap": LONGEST_WAIT,
     }
-    for name in names:
-        function = getattr(module, name)
+    before = module.pull_objects
+    pull = getattr(before, "__wrapped__", before)  # a ServerApp waits otherwise than its executor
+    for name, function in {names[0]: pull, names[1]: getattr(module, names[1])}.items():
         defaults = function.__kwdefaults__ or {}
         if not wanted.keys() <= defaults.keys():
             raise unexpected(name, what)
         function.__kwdefaults__ = {**defaults, **wanted}
+
+    @functools.wraps(pull)
+    def pull_while_parts_come(
+        object_ids: list[str], pull_object_fn: Callable[[str], bytes], **more: Any
+    ) -> Any:
+        last = [time.monotonic()]
+
+        def part(object_id: str) -> bytes:
+            try:
+                content = pull_object_fn(object_id)
+            except raised.ObjectUnavailableError:
+                if time.monotonic() - last[0] >= seconds:
+                    reason = f"no part has come for {seconds:g} s"
+                    raise raised.ObjectPullError(object_id, reason) from None
+                raise
+            last[0] = time.monotonic()
+            return content
+
+        return pull(object_ids, part, **more)
+
+    for loaded in list(sys.modules.values()):  # those that have it already, by its name
+        if getattr(loaded, "__dict__", {}).get("pull_objects") is before:
+            loaded.pull_objects = pull_while_parts_come  # type: ignore[attr-defined]
 
 
 def fork_tasks(
@@ -249,8 +277,7 @@ def fork_tasks(
     module.get_executor = lambda *_, **__: executor
     sleep = {"sleep": lambda wanted: bell.wait(wanted, executor.has_ended)}
     module.time = SimpleNamespace(**{**vars(time), **sleep})
-    superexec: Callable[..., None] = module.run_superexec
-    return superexec
+    return module.run_superexec
 
 
 def pin_apps(allowed: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ data: rows that are still there keep their values, rows that are new begin with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -53,6 +53,23 @@ def store(name: str, submodels: Submodels, memories: Sequence[Memory]) -> None:
             keep(f"{name}/{table}", own.index[table].ids, rows, memory)
         for tensor, x in own.dense.items():
             memory[f"{name}.{tensor}"] = x[0]
+
+
+def with_local_rows(
+    memories: Sequence[Memory],
+    local: Collection[str],
+    start: Submodels,
+    update: Submodels,
+    who: Sequence[int],
+) -> list[Memory]:
+    """What clients remember after training; who: the places of those who have trained."""
+    stays = {table: start.rows[table] + update.rows[table] for table in local}
+    trained: list[Memory] = [{} for _ in who]
+    store("local", Submodels({t: start.index[t] for t in local}, stays, {}), trained)
+    after = [dict(memory) for memory in memories]
+    for place, memory in zip(who, trained, strict=True):
+        after[place] |= memory
+    return after
 
 
 def keep(name: str, ids: Tensor, rows: Tensor, memory: Memory) -> None:

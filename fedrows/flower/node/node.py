@@ -124,8 +124,12 @@ class ClientNode:
             if self.contract.plan.weighting != "examples":
                 examples = [1] * len(examples)
         facts, parts = describe_clients(current.names, examples, index, self.model.schema)
-        facts |= {"node": self.name, "secret": self._secret}
+        facts |= {"node": self.name, "secret": self._secret, **self._about()}
         return pack(self._signed(message, Message("enrolled", facts, parts)))
+
+    def _about(self) -> dict[str, Any]:
+        """What the server must know of a node of a special kind."""
+        return {}
 
     def _signed(self, request: Message, enrolled: Message) -> Message:
         """The registration as it is sent; a private node signs it."""

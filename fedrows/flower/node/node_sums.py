@@ -1,6 +1,7 @@
 """A node's halves of secure sums, which outlive the process that began them.
 
     sums/newest           the number of the newest sum that was begun
+    sums/expiry           after how many seconds without a message a sum is over, if not an hour
     sums/NAME/half        the half's seed, and the requests it got
     sums/NAME/facts.json  who takes part, as the first message said
     sums/NAME/work.json   what is added up: said by the first message, or by one before the vectors
@@ -10,8 +11,9 @@
 
 Inputs of updates are there only while their round is under way. A sum's folder goes with its last
 message, or with the first that the node refuses. If neither comes, it goes when the next sum of its
-use adds up numbers (of unions, the next but one), when five newer sums have begun, when it is an
-hour old, or when the node starts anew. A server has no more at a time: the updates of a round, the
+use adds up numbers (of unions, the next but one), when five newer sums have begun, when no message
+has come for an hour (where rounds may take longer, for as long, but at most a day), or when the
+node starts anew. A server has no more at a time: the updates of a round, the
 unions of the next two, and the keys for the next updates and for the union behind. What a union
 came to goes when its update takes it, or when two newer unions have ended. What clients hold back
 and the rows of their local tables are the node's own, and not here.
@@ -39,7 +41,7 @@ from fedrows.files.whole import make_private, write_private
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.replay import Done, SavedHalf
 
-EXPIRY = 3600.0  # seconds
+EXPIRY, LONGEST = 3600.0, 86_400.0  # seconds
 C = TypeVar("C")
 AT_A_TIME = 5  # sums that may be under way
 BEFORE = {"union": 1}  # how many sums of a use may add up numbers when another one begins to
@@ -48,21 +50,35 @@ Arrays = dict[str, np.ndarray]
 MakeHalf = Callable[[dict[str, Any]], ClientHalf[C]]
 
 
-def forget_sums(state: Path, older: float = EXPIRY) -> None:
-    """Deletes sums of any run that no message has reached for so many seconds."""
-    before = time.time() - older
-    for path in (*state.glob("*/sums/*/"), *state.glob("*/sums/*.npz")):
-        with suppress(OSError):  # another process may be as far
-            if path.stat().st_mtime <= before:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+def forget_sums(state: Path, older: float | None = None) -> None:
+    """Deletes sums of any run that no message has reached for so many seconds, or for too long."""
+    for sums in state.glob("*/sums/"):
+        before = time.time() - (_expiry(sums) if older is None else older)
+        for path in (*sums.glob("*/"), *sums.glob("*.npz")):
+            with suppress(OSError):  # another process may be as far
+                if path.stat().st_mtime <= before:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _expiry(sums: Path) -> float:
+    """After how many seconds without a message a sum is over."""
+    with suppress(OSError, ValueError):
+        return min(max(float((sums / "expiry").read_text("ascii")), EXPIRY), LONGEST)
+    return EXPIRY
 
 
 class NodeSums:
-    """The sums that one node takes part in, in a folder that only its user may read."""
+    """The sums that one node takes part in, in a folder that only its user may read.
 
-    def __init__(self, folder: Path) -> None:
+    longest: how many seconds a round may take, if more than a few minutes.
+    """
+
+    def __init__(self, folder: Path, longest: float = 0.0) -> None:
         self._folder = folder
         make_private(folder)
+        # A union's answers are kept until the update of its round, two rounds later.
+        if (expiry := 3 * longest) > EXPIRY and _expiry(folder) != min(expiry, LONGEST):
+            write_private(folder / "expiry", f"{min(expiry, LONGEST)}".encode())
 
     @property
     def newest(self) -> str:

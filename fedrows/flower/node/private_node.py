@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from fedrows.algorithm import Round
 from fedrows.client import Assignment, Upload, train
 from fedrows.data.batches import LocalData
 from fedrows.errors import FedrowsError
-from fedrows.flower.node.client_memory import Memory, store
+from fedrows.flower.node.client_memory import Memory, with_local_rows
 from fedrows.flower.node.contribution import contribution_arrays, read_contribution
 from fedrows.flower.node.enrolled import StateLost, version_of
 from fedrows.flower.node.losses import losses
@@ -70,7 +71,7 @@ from fedrows.rows.params import Submodels
 
 log = logging.getLogger("fedrows.flower")
 NO_ANSWER = "the node could not answer"  # all that the server hears: a reason may tell of data
-_NODE = np.zeros(1, dtype=np.int64)  # the name by which a node holds rows back: it is one party
+NODE = np.zeros(1, dtype=np.int64)  # the name by which a node holds rows back: it is one party
 _YES = np.ones(1, dtype=bool)
 _HELD = 0  # the tag of the rows held back, of which there is one version
 
@@ -120,7 +121,8 @@ class PrivateNode(ClientNode):
 
     def _reply(self, message: Message) -> bytes:
         """The answer to one phase of a sum."""
-        sums = NodeSums(self.state.folder / "sums")
+        # A round has at most four exchanges, each of which may take as long as the time-out.
+        sums = NodeSums(self.state.folder / "sums", 4 * self.contract.options.timeout)
         try:
             if message.kind != "sum":
                 raise ProtocolError(
@@ -182,7 +184,7 @@ class PrivateNode(ClientNode):
         self._check_range(facts)
         check_declared(self.data, self._mean.values or {}, position)
         training = self._trained(facts, parts, asked, names, position)
-        return self._contribution(facts, asked, training, position)
+        return self._sent(self._updates(facts, training, position), asked)
 
     def _half_begun(self, sums: NodeSums, facts: dict[str, Any]) -> ClientHalf[Any]:
         """The node's half of a protocol, which ends under the contract that it began under."""
@@ -235,7 +237,7 @@ class PrivateNode(ClientNode):
             layout = self._mean.layout(self._space.by_table(self._asked(sums, facts)["union"]))
             held, arrays = self._held(), sums.inputs(facts["sum"])
             sent = read_contribution(arrays, self._space.tables)
-            self._mean.keep_(held, sent, _NODE, layout, layout.marks(result), _YES, _YES)
+            self._mean.keep_(held, sent, NODE, layout, layout.marks(result), _YES, _YES)
             self.state.held.put(_HELD, held.tensors())
         return {}
 
@@ -284,16 +286,22 @@ class PrivateNode(ClientNode):
         if (np.diff(united, prepend=-1) <= 0).any() or (united >= self._space.rows).any():
             raise ProtocolError("The union has rows out of order, or that no table has.")
         names, position = self._asked_clients(facts)
-        wanted = []
-        for name, at in zip(names, position.tolist(), strict=True):
-            held = {t: self.data.index[t].slice(at, at + 1) for t in self._space.tables}
-            wanted.append(self._asking.wanted(name, united, self._space.places(held)))
+        wanted = self._wanted(names, position, united)
         splits = np.cumsum([0, *map(len, wanted)])
         asked = {"union": united, "wanted": np.concatenate(wanted), "splits": splits}
         about = {"round": np.array(facts["round"]), "clients": np.array(json.dumps(names))}
         sums.put_asked(facts["sum"], asked | about)
         together = np.unique(np.concatenate(wanted))
         return ids_to_bytes(torch.from_numpy(np.searchsorted(united, together)))
+
+    def _wanted(
+        self, names: Sequence[ClientName], position: Tensor, united: np.ndarray
+    ) -> list[np.ndarray]:
+        """The rows of a union that each client asks for."""
+        sets = [{t: self.data.index[t].slice(at, at + 1) for t in self._space.tables}
+                for at in position.tolist()]  # fmt: skip
+        held = map(self._space.places, sets)
+        return [self._asking.wanted(n, united, x) for n, x in zip(names, held, strict=True)]
 
     def _trained(
         self,
@@ -348,41 +356,38 @@ class PrivateNode(ClientNode):
         self, training: AskedTraining, names: list[ClientName], memories: list[Memory], tag: int
     ) -> None:
         """Keeps the rows of local tables; who did not train keeps what it had."""
-        local, start, update = self.data.local, training.start, training.update
-        if not local:
+        if not self.data.local:
             return
-        stays = {table: start.rows[table] + update.rows[table] for table in local}
-        trained: list[Memory] = [{} for _ in training.clients]
-        store("local", Submodels({t: start.index[t] for t in local}, stays, {}), trained)
-        after = [dict(memory) for memory in memories]
-        for place, memory in zip(training.clients.tolist(), trained, strict=True):
-            after[place] |= memory
-        for name, memory in zip(names, after, strict=True):
+        parts = self.data.local, training.start, training.update, training.clients.tolist()
+        for name, memory in zip(names, with_local_rows(memories, *parts), strict=True):
             self.state.of(name).put(tag, memory)
 
-    def _contribution(
-        self, facts: dict[str, Any], asked: Arrays, training: AskedTraining, position: Tensor
-    ) -> Arrays:
-        """What the node puts into the sum of updates."""
+    def _updates(
+        self, facts: dict[str, Any], training: AskedTraining, position: Tensor
+    ) -> ClientUpdates:
+        """What the clients made of their rows, and what they weigh."""
         count = len(training.clients)
         before = np.zeros(count)
         if self.contract.options.report_loss and training.local is not None:
             before = losses(self.model, training.local, training.start).double().numpy()
         weights = self.data.weights(self.contract.plan.weighting)[position]
         weights = weights.minimum(self._most_weights(facts))[training.clients]
-        updates = ClientUpdates(
+        return ClientUpdates(
             shared_update(training, self._space.tables, self.contract.privacy.keep_probability),
             weights.numpy(),
             np.zeros(count, dtype=np.int64),
-            _NODE,
+            NODE,
             before,
         )
+
+    def _sent(self, updates: ClientUpdates, asked: Arrays) -> Arrays:
+        """What the node puts into the sum of updates."""
         united = self._space.by_table(asked["union"])
         held, layout = self._held(), self._mean.layout(united)
         sent = self._mean.within_range(self._mean.contribute(updates, united, held))
         # Without a proof of what was opened all of it counts as sent.
         nothing = {table: np.zeros(len(ids), dtype=bool) for table, ids in united.items()}
-        self._mean.keep_(held, sent, _NODE, layout, nothing, _YES, ~_YES)
+        self._mean.keep_(held, sent, NODE, layout, nothing, _YES, ~_YES)
         self.state.held.put(_HELD, held.tensors())
         return contribution_arrays(sent)
 

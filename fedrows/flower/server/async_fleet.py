@@ -1,9 +1,11 @@
-"""A fleet that is not waited for: nodes get work, and send their updates when they are done.
+"""A fleet in the clear that is not waited for: nodes send their updates when they are done.
 
 A node has at most one message under way, so what it remembers, and what the server counts on that
 it remembers, follow one another as in synchronous rounds. The clients of a message come in
-together. A message that is not answered within `timeout` is given up: its tag is forgotten, and an
-answer to it is refused.
+together, those of a gateway one by one (`gateway_work`). What is not answered within `timeout` is
+given up: its tag is forgotten, and an answer to it is refused. A node whose answer brings nothing
+gets the next work after a pause, which doubles until an update of it is applied. One that answers
+nonsense at once would else keep the server busy.
 """
 
 from __future__ import annotations
@@ -21,50 +23,28 @@ from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.fleet import OpenRound, Traffic
 from fedrows.flower.server.exchange import Exchange, short_kind
-from fedrows.flower.server.fleet import LOOK, POLL, ClearRound, FlowerFleet
+from fedrows.flower.server.fleet import LOOK, POLL, ClearRound
+from fedrows.flower.server.gateway_work import GatewayWork, NodeWork, marked
 from fedrows.flower.server.node_records import LATE, SILENT
-from fedrows.flower.server.registry import RegisteredClient
-from fedrows.flower.server.row_cache import RowHashes
-from fedrows.flower.server.update_log import BufferedUpdate, UpdateLog
+from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet, add_seconds_
+from fedrows.flower.server.update_log import BufferedUpdate
 from fedrows.flower.server.uploads import NOT_FINITE, UpdateReader
-from fedrows.flower.wire.clients import ClientName
-from fedrows.flower.wire.message import pack
+from fedrows.flower.wire.message import Message, WireError, pack, unpack
 from fedrows.flower.wire.tags import tag_of
 from fedrows.flower.wire.upload_checks import UploadRefused
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
-LEFT = "its node has left, or has enrolled again"
 
-
-@dataclass(frozen=True)
-class NodeWork:
-    """What a node was asked to do, and has not answered yet."""
-
-    node: str
-    address: int
-    version: int  # of the node's list of clients
-    tag: int
-    began: int  # the step that it began before
-    members: list[RegisteredClient]  # as they were registered then
-    read: dict[str, Tensor]  # how often their rows had been moved, by table (R,)
-    hashes: RowHashes
-    until: float  # when it is given up
-
-
-class AsyncFlowerFleet(FlowerFleet):
+class AsyncFlowerFleet(UnwaitedFleet):
     """The clients of all nodes that have enrolled; `train` sends, and `collect` takes in."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.log = UpdateLog()
         self.reader = UpdateReader(self.contract, self.registry)
-        self.moves: dict[str, Tensor] = {}  # of every row, if its staleness counts
         self._work: dict[str, NodeWork] = {}  # under way, by message id
-        self._connected: Collection[int] = ()
-        self._next_look = 0.0
+        self._gateways = GatewayWork()
         self._up: tuple[float, int] = (0.0, 0)  # bytes of answers, and clients in them
-        self._places: tuple[int, dict[tuple[str, ClientName], int], Tensor] | None = None
 
     @property
     def least(self) -> int:
@@ -73,58 +53,24 @@ class AsyncFlowerFleet(FlowerFleet):
     @property
     def under_way(self) -> dict[str, int]:
         """How many clients train now, by node."""
-        return dict(Counter[str]({one.node: len(one.members) for one in self._work.values()}))
+        counted = Counter[str]()
+        for one in (*self._work.values(), *self._gateways.devices()):
+            counted[one.node] += len(one.members)
+        return dict(counted)
 
     @property
     def mean_up(self) -> float:
         """The bytes of an update, mean over those that have come in."""
         return self._up[0] / max(self._up[1], 1)
 
-    def gather(self) -> None:
-        """Asks nodes that are new to enrol; waits only if the run has just begun, or goes on."""
-        if self.last is None:
-            super().gather()
-            self._connected = set(self.transport.nodes())
-            return
-        if time.monotonic() < self._next_look:
-            return
-        self._next_look = time.monotonic() + POLL
-        self._remove_nodes()
-        for name in self._enrolment.poll(self.run):
-            self._row_cache.forget(name)
-        self._connected = set(self.transport.nodes())
-        self.records.connected(self.registry.addresses(), self._connected)
-        self._say_left_out()
-
-    def numbers(self) -> dict[tuple[str, ClientName], int]:
-        """The number of every client that is registered now, by its node and its name."""
-        return self._placed()[0]
+    def _working(self) -> Collection[str]:
+        return {one.node for one in (*self._work.values(), *self._gateways.messages.values())}
 
     def occupied(self) -> Tensor:
-        """Which clients cannot begin, because their node is at work or away: (N,)."""
-        names = list(self.registry.nodes)
-        working = {one.node for one in self._work.values()}
-        away = [
-            name in working or self.registry.nodes[name].address not in self._connected
-            for name in names
-        ]
-        return torch.tensor(away, dtype=torch.bool)[self._placed()[1]]
-
-    def _placed(self) -> tuple[dict[tuple[str, ClientName], int], Tensor]:
-        """Numbers of clients, and the position of each client's node (N,); once for a registry."""
-        if self._places is None or self._places[0] != self.registry.version:
-            at = {name: i for i, name in enumerate(self.registry.nodes)}
-            clients = self.registry.clients
-            numbers = {(one.node, one.name): i for i, one in enumerate(clients)}
-            nodes = torch.tensor([at[one.node] for one in clients], dtype=torch.int64)
-            self._places = self.registry.version, numbers, nodes
-        return self._places[1:]
-
-    def exchange(self, step: int) -> Exchange:
-        """The record of the step that is under way."""
-        if self.last is None or self.last.round != step:
-            self.answers, self.last = {}, Exchange(step)
-        return self.last
+        """Which clients cannot begin, because they or their node are at work or away: (N,)."""
+        busy = super().occupied()
+        busy[marked(self.numbers(), self._gateways.devices())] = True
+        return busy
 
     def open_round(self, round_: Round) -> OpenRound:
         """Finds the nodes of clients that begin."""
@@ -147,6 +93,8 @@ class AsyncFlowerFleet(FlowerFleet):
                 for table, moves in self.moves.items()
             }
             exchange.rows_spared += spared
+            if node.one_by_one:
+                message.facts["waiting"] = self._gateways.waiting(name)
             messages[node.address] = pack(message)
             until = time.monotonic() + seconds
             works[node.address] = NodeWork(
@@ -158,11 +106,19 @@ class AsyncFlowerFleet(FlowerFleet):
         exchange.messages += len(messages)
         exchange.bytes_down += opened.down
         accepted = self.transport.send(messages, seconds, round_.number)
-        self._work |= {message_id: works.pop(node) for message_id, node in accepted.items()}
+        for message_id, address in accepted.items():
+            self._sent(message_id, works.pop(address))
         for work in works.values():
             self._lost(exchange, work, "its node is away")
-        _add(exchange, "pack", time.perf_counter() - began)
+        add_seconds_(exchange, "pack", time.perf_counter() - began)
         return self.reader.joined(torch.zeros(0, dtype=torch.int64), [])
+
+    def _sent(self, message_id: str, work: NodeWork) -> None:
+        """Notes work that is under way."""
+        if self.registry.nodes[work.node].one_by_one:
+            self._gateways.begin(message_id, work)
+        else:
+            self._work[message_id] = work
 
     def collect(self, step: int, wait: bool) -> list[BufferedUpdate]:
         """The updates that have come in; each is on the disk. What has taken too long is given up.
@@ -170,58 +126,150 @@ class AsyncFlowerFleet(FlowerFleet):
         wait: for the next answer, if none is there; not for long.
         """
         exchange, since = self.exchange(step), time.perf_counter()
-        if wait and not self._work:
+        self._ask_gateways(exchange)
+        asked = self._work | self._gateways.messages
+        if wait and not asked:
             time.sleep(POLL)
         elif wait:
-            left = min(one.until for one in self._work.values()) - time.monotonic()
+            under_way = (*asked.values(), *self._gateways.devices())
+            left = min(one.until for one in under_way) - time.monotonic()
             self.transport.wait(max(min(left, LOOK), 0.0))
-        _add(exchange, "wait", time.perf_counter() - since)
+        add_seconds_(exchange, "wait", time.perf_counter() - since)
         since = time.perf_counter()
-        answers = self.transport.receive(list(self._work)) if self._work else {}
+        answers = self.transport.receive(list(asked)) if asked else {}
         updates = list[BufferedUpdate]()
         for message_id, answer in answers.items():
-            updates += self._take(exchange, self._work.pop(message_id), answer)
+            if message_id in self._work:
+                updates += self._take(exchange, self._work.pop(message_id), answer)
+            else:
+                message = self._gateways.messages.pop(message_id)
+                updates += self._take_arrived(exchange, message, answer)
         now, addresses = time.monotonic(), self.registry.addresses()
         for message_id, work in list(self._work.items()):
             if addresses.get(work.node) != work.address:
                 self._lost(exchange, self._work.pop(message_id), LEFT)
             elif work.until <= now:
-                self._heard(work, LATE)
+                self._heard(work.address, LATE)
                 self._lost(exchange, self._work.pop(message_id), LATE)
-        _add(exchange, "check", time.perf_counter() - since)
+        for message_id, message in list(self._gateways.messages.items()):
+            if message.until <= now or addresses.get(message.node) != message.address:
+                self._heard(self._gateways.messages.pop(message_id).address, LATE)
+        for work, left in self._gateways.lost(addresses):
+            self._lost(exchange, work, LEFT if left else SILENT)
+        add_seconds_(exchange, "check", time.perf_counter() - since)
         return updates
+
+    def _ask_gateways(self, exchange: Exchange) -> None:
+        """Asks gateways that are not at a message what has come in from their devices."""
+        seconds, none = self.contract.options.timeout, torch.zeros(0, dtype=torch.int64)
+        messages, works = dict[int, bytes](), dict[int, NodeWork]()
+        for name in self._gateways.idle():
+            node = self.registry.nodes.get(name)
+            if node is None or node.address not in self._connected:
+                continue
+            tag = tag_of(exchange.round)
+            message = self._request(name, none, [], tag)
+            message.facts["waiting"] = self._gateways.waiting(name)
+            messages[node.address] = pack(message)
+            until = time.monotonic() + seconds
+            works[node.address] = NodeWork(
+                name, node.address, node.version, tag, exchange.round, [], {}, {}, until
+            )
+        exchange.messages += len(messages)
+        exchange.bytes_down += sum(map(len, messages.values()))
+        for message_id, address in self.transport.send(messages, seconds, exchange.round).items():
+            self._sent(message_id, works[address])
 
     def _take(
         self, exchange: Exchange, work: NodeWork, answer: bytes | str
     ) -> list[BufferedUpdate]:
         """The updates of an answer that can be trusted, once they are on the disk."""
-        name = work.node
-        self._heard(work, answer)
-        if isinstance(answer, str):
-            self._lost(exchange, work, answer)
+        if why := self._worthless(exchange, work, answer):
+            if isinstance(answer, str):
+                self._pause_(work.node)
+            self._lost(exchange, work, why)
             return []
+        assert isinstance(answer, bytes)
+        reply, buffered = self._read(exchange, work, answer)
+        if not buffered:
+            self._pause_(work.node)
+        if reply is not None:
+            self._confirm(work, reply)
+        return buffered
+
+    def _take_arrived(
+        self, exchange: Exchange, message: NodeWork, answer: bytes | str
+    ) -> list[BufferedUpdate]:
+        """The updates of devices in a gateway's answer; what it leaves out is still waited for."""
+        name = message.node
+        if self._worthless(exchange, message, answer):
+            self._gateways.pause(name)
+            return []
+        assert isinstance(answer, bytes)
+        try:
+            reply = unpack(answer)
+            if reply.kind != "arrived" or reply.facts.get("tag") != message.tag:
+                raise WireError("It answers another message.")
+            silent = [f"{tag}/{place}" for tag, place in reply.facts.get("silent", [])]
+        except (WireError, TypeError, ValueError) as error:
+            self._refuse(exchange, "unreadable", f"node {name!r}", str(error))
+            self._gateways.pause(name)
+            return []
+        self._confirm(message, reply)
+        buffered = list[BufferedUpdate]()
+        for key, part in reply.parts.items():
+            if key.startswith("changed/"):
+                continue
+            if (work := self._gateways.end(name, key)) is not None:
+                buffered += self._read(exchange, work, part)[1]
+            else:
+                self._refuse(exchange, "stale", f"node {name!r}", "nobody waits for this update")
+        for key in silent:
+            if (work := self._gateways.end(name, key)) is not None:
+                self._lost(exchange, work, SILENT)
+        return buffered
+
+    def _worthless(self, exchange: Exchange, work: NodeWork, answer: bytes | str) -> str:
+        """Why a whole answer brings nothing; empty if it is to be read."""
+        name = work.node
+        self._heard(work.address, answer)
+        if isinstance(answer, str):
+            return answer
         exchange.bytes_up += len(answer)
-        self._up = self._up[0] + len(answer), self._up[1] + len(work.members)
         node, kind = self.registry.nodes.get(name), short_kind(answer)
         if node is None or node.address != work.address:
-            self._lost(exchange, work, LEFT)
-            return []
+            return LEFT
         if kind == "declined":
             self._decline_(name)
-            self._lost(exchange, work, "its node declines to take part")
-            return []
+            return "its node declines to take part"
         if kind == "state-lost":
             self._row_cache.forget(name)
             node.address = 0  # it is asked to enrol again
-            self._lost(exchange, work, "its node has lost its state")
-            return []
+            return "its node has lost its state"
+        return ""
+
+    def _confirm(self, work: NodeWork, reply: Message) -> None:
+        """Takes note of what a node has now, and of how its clients have changed."""
+        self.answers[work.node] = ""
+        self._row_cache.confirm(work.node, work.hashes, work.tag)
+        node = self.registry.nodes[work.node]
+        if reply.facts.get("changes") and node.version == work.version:
+            self._changes.append((work.node, reply))
+            self._apply_changes()
+
+    def _read(
+        self, exchange: Exchange, work: NodeWork, answer: bytes
+    ) -> tuple[Message | None, list[BufferedUpdate]]:
+        """The message of an upload, and its updates on the disk; None if it is refused whole."""
+        name = work.node
+        self._up = self._up[0] + len(answer), self._up[1] + len(work.members)
         index = {t: Index.of([one.index[t] for one in work.members]) for t in self.registry.tables}
         try:
             reply, updates, silent = self.reader.read(answer, index, work.tag)
         except UploadRefused as error:
             self._refuse(exchange, error.reason, f"node {name!r}", str(error))
             self.answers[name] = f"its upload was refused: {error.reason}"
-            return []
+            return None, []
         sequence, buffered = self.log.next_sequence(), list[BufferedUpdate]()
         for i, (one, update) in enumerate(zip(work.members, updates, strict=True)):
             if i in silent:
@@ -240,30 +288,20 @@ class AsyncFlowerFleet(FlowerFleet):
                 BufferedUpdate(name, one.name, work.tag, work.began, sequence, weight, update, read)
             )
         self.log.accept(buffered)
-        self.answers[name] = ""
-        self._row_cache.confirm(name, work.hashes, work.tag)
-        if reply.facts.get("changes") and node.version == work.version:
-            self._changes.append((name, reply))
-            self._apply_changes()
-        return buffered
+        return reply, buffered
 
     def refuse(self, one: BufferedUpdate, reason: str, why: str) -> None:
         """Counts an update that was accepted, and is refused beside others."""
         assert self.last is not None
+        node = self.registry.nodes.get(one.node)
+        if node is not None and not node.one_by_one:  # one device does not hold up the others
+            self._pause_(one.node)
         self._refuse(self.last, reason, f"client {one.client!r} of node {one.node!r}", why)
-
-    def _heard(self, work: NodeWork, answer: bytes | str) -> None:
-        addresses = self.registry.addresses()
-        self.records.asked(addresses, [work.address], {work.address: answer})
 
     def _lost(self, exchange: Exchange, work: NodeWork, why: str) -> None:
         """Takes note of clients whose work brings nothing."""
         self.answers[work.node] = why
         exchange.dropped.setdefault(why, []).extend(one.name for one in work.members)
-
-
-def _add(exchange: Exchange, phase: str, seconds: float) -> None:
-    exchange.seconds[phase] = exchange.seconds.get(phase, 0.0) + seconds
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Enrolment: asks nodes that are new who they are, and registers those that fit the run.
 
 A registration may be a lie of any size, so its bytes are counted before it is read. A node that is
-not let in is asked again after a pause, which doubles each time. In a private run a node signs its
-registration, or whoever knows a node's name could take it first.
+not let in is asked again after a pause, which doubles each time. A node has one name at a time. In
+a private run it signs its registration, or whoever knows a node's name could take it first.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Enrolment:
         self._refused: dict[
             int, tuple[float, float]
         ] = {}  # node → asked again at, after a pause of
+        self._names: dict[int, str] = {}  # node → what it was last registered as
         self.declined: dict[int, str] = {}  # nodes that take no part → what people call them
         self.not_let_in: dict[int, str] = {}  # nodes whose registration was refused → why
 
@@ -111,8 +112,19 @@ class Enrolment:
             self.not_let_in[request.node] = str(error)[:300]
             self._log(f"Node {request.node} is not let in: {error}")
             return None
+        self._take_back_(request.node, name)
         self.declined.pop(request.node, None)
         self.not_let_in.pop(request.node, None)
         count = len(self._registry.nodes[name].clients)
         self._log(f"Node {name!r} is here with {count} clients.")
         return name
+
+    def _take_back_(self, node: int, name: str) -> None:
+        """Takes out the node and the clients that a node was before it took another name.
+
+        It could else leave as many clients behind as it likes, of which none ever answers.
+        """
+        before, self._names[node] = self._names.get(node, name), name
+        nodes = self._registry.nodes
+        if before != name and before in nodes and nodes[before].address in (0, node):
+            self._registry.remove(before)

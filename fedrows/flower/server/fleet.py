@@ -152,7 +152,7 @@ class FlowerFleet:
     def _remove_nodes(self) -> None:
         """Takes out the nodes that decline, and those whose keys were revoked."""
         revoked, nodes = self.revoked(), self.registry.addresses()
-        for name in {*self._declined, *(x for x, address in nodes.items() if address in revoked)}:
+        for name in [x for x, at in nodes.items() if at in revoked or x in self._declined]:
             self.registry.remove(name)
         self._declined.clear()
 
@@ -279,8 +279,9 @@ class FlowerFleet:
             "version": node.version,
             "contract": digest(self._fingerprint),
         }
+        positions_there = torch.tensor([order[one.name] for one in clients], dtype=torch.int64)
         parts = {
-            "positions": ids_to_bytes(torch.tensor([order[one.name] for one in clients])),
+            "positions": ids_to_bytes(positions_there),
             "numbers": integers_to_bytes(cohort[positions].tolist()),
             "accepted": integers_to_bytes([one.accepted for one in clients]),
         }

@@ -54,6 +54,7 @@ class RegisteredNode:
     clients: list[ClientName]  # in the order that messages count them by
     version: int = 1  # of that list and of its index sets
     address: int = 0  # Flower's id of it, 0 while that is not known
+    one_by_one: bool = False  # a gateway: its clients need not answer together
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,9 @@ class Registry:
         for one in clients:
             if one.name in old:
                 one.accepted = old[one.name].accepted
-        self.nodes[name] = RegisteredNode(proof, [one.name for one in clients], version, address)
+        alone = message.facts.get("one-by-one") is True
+        names = [one.name for one in clients]
+        self.nodes[name] = RegisteredNode(proof, names, version, address, alone)
         self._replace(name, clients)
         return name
 

@@ -9,9 +9,7 @@ which the protocol bears or refuses by itself.
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast
 
@@ -22,36 +20,6 @@ from fedrows.flower.wire.sums import VECTORS
 from fedrows.privacy.protocol import LastRequests, ServerHalf
 
 R = TypeVar("R")
-_TEN_YEARS = 10 * 365 * 86_400 * 10**9  # ns
-
-
-class SumNames:
-    """Names of sums: a number that rises, by the clock if it can, and random digits behind it.
-
-    So a node need remember the newest name alone in order to begin no sum twice.
-    """
-
-    def __init__(self) -> None:
-        self._newest = 0
-
-    def make(self) -> str:
-        """A name above all before it."""
-        self._newest = max(self._newest + 1, time.time_ns())
-        return f"{self._newest:016x}{secrets.token_hex(8)}"
-
-    def learn_(self, newest: object) -> None:
-        """Takes note of a newer name that a node knows, as after a clock was set back.
-
-        A node that lies cannot use the numbers up.
-        """
-        if not isinstance(newest, str) or not 0 < len(newest) <= 16:
-            return
-        try:
-            number = int(newest, 16)
-        except ValueError:
-            return
-        if number < time.time_ns() + _TEN_YEARS:
-            self._newest = max(self._newest, number)
 
 
 @dataclass
@@ -93,7 +61,10 @@ class SumExchange:
 
 
 # Messages by node, and the nodes whose answers are waited for → answers, or why there are none.
-Send = Callable[[Mapping[str, bytes], Collection[str]], Mapping[str, "bytes | str"]]
+Messages = tuple[Mapping[str, bytes], Collection[str]]
+Answers = Mapping[str, "bytes | str"]
+Send = Callable[[Mapping[str, bytes], Collection[str]], Answers]
+Steps = Generator[Messages, Answers, R]
 
 
 class Lane(Generic[R]):
@@ -177,31 +148,58 @@ class SumCarrier:
     """
 
     def __init__(self, send: Send) -> None:
-        self._send = send
-        self._last: dict[str, list[bytes]] = {}  # node → requests that end a protocol
+        self._send, self._course = send, SumCourse()
 
     def carry(
         self, lane: Lane[R], beside: Sequence[Lane[Any]] = (), then: Callable[[], object] = int
     ) -> R:
         """Runs a protocol to its end, and others as far as they come meanwhile.
 
-        The others wait where it has requests for some nodes only: no more nodes are disturbed.
         then: called after the first exchange, if the others go on with the second.
+        """
+        return self._through(self._course.steps(lane, beside, then))
+
+    def finish(self) -> None:
+        """Tells nodes which protocols are over, if no other message is about to."""
+        self._through(self._course.last())
+
+    def _through(self, steps: Steps[R]) -> R:
+        """Sends what there is to send, and waits for answers each time."""
+        try:
+            messages, awaited = next(steps)
+            while True:
+                messages, awaited = steps.send(self._send(messages, awaited))
+        except StopIteration as stop:
+            return cast(R, stop.value)
+
+
+class SumCourse:
+    """The messages of protocols that are carried side by side, without the sending."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, list[bytes]] = {}  # node → requests that end a protocol
+
+    def steps(
+        self, lane: Lane[R], beside: Sequence[Lane[Any]] = (), then: Callable[[], object] = int
+    ) -> Steps[R]:
+        """The messages that run a protocol to its end, and others as far as they come meanwhile.
+
+        The others wait where it has requests for some nodes only: no more nodes are disturbed.
         """
         first = True
         while not lane.done:
-            self._exchange([lane, *(beside if lane.everybody else ())])
+            yield from self._exchange([lane, *(beside if lane.everybody else ())])
             if first and beside and lane.everybody:
                 then()
             first = False
         return lane.result
 
-    def finish(self) -> None:
-        """Tells nodes which protocols are over, if no other message is about to."""
+    def last(self) -> Steps[None]:
+        """The messages that tell nodes which protocols are over, if any are left to tell."""
         if self._last:
-            self._exchange([])
+            yield from self._exchange([])
 
-    def _exchange(self, lanes: Sequence[Lane[Any]]) -> None:
+    def _exchange(self, lanes: Sequence[Lane[Any]]) -> Steps[None]:
         """One message to every node that a protocol has a request for, and their answers."""
         messages, self._last = self._last, {}
         lanes = [lane for lane in lanes if not (lane.done or lane.waits)]
@@ -212,7 +210,7 @@ class SumCarrier:
                 spoken.setdefault(node, []).append(lane)
                 messages.setdefault(node, []).append(lane.message(number, request))
         awaited = spoken.keys() if lanes else messages.keys()
-        answers = self._send({node: _together(each) for node, each in messages.items()}, awaited)
+        answers = yield {node: _together(each) for node, each in messages.items()}, awaited
         parts = {
             node: _apart(answers[node], len(messages[node]))[-len(each) :]
             for node, each in spoken.items()

@@ -11,10 +11,11 @@ from torch import Tensor
 from fedrows.errors import PlanError
 from fedrows.flower.server.fleet import FlowerFleet
 from fedrows.flower.server.round_union import Hosts
-from fedrows.flower.server.sum_exchange import Lane, SumCarrier, SumExchange, SumNames
+from fedrows.flower.server.sum_exchange import Lane, SumCarrier, SumExchange
 from fedrows.flower.wire.contract import digest
 from fedrows.flower.wire.message import Message
 from fedrows.flower.wire.signing import read_peers
+from fedrows.flower.wire.sum_names import SumNames
 
 R = TypeVar("R")
 
@@ -79,15 +80,21 @@ class SumFleet(FlowerFleet):
         try:
             return self._carrier.carry(lane, beside, then)
         finally:
-            for one in (lane, *beside):
-                self._take_note_(one.sum)
+            self._take_note_(lane.sum)
+            for one in beside:
+                self._take_note_(one.sum, ahead=True)
 
-    def _take_note_(self, sum_: SumExchange) -> None:
+    def _take_note_(self, sum_: SumExchange, ahead: bool = False) -> None:
+        """Learns what nodes have said beside their replies.
+
+        ahead: of a round to come. Who declines that one takes part in those before it.
+        """
         for name in sum_.newest:
             self._names.learn_(name)
         for node in sum_.lost & self.registry.nodes.keys():
             self.registry.nodes[node].address = 0  # it is asked to enrol again
-        if sum_.facts["use"] != "heat" or not self._has_heat:  # heat there is can stay
+        heat_can_stay = sum_.facts["use"] == "heat" and self._has_heat
+        if not ahead and not heat_can_stay:
             for node in sorted(sum_.declined):
                 self._decline_(node)
 

@@ -36,11 +36,15 @@ from fedrows.rows.params import Submodels
 
 UPDATES, ARRIVALS = "updates.jsonl", "arrivals"
 Key = tuple[str, ClientName, int]  # a node, a client of it, and a tag
+Member = tuple[str, ClientName]  # a node, and a client of it
 
 
 @dataclass(frozen=True)
 class BufferedUpdate:
-    """An update that has come in, of one client, and waits for its step."""
+    """An update that has come in and waits for its step: of one client, or the mean of a group.
+
+    A group's has no node, and its client is the name of the group.
+    """
 
     node: str
     client: ClientName
@@ -50,6 +54,12 @@ class BufferedUpdate:
     weight: float  # of its client when it came in
     update: ClientUpdate
     read: dict[str, Tensor]  # how often its rows had been moved when they were read, by table
+    members: tuple[Member, ...] = ()  # of a group, whose updates are in the mean
+
+    @property
+    def clients(self) -> list[Member]:
+        """Whose it is: nodes, and clients of them."""
+        return list(self.members) or [(self.node, self.client)]
 
     @property
     def key(self) -> Key:
@@ -164,7 +174,8 @@ def read_updates(path: Path) -> list[dict[str, Any]]:
 
 
 def _named(one: BufferedUpdate) -> dict[str, Any]:
-    return {"node": one.node, "client": one.client, "tag": one.tag, "began": one.began}
+    named = {"node": one.node, "client": one.client, "tag": one.tag, "began": one.began}
+    return {**named, "members": one.members} if one.members else named
 
 
 def _key(line: Mapping[str, Any]) -> Key:
@@ -181,6 +192,7 @@ def _to_bytes(updates: Sequence[BufferedUpdate]) -> bytes:
         "sequence": first.sequence,
         "clients": [one.client for one in updates],
         "losses": [one.update.loss for one in updates],
+        "members": [one.members for one in updates],
     }
     tensors = {
         "weights": torch.tensor([one.weight for one in updates], dtype=torch.float64),
@@ -240,6 +252,7 @@ def _from_file(path: Path) -> list[BufferedUpdate]:
                 facts["losses"][i],
             ),
             own("read", i),
+            tuple((node, name) for node, name in facts["members"][i]),
         )
         for i, client in enumerate(facts["clients"])
     ]

@@ -183,8 +183,7 @@ def _round(x: np.ndarray, key: int) -> np.ndarray:
     """Whole numbers whose expectation is x: up with the probability of the fraction."""
     low = np.floor(x)
     draws = uniform(bits(key % 2**64, torch.arange(x.size))).numpy().reshape(x.shape)
-    result: np.ndarray = low + (draws < x - low)
-    return result
+    return low + (draws < x - low)
 
 
 def _too_large(coding: str) -> NoReturn:

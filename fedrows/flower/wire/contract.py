@@ -33,7 +33,7 @@ from fedrows.watch import Watching
 
 CLEAR = Privacy()
 # What holds in deployments unless a run chooses otherwise: a client may lie.
-BOUNDS: Mapping[str, Any] = {"row_clip": 0.75, "weight_quantile": 0.25}
+BOUNDS: Mapping[str, Any] = {"row_clip": 0.25, "weight_quantile": 0.25}
 # The same for private runs: nodes then tell no numbers of examples.
 UNTOLD: Mapping[str, Any] = {"weighting": "uniform"}
 
@@ -222,10 +222,15 @@ def _check_mode(made: Contract) -> None:
     if made.plan.mode == "sync":
         return
     check_virtual(made.algorithm, made.plan)
-    if made.privacy.private:
+    if made.privacy.noise_in_sum:
         raise PlanError(
-            f"mode is async, but privacy is {made.privacy.privacy!r}, and the rounds of private "
-            "runs are synchronous: choose mode sync, or privacy clear."
+            f"mode is async, but privacy is {made.privacy.privacy!r}, whose noise is made for "
+            "rounds that follow one another: choose mode sync, or privacy index."
+        )
+    if made.secret and made.plan.buffer_size < made.privacy.fewest:
+        raise PlanError(
+            f"buffer is {made.plan.buffer_size}, but a secure sum needs clients of at least "
+            f"{made.privacy.fewest} nodes: raise buffer."
         )
     if made.options.min_answers is not None:
         raise PlanError(

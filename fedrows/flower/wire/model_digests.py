@@ -98,5 +98,4 @@ def _dense_digest(submodels: Submodels, heat: Mapping[str, Heat]) -> bytes:
 
 def _numbers(tensor: Tensor) -> np.ndarray:
     """Numbers in float64, without −0, which a message does not tell from 0."""
-    numbers: np.ndarray = tensor.detach().cpu().double().numpy() + 0.0
-    return numbers
+    return tensor.detach().cpu().double().numpy() + 0.0

@@ -1,6 +1,7 @@
-"""CUDA kernels of layers, one `.cu` file each. `fedrows/nn/fused.py` calls them.
+"""Kernels of layers: `.cu` files for a GPU, which `nn/fused.py` calls, and `.cpp` files for a CPU.
 
-NVRTC, which comes with PyTorch, compiles a kernel for the sizes at hand when it is first needed.
+NVRTC, which comes with PyTorch, compiles a `.cu` file for the sizes at hand when it is first
+needed. `cpp_library` has the machine's own compiler make a library of a `.cpp` file.
 """
 
 from __future__ import annotations

@@ -14,13 +14,14 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from fedrows.files.cache import cache_folder
 
 _FOLDER = Path(__file__).parent
-_FLAGS = ("-O3", "-march=native", "-std=c++17")
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-pthread")
 _PATIENCE = 120  # seconds; it takes two or three
 
 
@@ -33,7 +34,8 @@ def library(name: str) -> ctypes.CDLL:
     """The functions of name.cpp, or a Missing error."""
     if os.name != "posix":
         raise Missing(f"{platform.system()} has no compiler that is known here")
-    source = (_FOLDER / f"{name}.cpp").read_bytes()
+    paths = [_FOLDER / f"{name}.cpp", *sorted(_FOLDER.glob("*.h"))]  # and what it may include
+    source = b"\0".join(path.read_bytes() for path in paths)
     compiler = _compiler()
     # What the compiler has defined beforehand names its version and all that the processor has.
     known = _run([compiler, *_FLAGS, "-x", "c++", "-dM", "-E", os.devnull])
@@ -47,6 +49,13 @@ def library(name: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(kept))
     except OSError as error:
         raise Missing(f"{kept} cannot be loaded: {error}") from error
+
+
+def call(name: str, function: str, sizes: Sequence[int], places: Sequence[int]) -> None:
+    """Runs a function of name.cpp on its sizes and on arrays at these places in memory."""
+    numbers = (ctypes.c_int64 * len(sizes))(*sizes)
+    arrays = (ctypes.c_void_p * len(places))(*places)
+    getattr(library(name), function)(numbers, arrays)
 
 
 def _compiler() -> str:

@@ -96,8 +96,7 @@ class Objective:
         entries = np.flatnonzero(self.holder == client)
         block = self.blocks[mine][:, entries].toarray()
         bend = self._bend(x)[mine, None] / len(mine)
-        found: np.ndarray = block.T @ (bend * block) + self.ridge * np.eye(len(entries))
-        return found
+        return block.T @ (bend * block) + self.ridge * np.eye(len(entries))
 
     def most_curved(self, x: np.ndarray) -> float:
         """ρ2: the largest eigenvalue that any client's Hessian has on its own submodel.

@@ -1,0 +1,87 @@
+"""Writes benchmarks/results/recommenders.json from the files of the two searches.
+
+    python benchmarks/save_recommenders.py DIR
+
+Takes every recommenders_TASK.json of `recommenders_search.py` below DIR, and every other JSON file
+of `ranking_search.py`. A task or a model may have several files, each with other algorithms. What
+DIR does not have stays as it is. `docs/make_recommenders.py` then makes the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedrows.files.whole import write_whole
+
+FILE = Path(__file__).parent / "results" / "recommenders.json"
+MEASURED = ("test_auc", "test_gauc")
+RANKED = ("hr10", "ndcg10", "mrr", "hr10_all", "ndcg10_all", "mrr_all")
+
+
+def rating(found: dict[str, Any]) -> dict[str, Any]:
+    """What a search of settings came to, in short."""
+    both = found["baselines"]["both"]
+    algorithms = {}
+    for name, one in found["searched"].items():
+        if name not in found.get("final", {}):
+            continue
+        final = found["final"][name]
+        algorithms[name] = {
+            "setting": one["setting"],
+            "validation_auc": one["validation_auc"],
+            "trials": len(one["trials"]),
+            "at_the_end_of": one["at_the_end_of"],
+            **{metric: final[metric]["values"] for metric in MEASURED},
+        }
+    counting = {metric: both[metric] for metric in MEASURED}
+    return {"counting": counting, "machine": found["machine"], "algorithms": algorithms}
+
+
+def ranking(found: dict[str, Any]) -> dict[str, Any]:
+    """What a search of rankings came to, in short."""
+    names = [f"test_{name}" for name in RANKED]
+    algorithms = {}
+    for algorithm, one in found["chosen"].items():
+        rest = ("setting", "trials", "at_the_end_of", "validation_ndcg10")
+        values = {name: one[name]["values"] for name in names}
+        algorithms[algorithm] = {key: one[key] for key in rest} | values
+    popular = {name: found["baselines"]["popularity"][name] for name in names}
+    short = {"popularity": popular, "machine": found["machine"], "algorithms": algorithms}
+    for name, metrics in found.get("anchors", {}).items():
+        short.setdefault("anchors", {})[name] = {key: metrics[key] for key in names}
+    return short
+
+
+def joined(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
+    """Two files of the same task or model, each with other algorithms."""
+    if one is None:
+        return other
+    return {**one, **other, "algorithms": {**one["algorithms"], **other["algorithms"]}}
+
+
+def main(words: Sequence[str], file: Path = FILE) -> int:
+    """Writes what was found; gives the exit code."""
+    if len(words) != 1:
+        print("Give the folder of the searches: python benchmarks/save_recommenders.py DIR")
+        return 2
+    new: dict[str, dict[str, Any]] = {"ratings": {}, "ranking": {}}
+    for path in sorted(Path(words[0]).rglob("*.json")):
+        found = json.loads(path.read_text("utf-8"))
+        part, name = ("ratings", found["task"]) if "task" in found else ("ranking", found["model"])
+        short = rating(found) if part == "ratings" else ranking(found)
+        if short["algorithms"] or "anchors" in short:
+            new[part][name] = joined(new[part].get(name), short)
+            print(f"{path}: {name} with {', '.join(short['algorithms']) or 'anchors'}")
+    results = json.loads(file.read_text("utf-8"))
+    for part, those in new.items():
+        results[part] = {**results[part], **those}
+    write_whole(file, (json.dumps(results, indent=1) + "\n").encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""What secure sums are called: names that rise, so that none is begun twice."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+_TEN_YEARS = 10 * 365 * 86_400 * 10**9  # ns
+
+
+class SumNames:
+    """Names of sums: a number that rises, by the clock if it can, and random digits behind it.
+
+    So a node need remember the newest name alone in order to begin no sum twice.
+    """
+
+    def __init__(self) -> None:
+        self._newest = 0
+
+    def make(self) -> str:
+        """A name above all before it."""
+        self._newest = max(self._newest + 1, time.time_ns())
+        return f"{self._newest:016x}{secrets.token_hex(8)}"
+
+    def learn_(self, newest: object) -> None:
+        """Takes note of a newer name that a node knows, as after a clock was set back.
+
+        A node that lies cannot use the numbers up.
+        """
+        if not isinstance(newest, str) or not 0 < len(newest) <= 16:
+            return
+        try:
+            number = int(newest, 16)
+        except ValueError:
+            return
+        if number < time.time_ns() + _TEN_YEARS:
+            self._newest = max(self._newest, number)
