@@ -7,21 +7,16 @@ import json
 import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedrows.cli import deploy_operator, deploy_rotate, deploy_status
-from fedrows.cli.deploy_typed import (
-    authority,
-    comma_list,
-    needed,
-    number,
-    positive,
-    trust,
-    trusted_apps,
-    writable,
-)
+from fedrows.cli.deploy_typed import add_joining, comma_list, needed, number, trust, writable
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
+
+if TYPE_CHECKING:
+    from fedrows.flower.launch.processes import ProcessGroup
 
 ACTIONS = {
     "demo": "start a whole federation on this machine, and stop it again",
@@ -194,60 +189,21 @@ def _superlink(words: Sequence[str]) -> int:
 
 def _node(words: Sequence[str]) -> int:
     parser = Parser("deploy node", "Joins a SuperLink with a shard of data.")
-    parser.add_argument("--superlink", metavar="HOST:PORT", help="The SuperLink.")
-    parser.add_argument("--certificates", metavar="DIR", help="The folder of ca.pem.")
-    parser.add_argument("--key", metavar="FILE", help="This node's private key.")
-    parser.add_argument("--shard", metavar="PATH", help="This node's data.")
-    parser.add_argument("--state", metavar="DIR", help="Folder for what the node keeps.")
-    parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
-    parser.add_argument("--poll", metavar="X", default="1", help="Seconds between requests (1).")
-    parser.add_argument("--apps", metavar="HASHES", help="SHA-256 of the only apps that may run.")
-    parser.add_argument("--trusted-entities", metavar="FILE", help="Whose signed apps may run.")
-    parser.add_argument("--peers", metavar="FILE", help="The nodes' signing keys (private runs).")
-    parser.add_argument("--policy", metavar="FILE", help="Made by `fedrows deploy policy`.")
+    add_joining(parser, "This node's data.")
     parser.add_argument("--insecure", action="store_true", help="Use no TLS and no key.")
     if (typed := parser.parse_or_help(words)) is None:
         return 0
-    from fedrows.cli.deploy_joining import name_of, stay
+    from fedrows.cli.deploy_joining import Joining, stay
     from fedrows.cli.deploy_policy import node_files
-    from fedrows.flower.launch.certificates import check_node_key, read_certificate
-    from fedrows.flower.launch.control import check_reachable
-    from fedrows.flower.launch.flwr_patches import app_hashes
-    from fedrows.flower.launch.starting import NodeSpec
-    from fedrows.flower.launch.supernode import POLL
-    from fedrows.flower.launch.warm_executor import APPS
 
-    superlink = needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
-    shard = Path(needed(typed, "shard", "Name this node's data with --shard")).absolute()
-    folder = Path(needed(typed, "state", "Name a folder for the node's state with --state"))
-    certificates = trust(typed)
-    ca = authority(certificates) if certificates else None
-    key = Path(needed(typed, "key", "Name this node's key with --key")) if ca else None
-    if ca is None and typed["key"]:
-        raise UsageError("--key proves a node by TLS: leave it out, or leave out --insecure.")
-    poll = positive(typed["poll"], "--poll")
-    apps = app_hashes(typed["apps"] or "")
-    more = trusted_apps(typed, apps)
-    if ca is not None and key is not None:
-        read_certificate(ca)
-        check_node_key(key)
-    if not shard.exists():
-        raise FedrowsError(f"There is no shard {shard}: name this node's data with --shard.")
-    check_reachable(superlink, ca)
-    state = writable(folder, "--state")
-    name = name_of(typed["name"], key, state)
-    config = {"shard": str(shard), "state": str(state), "name": name, **node_files(typed)}
-    settings = {POLL: str(poll), APPS: ",".join(apps)}
-    return stay(
-        NodeSpec(name, config),
-        superlink,
-        state,
-        settings,
-        ca=ca,
-        key=key,
-        more=more,
-        said=lambda group: say(f"Node {name} has joined {superlink}. Logs: {group.logs}"),
-    )
+    joining = Joining.typed(typed, "this node's data")
+    joining.check_reachable()
+    spec = joining.spec(**node_files(typed))
+
+    def told(group: ProcessGroup) -> None:
+        say(f"Node {spec.name} has joined {joining.superlink}. Logs: {group.logs}")
+
+    return stay(joining, spec, told)
 
 
 def _peer(words: Sequence[str]) -> int:

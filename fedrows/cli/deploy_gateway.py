@@ -7,15 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrows.cli.deploy_typed import (
-    authority,
-    needed,
-    number,
-    positive,
-    trust,
-    trusted_apps,
-    writable,
-)
+from fedrows.cli.deploy_typed import add_joining, needed, number, positive, writable
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError
@@ -27,18 +19,11 @@ MOST_TOKENS = 10_000
 def main(words: Sequence[str]) -> int:
     """Starts a gateway."""
     parser = Parser("deploy gateway", "Joins a SuperLink as a node whose clients are devices.")
-    parser.add_argument("--superlink", metavar="HOST:PORT", help="The SuperLink.")
-    parser.add_argument("--certificates", metavar="DIR", help="The folder of ca.pem.")
+    add_joining(parser, "A sample of the task's data, for its tables and fields.")
     parser.add_argument(
         "--tls-certificate", metavar="FILE", help="What devices see (server.pem of that folder)."
     )
     parser.add_argument("--tls-key", metavar="FILE", help="Its key (server.key of that folder).")
-    parser.add_argument("--key", metavar="FILE", help="This node's private key.")
-    parser.add_argument(
-        "--shard", metavar="PATH", help="A sample of the task's data, for its tables and fields."
-    )
-    parser.add_argument("--state", metavar="DIR", help="Folder for what the gateway keeps.")
-    parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
     parser.add_argument("--host", default="0.0.0.0", help="Address for devices (0.0.0.0).")
     parser.add_argument("--port", metavar="N", default="8443", help="Port for devices (8443).")
     parser.add_argument("--devices", metavar="N", help="Devices to wait for (a round's clients).")
@@ -47,11 +32,6 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--program", metavar="DIR", help="A device program, made beforehand.")
     parser.add_argument("--page", metavar="DIR", help="A page for browsers, served at /.")
-    parser.add_argument("--poll", metavar="X", default="1", help="Seconds between requests (1).")
-    parser.add_argument("--apps", metavar="HASHES", help="SHA-256 of the only apps that may run.")
-    parser.add_argument("--trusted-entities", metavar="FILE", help="Whose signed apps may run.")
-    parser.add_argument("--peers", metavar="FILE", help="The nodes' signing keys (private runs).")
-    parser.add_argument("--policy", metavar="FILE", help="Made by `fedrows deploy policy`.")
     parser.add_argument(
         "--insecure", action="store_true", help="Use no TLS and no key, on this machine alone."
     )
@@ -59,51 +39,29 @@ def main(words: Sequence[str]) -> int:
         return 0
     if importlib.util.find_spec("starlette") is None:
         raise FedrowsError("`fedrows deploy gateway` serves HTTPS: install fedrows[live,onnx].")
-    from fedrows.cli.deploy_joining import name_of, stay
+    from fedrows.cli.deploy_joining import Joining, stay
     from fedrows.cli.deploy_policy import node_files
     from fedrows.flower.gateway.programs import read_manifest
-    from fedrows.flower.launch.certificates import (
-        SERVER,
-        SERVER_KEY,
-        check_file,
-        check_node_key,
-        hosts_of,
-        read_certificate,
-    )
-    from fedrows.flower.launch.control import check_reachable
-    from fedrows.flower.launch.flwr_patches import app_hashes
+    from fedrows.flower.launch.certificates import SERVER, SERVER_KEY, check_file, hosts_of
     from fedrows.flower.launch.processes import ProcessGroup, check_port, module
-    from fedrows.flower.launch.starting import RUNS_ON, NodeSpec
-    from fedrows.flower.launch.supernode import POLL
-    from fedrows.flower.launch.warm_executor import APPS
+    from fedrows.flower.launch.starting import RUNS_ON
 
-    superlink = needed(typed, "superlink", "Name the SuperLink with --superlink HOST:PORT")
-    shard = Path(needed(typed, "shard", "Name a sample of the data with --shard")).absolute()
-    folder = Path(needed(typed, "state", "Name a folder for the gateway's state with --state"))
-    certificates = trust(typed)
-    ca = authority(certificates) if certificates else None
-    key = Path(needed(typed, "key", "Name this node's key with --key")) if ca else None
-    if ca is None and typed["key"]:
-        raise UsageError("--key proves a node by TLS: leave it out, or leave out --insecure.")
+    joining = Joining.typed(typed, "a sample of the data")
     host, port = typed["host"], number(typed["port"], "--port", 1, 65535)
-    if certificates is None:
+    if joining.certificates is None:
         host = "127.0.0.1" if host == "0.0.0.0" else host
         if host not in ("127.0.0.1", "localhost", "::1"):
             raise UsageError("Without TLS a gateway serves this machine alone: leave --host out.")
-    poll, apps = positive(typed["poll"], "--poll"), app_hashes(typed["apps"] or "")
     if not 0 < (enough := positive(typed["enough"], "--enough")) <= 1:
         raise UsageError(f"--enough is {typed['enough']}, but it is a share: above 0, at most 1.")
-    trusted = trusted_apps(typed, apps)
     tls: list[str] = []
-    if certificates is not None and ca is not None and key is not None:
-        read_certificate(ca)
-        check_node_key(key)
-        shown = Path(typed["tls_certificate"] or certificates / SERVER).absolute()
-        secret = Path(typed["tls_key"] or certificates / SERVER_KEY).absolute()
+    if joining.certificates is not None and joining.ca is not None:
+        shown = Path(typed["tls_certificate"] or joining.certificates / SERVER).absolute()
+        secret = Path(typed["tls_key"] or joining.certificates / SERVER_KEY).absolute()
         check_file(shown, "Name the certificate for devices with --tls-certificate")
         check_file(secret, "Name the certificate's key with --tls-key")
         tls = ["--certificate", str(shown), "--key", str(secret)]
-        tls += ["--ca", str(ca.absolute()), "--hosts", ",".join(hosts_of(shown))]
+        tls += ["--ca", str(joining.ca), "--hosts", ",".join(hosts_of(shown))]
     config: dict[str, str | int | float] = {"gateway": "yes", "enough": float(enough)}
     if typed["devices"]:
         config["devices"] = number(typed["devices"], "--devices", 1, 10**6)
@@ -111,18 +69,14 @@ def main(words: Sequence[str]) -> int:
         read_manifest(program := Path(typed["program"]).absolute())
         config["program"] = str(program)
     page = Path(typed["page"]).absolute() if typed["page"] else None
-    for path, flag in ((shard, "--shard"), (page, "--page")):
-        if path is not None and not path.exists():
-            raise FedrowsError(f"There is no {path}: name the right one with {flag}.")
-    check_reachable(superlink, ca)
+    if page is not None and not page.exists():
+        raise FedrowsError(f"There is no {page}: name the right one with --page.")
+    joining.check_reachable()
     check_port(host, port)
-    state = writable(folder, "--state")
-    name = name_of(typed["name"], key, state, taken=WEB)
-    settings = {POLL: str(poll), APPS: ",".join(apps)}
-    config |= {"shard": str(shard), "state": str(state), "name": name}
     if typed["peers"] or typed["policy"]:
         config |= node_files(typed)
-    web = ["--state", str(state), "--host", host, "--port", str(port), *tls]
+    spec = joining.spec(taken=WEB, **config)
+    web = ["--state", str(spec.config["state"]), "--host", host, "--port", str(port), *tls]
     web += ["--page", str(page)] if page else []
 
     def serve(group: ProcessGroup) -> dict[str, str]:
@@ -132,13 +86,10 @@ def main(words: Sequence[str]) -> int:
 
     def told(group: ProcessGroup) -> None:
         how = "https" if tls else "http, WITHOUT TLS,"
-        say(f"Gateway {name} has joined {superlink}. Logs: {group.logs}")
+        say(f"Gateway {spec.name} has joined {joining.superlink}. Logs: {group.logs}")
         say(f"It serves devices by {how} on {host}:{port}.")
 
-    spec = NodeSpec(name, config)
-    return stay(
-        spec, superlink, state, settings, ca=ca, key=key, more=trusted, said=told, beside=serve
-    )
+    return stay(joining, spec, told, serve)
 
 
 def tokens(words: Sequence[str]) -> int:

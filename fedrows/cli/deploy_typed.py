@@ -88,6 +88,22 @@ def trusted_apps(typed: dict[str, Any], apps: Collection[str]) -> list[str]:
     return ["--trusted-entities", str(Path(signers).absolute())]
 
 
+def add_joining(parser: Parser, shard: str) -> None:
+    """Adds the flags of whoever joins a SuperLink as a node. shard: what --shard is."""
+    add = parser.add_argument
+    add("--superlink", metavar="HOST:PORT", help="The SuperLink.")
+    add("--certificates", metavar="DIR", help="The folder of ca.pem.")
+    add("--key", metavar="FILE", help="This node's private key.")
+    add("--shard", metavar="PATH", help=shard)
+    add("--state", metavar="DIR", help="Folder for what the node keeps.")
+    add("--name", metavar="NAME", help="The node's name (that of its key).")
+    add("--poll", metavar="X", default="1", help="Seconds between requests (1).")
+    add("--apps", metavar="HASHES", help="SHA-256 of the only apps that may run.")
+    add("--trusted-entities", metavar="FILE", help="Whose signed apps may run.")
+    add("--peers", metavar="FILE", help="The nodes' signing keys (private runs).")
+    add("--policy", metavar="FILE", help="Made by `fedrows deploy policy`.")
+
+
 def add_connection(parser: Parser) -> None:
     """Adds the flags by which an operator names a SuperLink."""
     parser.add_argument("--superlink", metavar="HOST:PORT", help="The SuperLink.")
