@@ -1,12 +1,14 @@
-"""Faults for real federations: a relay that resets connections, clocks that can be set."""
+"""Faults for real federations: a relay that resets or slows connections, clocks to be set."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import socket
 import struct
 import threading
+import time
 from pathlib import Path
 
 from fedrows.flower.launch.federation import LocalFederation
@@ -34,14 +36,16 @@ if home and os.environ.get("FEDROWS_FEDERATION"):
 """
 
 
-class ResettingRelay:
+class FaultyRelay:
     """Passes connections on to a port; `rate` is the share of them that is reset.
 
-    While there is a rate, no connection is kept for long, so that there are many.
+    While there is a rate, no connection is kept for long, so that there are many. What is passed
+    on waits `delay` seconds, and then takes its time at `speed` bytes a second.
     """
 
     def __init__(self, port: int, seed: int = 0) -> None:
         self.to, self.rate, self.resets = port, 0.0, 0
+        self.delay, self.speed, self.passed = 0.0, math.inf, 0
         self._draw = random.Random(seed)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
@@ -71,7 +75,9 @@ class ResettingRelay:
                     for end in (one, other):
                         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     break
+                time.sleep(self.delay + len(data) / self.speed)
                 other.sendall(data)
+                self.passed += len(data)
                 if self.rate and left[0] < 0:
                     break
         for end in (one, other):
@@ -83,11 +89,11 @@ class ResettingRelay:
 class FaultyFederation(LocalFederation):
     """A federation whose nodes reach the SuperLink through a relay, and whose clocks can be set."""
 
-    relay: ResettingRelay | None = None
+    relay: FaultyRelay | None = None
 
     def _begin_node(self, index: int) -> None:
         own = self.port
-        self.relay = self.relay or ResettingRelay(own)
+        self.relay = self.relay or FaultyRelay(own)
         self.port = self.relay.port
         try:
             super()._begin_node(index)

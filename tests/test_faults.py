@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -138,6 +139,23 @@ def test_chaos_on_the_network(tmp_path: Path) -> None:
         federation.start_node(1)
         federation.kill_serverapp()
         watched.goes_on()
+    numbers = [line["round"] for line in watched.rounds()]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_slow_network_only_takes_longer(tmp_path: Path) -> None:
+    """Rounds go on, and all answer, behind 50 ms, 250 ms and 8 kB a second."""
+    with running(tmp_path, 2, min_nodes=2, timeout=patience()) as watched:
+        relay = watched.federation.relay
+        assert relay is not None
+        for relay.delay, relay.speed in ((0.05, math.inf), (0.25, math.inf), (0.0, 8000.0)):
+            before, passed = len(watched.rounds()), relay.passed
+            watched.goes_on(3)
+            watched.until(
+                lambda start=before: any(x["answered"] == 10 for x in watched.rounds()[start:]),
+                "not all have answered a round",
+            )
+            assert relay.passed > passed
     numbers = [line["round"] for line in watched.rounds()]
     assert numbers == list(range(1, len(numbers) + 1))
 
