@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.flags import Parser, UsageError, whole
 from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.show import say
 from fedrows.errors import INTERRUPTED
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
         typed["search"],
         _seeds(typed["seeds"]),
         typed["device"],
-        _workers(typed["workers"]),
+        None if typed["workers"] is None else whole("--workers", typed["workers"]),
         display.say,
         display.progress,
     )
@@ -188,14 +188,6 @@ def _seeds(typed: str | None) -> list[int]:
     if found and found[0] < 0:
         raise UsageError(f"--seeds is {typed!r}, but must be whole numbers as in 0,1,2.")
     return found
-
-
-def _workers(typed: str | None) -> int | None:
-    if typed is None:
-        return None
-    if not typed.isdecimal() or int(typed) < 1:
-        raise UsageError(f"--workers is {typed!r}, but must be a whole number of at least 1.")
-    return int(typed)
 
 
 def _parser() -> Parser:
