@@ -10,7 +10,7 @@ from fedrows import catalogue
 from fedrows.measure.summary import METRICS, number, summarise
 from fedrows.measure.trivial_baselines import baselines
 from fedrows.paper import rates_search
-from fedrows.paper.evaluated_task import EvaluatedTask, Rates
+from fedrows.paper.evaluated_task import ALL, EvaluatedTask, Rates
 from fedrows.paper.experiment import Work
 from fedrows.runs.settings import presets
 from fedrows.study import FinishedRun, Setting, Study
@@ -61,7 +61,7 @@ class RunGroup:
 def compare(work: Work, task: EvaluatedTask) -> dict[str, RunGroup]:
     """All algorithms of a task at the paper's rates, and at searched rates."""
     size = task.size(work)
-    preset = {name: _preset(task, name) for name in size.algorithms}
+    preset = {name: _preset(task, name) for name in ALL}
     runs = _made(work, {name: task.setting(size, name) for name in preset}, size.seeds)
     paper = _block(task, runs, preset)
     found = rates_search.rates(work, task)
