@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fedrows.errors import RunFolderError
+
 
 def write_whole(path: Path, data: bytes) -> None:
     """Puts a file in its place in one step, on the disk when it returns."""
@@ -180,3 +182,10 @@ def finite(value: Any) -> Any:
 def reason(error: OSError) -> str:
     """An OSError in a few words."""
     return error.strerror or str(error)
+
+
+def unwritable(path: Path, error: OSError) -> RunFolderError:
+    """The error of a folder or a file that cannot be written."""
+    return RunFolderError(
+        f"{path} cannot be written ({reason(error)}): make room for it, or choose another folder."
+    )

@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrows.files.whole import write_whole
+from fedrows.files.whole import unwritable, write_whole
 from fedrows.report import csv_files, markdown, pictures, results_page
 from fedrows.report.artefact import Artefact
 from fedrows.report.file_names import Files
-from fedrows.runs.folder import unwritable
 
 PAGE, MARKDOWN = "index.html", "results.md"
 

@@ -21,10 +21,11 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.errors import PlanError
+from fedrows.files.whole import unwritable
 from fedrows.options import known_keywords
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
-from fedrows.runs.folder import RUNS, unwritable
+from fedrows.runs.folder import RUNS
 from fedrows.runs.own_task import OwnTask
 from fedrows.study.comparison import Comparison
 from fedrows.study.finished import (

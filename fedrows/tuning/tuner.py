@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedrows.errors import PlanError, UnknownNameError
+from fedrows.files.whole import unwritable
 from fedrows.measure.metric_choice import VALIDATION, about, best_line, measured
-from fedrows.runs.folder import RUNS, unwritable
+from fedrows.runs.folder import RUNS
 from fedrows.study import LIGHT
 from fedrows.study.finished import AbsentError, DamagedError, content_of, could_not, path_of
 from fedrows.study.jobs import Json
