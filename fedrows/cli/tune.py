@@ -122,15 +122,15 @@ def _tuner(typed: dict[str, Any], path: Path) -> Tuner:
 
 def _search(words: Sequence[str] | None) -> dict[str, str]:
     """What follows --search, by option."""
-    found: dict[str, str] = {}
+    by_option: dict[str, str] = {}
     for word in words or ():
         name, equals, values = word.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"--search {word} has no values: write --search lr=0.03..3.")
-        if name in found:
+        if name in by_option:
             raise UsageError(f"--search names {name} twice: give all its values at once.")
-        found[name.strip()] = values
-    return found
+        by_option[name.strip()] = values
+    return by_option
 
 
 def _extended(stored: dict[str, Any], typed: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -189,5 +189,5 @@ def _again(path: Path, config: Json) -> str:
 
 
 def _short(value: Any) -> float | None:
-    found = number(value)
-    return None if found is None else float(f"{found:.5g}")
+    known = number(value)
+    return None if known is None else float(f"{known:.5g}")

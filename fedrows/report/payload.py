@@ -67,13 +67,13 @@ def name_of(entry: Any) -> str:
 
 def settings(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A run's config and facts as names and texts: plan · rounds, 300."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for key, value in run.items():
         if isinstance(value, Mapping) and value:
-            found += [(f"{key} · {inner}", text) for inner, text in settings(value)]
+            pairs += [(f"{key} · {inner}", text) for inner, text in settings(value)]
         elif key != COMMAND and value is not None and value != "" and value != {}:
-            found.append((str(key), _plain(value)))
-    return found
+            pairs.append((str(key), _plain(value)))
+    return pairs
 
 
 def inline_json(value: Any) -> str:

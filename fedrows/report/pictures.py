@@ -92,11 +92,11 @@ def draw(figure: Figure) -> tuple[bytes, ...]:
 def _panel(ax: Axes, panel: Panel, styles: dict[str, str], inks: dict[str, look.Ink]) -> None:
     drawn = False
     shape = lay_out(panel)
-    for curve, found in shape.curves:
+    for curve, pieces in shape.curves:
         style = styles[curve.name]
-        _curve(ax, curve, found, style, inks[style])
-        drawn |= bool(found)
-    ends = {curve.name: (found[0][0], found[-1][-1]) for curve, found in shape.curves if found}
+        _curve(ax, curve, pieces, style, inks[style])
+        drawn |= bool(pieces)
+    ends = {curve.name: (pieces[0][0], pieces[-1][-1]) for curve, pieces in shape.curves if pieces}
     for label in labels(shape):
         end = ends[label.name][label.right]
         ax.annotate(
@@ -118,12 +118,12 @@ def _panel(ax: Axes, panel: Panel, styles: dict[str, str], inks: dict[str, look.
     ax.set(title=_text(panel.title), xlabel=_text(panel.x), ylabel=_text(panel.y))
 
 
-def _curve(ax: Axes, curve: Curve, found: Pieces, style: str, ink: look.Ink) -> None:
+def _curve(ax: Axes, curve: Curve, pieces: Pieces, style: str, ink: look.Ink) -> None:
     """Draws what can be drawn of a curve."""
     label: str | None = curve.name
     if curve.name.startswith("_"):  # matplotlib would leave it out of the legend
         label = f"\u200b{curve.name}"
-    for piece in found:
+    for piece in pieces:
         xs, ys = [p.x for p in piece], [p.y for p in piece]
         lows, highs = [p.low for p in piece], [p.high for p in piece]
         spread = any(high > low for low, high in zip(lows, highs, strict=True))
@@ -149,8 +149,8 @@ def _text(text: str) -> str:
 def _mark(figure: Figure) -> str:
     """A hash of the figure and of how this version draws it."""
     inks = [look.inks()[style] for style in look.styles(figure).values()]
-    told = repr((figure, inks, STYLE, WIDTH, HEIGHT, __version__, version("matplotlib")))
-    return f"fedrows figure {hashlib.sha256(told.encode()).hexdigest()}"
+    content = repr((figure, inks, STYLE, WIDTH, HEIGHT, __version__, version("matplotlib")))
+    return f"fedrows figure {hashlib.sha256(content.encode()).hexdigest()}"
 
 
 def _bytes(sheet: Any, ending: str, mark: str) -> bytes:
