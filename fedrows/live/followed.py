@@ -10,7 +10,7 @@ from typing import Any
 from fedrows.live.followed_path import DAMAGE, FollowedPath
 from fedrows.live.followed_run import FollowedRun
 from fedrows.measure.metric_choice import about
-from fedrows.report.look import assign
+from fedrows.report.line_styles import assign
 
 POINTS = 30_000  # that a page is sent in all, so that it stays below a megabyte
 LEAST, MOST = 8, 600  # points of one curve

@@ -30,10 +30,10 @@ from fedrows.report.artefact import Artefact, as_dict, from_dict
 from fedrows.study import Results, Say, Study, finished
 from fedrows.study.finished import DamagedError, content_of, digest_of, path_of
 from fedrows.study.jobs import sentence
-from fedrows.study.making import StudyJob, load
 from fedrows.study.scheduling import Progress, executor_for, make
 from fedrows.study.setting import PlannedRun, files_of
 from fedrows.study.status import written
+from fedrows.study.study_job import StudyJob, load
 from fedrows.version import __version__
 
 ARTEFACTS = "artefacts"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from fedrows.report.axes import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH
-from fedrows.report.look import GUIDE
+from fedrows.report.line_styles import GUIDE
 from fedrows.report.panel_layout import PanelLayout
 
 LETTER, LINE = 6.3, 14.0  # pixels of a letter, about, and of a line of text

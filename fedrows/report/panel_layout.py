@@ -19,7 +19,7 @@ from fedrows.report.axes import (
     linear_axis,
     log_axis,
 )
-from fedrows.report.look import level
+from fedrows.report.line_styles import level
 
 TOP, TITLED_TOP = 14, 30  # pixels above the chart: there is room for the title of the y axis
 PAD = 0.06  # share of an axis that stays free at its ends

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrows.files.whole import finite
-from fedrows.report import look
+from fedrows.report import line_styles
 from fedrows.report.artefact import Artefact, Curve, Figure
 
 BUDGET = 2_000_000  # characters: the page is to stay below 5 MB
@@ -83,7 +83,7 @@ def inline_json(value: Any) -> str:
 
 
 def _figure(figure: Figure, places: Mapping[str, int], most: int) -> dict[str, Any]:
-    looks, names = look.styles(figure), look.names(figure)
+    looks, names = line_styles.styles(figure), line_styles.names(figure)
     shared: dict[tuple[float, ...], int] = {}  # curves of a panel mostly have the same x
     panels = []
     for panel in figure.panels:

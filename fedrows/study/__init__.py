@@ -37,10 +37,10 @@ from fedrows.study.finished import (
     path_of,
     read,
 )
-from fedrows.study.making import StudyJob
 from fedrows.study.scheduling import Progress, executor_for, make
 from fedrows.study.setting import PlannedRun, Setting
 from fedrows.study.status import written
+from fedrows.study.study_job import StudyJob
 
 __all__ = [
     "Comparison",
