@@ -5,12 +5,12 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import browser as browser
 
 pytest.importorskip("jinja2", reason="needs jinja2: install fedrows[paper]")
 pytest.importorskip("matplotlib", reason="needs matplotlib: install fedrows[paper]")
@@ -231,16 +231,6 @@ def test_a_heavy_page_is_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert kept[0] == 0
     assert kept[-1] == 999
     assert len(kept) < 300
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Any]:
-    reason = "needs a browser: install playwright"
-    sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Visit:

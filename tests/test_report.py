@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import browser as browser
 
 pytest.importorskip("jinja2", reason="needs jinja2: install fedrows")
 
@@ -267,16 +267,6 @@ def test_a_long_run_is_drawn_light(tmp_path: Path) -> None:
     points = line[1].split("L")
     assert len(points) < 300  # no closer together than a pixel or two
     assert [points[0].split()[0], points[-1].split()[0]] == ["50", "466"]  # from end to end
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Any]:
-    reason = "needs a browser: install playwright"
-    sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
