@@ -132,7 +132,7 @@ def remove_leftovers(folder: Path) -> None:
         return
     for part in (folder / name for name in names):
         writer = re.fullmatch(r"\..+\.(\d+)\.part(\.old)?", part.name)
-        if writer is None or _runs(int(writer[1])):
+        if writer is None or is_running(int(writer[1])):
             continue
         with suppress(OSError):  # somebody else has removed it, or holds its lock
             handle = os.open(part, os.O_RDONLY)
@@ -151,10 +151,10 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _runs(writer: int) -> bool:
+def is_running(number: int) -> bool:
     """Whether a process or a thread of this number runs here."""
     try:
-        os.kill(writer, 0)
+        os.kill(number, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # somebody else's
