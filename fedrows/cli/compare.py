@@ -246,7 +246,7 @@ def _run_elsewhere(
         rounds[label] = round_
         display.round(RoundReport(sum(rounds.values()), 0, 0))
 
-    def told(run: ComparedRun, content: Json) -> None:
+    def shown(run: ComparedRun, content: Json) -> None:
         config = RunFolder.open(run.path, "run").config
         observer.begin(RunInfo(_name(run), config, run.rounds, content["at"], run.path))
         replay(content["heard"], observer)
@@ -259,7 +259,7 @@ def _run_elsewhere(
         return comparison.run(
             executor,
             progress=progress,
-            told=told,
+            told=shown,
             stopping=lambda: stop.asked,
             checkpoint_seconds=seconds,
         )

@@ -115,9 +115,9 @@ def _check_free(graph: nn.Module, inputs: Mapping[str, TensorFacts]) -> None:
     """Raises if the step is made for the sizes of one example."""
     places = [n for n in graph.graph.nodes if n.op == "placeholder"]  # type: ignore[union-attr]
     for node, facts in zip(places, inputs.values(), strict=True):
-        for size, its in zip(node.meta["val"].shape, facts.shape, strict=True):
-            if isinstance(its, str) and not _is_free(size):
-                raise NotRecordable(f"it is made for one size of its {its}", its)
+        for size, dimension in zip(node.meta["val"].shape, facts.shape, strict=True):
+            if isinstance(dimension, str) and not _is_free(size):
+                raise NotRecordable(f"it is made for one size of its {dimension}", dimension)
 
 
 def _is_free(size: Any) -> bool:

@@ -116,7 +116,8 @@ def _starts(model: Model, data: FederatedData) -> tuple[dict[str, Any], dict[str
 
 def _vocabulary(data: FederatedData) -> dict[str, bytes]:
     """The values of shared tables, as text, in the order of their rows; none of a local one's."""
-    kinds = {its.table: its.kind for its in data.encoder.features.values()} if data.encoder else {}
+    features = data.encoder.features.values() if data.encoder else ()
+    kinds = {feature.table: feature.kind for feature in features}
     words = {
         table: [text_of(word, kinds[table]) for word in values]
         for table, values in data.vocabulary.items()

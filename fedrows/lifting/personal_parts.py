@@ -115,11 +115,11 @@ class PersonalParts:
         """The same, a call for each client."""
         found: Tensor | None = None
         for client in torch.unique(clients).tolist():
-            its = torch.nonzero(clients == client).flatten()
+            own_examples = torch.nonzero(clients == client).flatten()
             own = {name: x[0] for name, x in self.split(rows[client : client + 1]).items()}
-            scores = call({**numbers, **own}, {name: x[its] for name, x in fields.items()})
+            scores = call({**numbers, **own}, {name: x[own_examples] for name, x in fields.items()})
             if found is None:
                 found = scores.new_empty(len(clients), *scores.shape[1:])
-            found[its] = scores
+            found[own_examples] = scores
         assert found is not None
         return found

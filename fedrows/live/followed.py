@@ -78,9 +78,9 @@ class Followed:
 
     def _changed(self, number: int, run: FollowedRun, anew: bool, most: int) -> Json | None:
         """What is new of a run, None if nothing is; facts that went are None."""
-        told = {} if anew else self._told.get(number, {})
-        facts = {key: x for key, x in run.facts.items() if told.get(key) != x}
-        facts |= {key: None for key in told if key not in run.facts}
+        sent = {} if anew else self._told.get(number, {})
+        facts = {key: x for key, x in run.facts.items() if sent.get(key) != x}
+        facts |= {key: None for key in sent if key not in run.facts}
         self._told[number] = run.facts
         new = {name: news for name, x in run.curves.items() if (news := x.news(most)) is not None}
         if anew:

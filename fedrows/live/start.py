@@ -73,9 +73,9 @@ def beside(paths: Sequence[Path], port: int = 0) -> Iterator[str]:
     folders = [str(one.absolute()) for one in paths]
     again = shlex.join(["fedrows", "watch", *map(str, paths)])
     said = f"The command has ended. To see the page again: {again}"
-    told = {"token": token, "folders": folders, "said": said}
+    settings = {"token": token, "folders": folders, "said": said}
     with suppress(OSError):
-        process.stdin.write(json.dumps(told).encode() + b"\n")
+        process.stdin.write(json.dumps(settings).encode() + b"\n")
         process.stdin.flush()
     try:
         yield address

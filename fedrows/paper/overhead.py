@@ -112,7 +112,7 @@ class Bench:
         self._weights = torch.ones(COHORT, dtype=torch.float64)
         self._round = Round(1, 0.1, 1_000, 1_000.0, torch.arange(COHORT))
         self.state: dict[str, State] = {
-            name: its.start(self.params) for name, its in ALGORITHMS.items()
+            name: algorithm.start(self.params) for name, algorithm in ALGORITHMS.items()
         }
 
     @property

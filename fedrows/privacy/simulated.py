@@ -80,7 +80,7 @@ class PrivateSimulatedFleet:
         data, tables, plan = inner.data, inner.model.schema.tables, inner.plan
         self.accounts = Accounts(privacy, plan.clients_per_round, inner.clients)
         self.report, self.notes = PrivateReport(), inner.notes
-        self.widths = {t: its.width for t, its in tables.items() if t not in data.local}
+        self.widths = {t: kind.width for t, kind in tables.items() if t not in data.local}
         self.space = RowSpace({table: tables[table].rows for table in self.widths})
         self.held = HeldBack(self.widths)
         self.keys = ClientKeys()
@@ -171,8 +171,8 @@ class PrivateSimulatedFleet:
         else:
             united.bytes_up += united.there.sum() * -(-len(united.places) // 8)
         asked = self.space.index(wanted)
-        own = {table: its.to(self.inner.device) for table, its in asked.items()}
-        index = {table: own.get(table, its) for table, its in inner.index.items()}
+        own = {table: part.to(self.inner.device) for table, part in asked.items()}
+        index = {table: own.get(table, part) for table, part in inner.index.items()}
         return PrivateSimulatedRound(self, inner, carrier, united, asked, index, *self._mechanism)
 
     def _united(self, carrier: InMemoryProtocols, sets: Mapping[int, np.ndarray]) -> UnionOutcome:
