@@ -53,9 +53,9 @@ def recorded(step: OneStep) -> nn.Module:
         _check_free(graph, step.inputs())
         for trial in (0, 1):
             given = example(step, trial)
-            found, wanted = graph(*given.values()), by_place(*given.values())
-            for name, mine, its in zip(step.outputs(), found, wanted, strict=True):
-                if mine.shape != its.shape or not torch.allclose(mine, its, 1e-4, 1e-5):
+            results, wanted = graph(*given.values()), by_place(*given.values())
+            for name, result, right in zip(step.outputs(), results, wanted, strict=True):
+                if result.shape != right.shape or not torch.allclose(result, right, 1e-4, 1e-5):
                     raise NotRecordable(f"its recording gives other numbers for {name}")
     return graph
 

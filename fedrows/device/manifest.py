@@ -40,13 +40,13 @@ def manifest_of(
         },
         "tables": {
             name: {
-                "rows": its.rows,
-                "width": its.width,
+                "rows": layout.rows,
+                "width": layout.width,
                 "local": name in data.local,
                 "padded": name in data.padded,
                 **({"start": starts[name]} if name in starts else {}),
             }
-            for name, its in schema.tables.items()
+            for name, layout in schema.tables.items()
         },
         "dense": {name: list(shape) for name, shape in schema.dense.items()},
         "fields": {name: _field(data, name) for name in data.train.ids},
