@@ -114,10 +114,10 @@ class RowClip:
         """The quantiles (T,) of what the last clients have said, once these (T, K) have."""
         windows = torch.stack([self.windows[name] for name in names])
         # Who sends nothing has no say.
-        said = torch.cat([windows, torch.where(sizes > 0, sizes, torch.nan)], dim=1)
-        for name, window in zip(names, said[:, -WINDOW:], strict=True):
+        reported = torch.cat([windows, torch.where(sizes > 0, sizes, torch.nan)], dim=1)
+        for name, window in zip(names, reported[:, -WINDOW:], strict=True):
             self.windows[name].copy_(window)
-        return lower_quantile(said, self.quantile)
+        return lower_quantile(reported, self.quantile)
 
 
 def _split(values: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import browser as browser
 from gateway_devices import serving
 
 from fedrows.flower.gateway.store import GatewayStore
@@ -25,17 +26,6 @@ def dist() -> Path:
     if not page.is_file() or page.stat().st_mtime < newest:
         pytest.skip("needs the browser's client: run make browser")
     return DIST
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Any]:
-    """The system's Chromium."""
-    reason = "needs a browser: install playwright"
-    sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

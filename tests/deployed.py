@@ -45,6 +45,21 @@ def examples(
     )
 
 
+def with_local_users(seed: int = 1, **more: Any) -> FederatedData:
+    """8 clients with 6 examples each of 10 items, and a row for each user that stays there."""
+    draw = np.random.default_rng(seed)
+    client = np.repeat(np.arange(8), 6)
+    return FederatedData.build(
+        client=client,
+        ids={"user": client, "item": draw.integers(0, 10, len(client))},
+        label=draw.random(len(client)) < 0.5,
+        test=np.zeros(len(client), dtype=bool),
+        tables={"user": 8, "item": 10},
+        local=["user"],
+        **more,
+    )
+
+
 def task_of(data: FederatedData, model: Any = lambda d, s: Logistic(d)) -> DeployedTask:
     return DeployedTask("test", lambda config: data, model, lambda config: data)
 

@@ -18,10 +18,9 @@ import torch
 pytest.importorskip("safetensors")
 
 from asynchronous import ASYNC, Held, deployment, one_by_one
-from deployed import examples, task_of
+from deployed import examples, task_of, with_local_users
 from loopback import fresh
 
-from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
 from fedrows.flower.deployment import Deployment
 from fedrows.flower.journal import ROUNDS, Journal, carry_out
@@ -289,16 +288,7 @@ def test_what_was_dropped_stays_dropped_after_a_restart(tmp_path: Path) -> None:
 
 def test_what_clients_remember_follows_the_update_that_counts(tmp_path: Path) -> None:
     """Rows that never leave: each client's equal those of the update that was last applied."""
-    draw = np.random.default_rng(1)
-    client = np.repeat(np.arange(8), 6)
-    data = FederatedData.build(
-        client=client,
-        ids={"user": client, "item": draw.integers(0, 10, len(client))},
-        label=draw.random(len(client)) < 0.5,
-        test=np.zeros(len(client), dtype=bool),
-        tables={"user": 8, "item": 10},
-        local=["user"],
-    )
+    data = with_local_users()
     transport = Held()
     transport.release = slow_first()
     run = deployment(data, tmp_path, transport, shards=4, rounds=12, buffer=2, concurrency=5)

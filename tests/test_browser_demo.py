@@ -33,7 +33,7 @@ def test_what_cannot_be_shown_is_refused_before_anything_is_made(
     assert "run `make browser`" in refused("--devices", "2")
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "demo.html").write_text("")
-    wanted = "--devices is 0, but must be a whole number from 1 on"
+    wanted = "--devices is '0', but must be a whole number of at least 1"
     assert wanted in refused("--devices", "0")
     assert "--nodes is for a demo without" in refused("--devices", "2", "--nodes", "2")
     assert "has 30 clients only" in refused("--devices", "31")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import accumulate, chain
 
 import dp_accounting
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 import torch
 from attack import bytes_of, proven_epsilon
 from torch import Tensor
+from twin import index_of
 
 from fedrows.algorithm import Round
 from fedrows.algorithms.fedsubavg import FedSubAvg
@@ -52,11 +52,6 @@ def released_by(how, update, weights, params, cohort, source) -> Total:
         totals[table] = RowTotal(index, values, values.new_ones(len(ids)))
     made, one = {n: x.to(params.dense[n]) for n, x in means.items()}, torch.ones(1).double()
     return Total(totals, made, one, cohort * how.mean_share, one)
-
-
-def index_of(held: list[list[int]]) -> Index:
-    splits = torch.tensor([0, *accumulate(map(len, held))])
-    return Index(torch.tensor([*chain.from_iterable(held)], dtype=torch.int64), splits)
 
 
 def updates(clients: list[int], size: float = 1.0) -> Submodels:

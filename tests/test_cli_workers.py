@@ -163,4 +163,4 @@ def test_a_command_with_workers_that_is_stopped_goes_on_to_the_same_bits(
 
 def test_a_number_of_workers_that_makes_no_sense_is_refused(capsys: Capture) -> None:
     assert main([*COMPARE, *TWO, "--workers", "0"]) == 2
-    assert "--workers has '0', but wants whole numbers of at least 1" in capsys.readouterr().err
+    assert "--workers is '0', but must be a whole number of at least 1" in capsys.readouterr().err

@@ -363,7 +363,7 @@ def test_a_sum_with_too_little_noise_is_not_opened(data: FederatedData) -> None:
     assert privacy.least(8) == 8
     assert Privacy.of("full", mechanism="distributed", dp_counted=0.5).least(8) == 6
     simulation = run(data, privacy, rounds=2)
-    simulation.private._seed = seeded
+    simulation.private.seed = seeded
     first: list[int] = []
 
     def drop(round_: int, use: str) -> dict[int, int]:
@@ -376,7 +376,7 @@ def test_a_sum_with_too_little_noise_is_not_opened(data: FederatedData) -> None:
         first.append(int(cohort[0]))
         return cohort
 
-    simulation.private.draw, simulation.private._drop = drawn, drop
+    simulation.private.draw, simulation.private.drop = drawn, drop
     finish(simulation)
     assert [note.split(":")[0] for note in simulation.notes] == ["Round 1 was left out"]
 

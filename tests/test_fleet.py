@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,6 +20,7 @@ from deployed import (
     simulated,
     task_of,
     with_drop_outs,
+    with_local_users,
 )
 from loopback import federation, fresh
 
@@ -79,16 +79,7 @@ def test_one_exchange_a_round_in_the_steady_state(tmp_path: Path) -> None:
 
 
 def test_local_rows_never_leave(tmp_path: Path) -> None:
-    draw = np.random.default_rng(1)
-    client = np.repeat(np.arange(8), 6)
-    data = FederatedData.build(
-        client=client,
-        ids={"user": client, "item": draw.integers(0, 10, len(client))},
-        label=draw.random(len(client)) < 0.5,
-        test=np.zeros(len(client), dtype=bool),
-        tables={"user": 8, "item": 10},
-        local=["user"],
-    )
+    data = with_local_users()
     config = CONFIG | {"clients-per-round": 4, "rounds": 6}
     fleet, loopback = federation(task_of(data), config, shards_of(data), tmp_path)
     found, wanted = run(fleet, data), simulated(fleet, data)
@@ -101,17 +92,7 @@ def test_local_rows_never_leave(tmp_path: Path) -> None:
 
 def test_a_model_with_options_of_its_own_trains_as_in_a_simulation(tmp_path: Path) -> None:
     """Nodes and server build it with the same options, its ridge and its local rows included."""
-    draw = np.random.default_rng(2)
-    client = np.repeat(np.arange(8), 6)
-    data = FederatedData.build(
-        client=client,
-        ids={"user": client, "item": draw.integers(0, 10, len(client))},
-        label=draw.random(len(client)) < 0.5,
-        test=np.zeros(len(client), dtype=bool),
-        tables={"user": 8, "item": 10},
-        local=["user"],
-        target=("item", None),
-    )
+    data = with_local_users(2, target=("item", None))
     config, items = CONFIG | {"clients-per-round": 4, "rounds": 6}, []
     for number, options in enumerate(({"factors": 3, "ridge": 0.3}, {"factors": 3})):
         task = task_of(data, lambda d, s, own=options: mf.build(d, s, **own))

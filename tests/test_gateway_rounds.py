@@ -9,18 +9,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("starlette")
 
-from deployed import difference, examples, run, simulated, with_drop_outs
+from deployed import difference, examples, run, simulated, with_drop_outs, with_local_users
 from gateway_devices import write_examples
 from gateway_programs import PLAIN, running
 from meddled_wire import meddled
 
-from fedrows.data.federation import FederatedData
 from fedrows.flower.wire.message import unpack
 from fedrows.server import begin, rounds
 
@@ -40,15 +38,7 @@ def test_devices_train_as_simulated(tmp_path: Path, algorithm: str) -> None:
 
 
 def test_local_rows_and_kept_state_stay_on_the_devices(tmp_path: Path) -> None:
-    draw, client = np.random.default_rng(1), np.repeat(np.arange(8), 6)
-    data = FederatedData.build(
-        client=client,
-        ids={"user": client, "item": draw.integers(0, 10, len(client))},
-        label=draw.random(len(client)) < 0.5,
-        test=np.zeros(len(client), dtype=bool),
-        tables={"user": 8, "item": 10},
-        local=["user"],
-    )
+    data = with_local_users()
     config = {**PLAIN, "clients-per-round": 4, "rounds": 6}
     with running(data, config, tmp_path) as it:
         it.devices.run(range(data.clients))

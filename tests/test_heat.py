@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from itertools import accumulate, chain
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from twin import index_of
 
 from fedrows.data.federation import FederatedData
 from fedrows.rows.heat import Heat, heat_of
@@ -19,12 +20,6 @@ from fedrows.rows.index import Index, index_and_slots
 HELD = [[1, 4], [4], [4, 6, 8]]
 WEIGHTS = torch.tensor([1.0, 2, 5])
 FLOAT = torch.float64
-
-
-def index_of(held: list[list[int]]) -> Index:
-    """An index that knows nothing of a federation: heat is found by searching."""
-    splits = torch.tensor([0, *accumulate(map(len, held))])
-    return Index(torch.tensor([*chain.from_iterable(held)], dtype=torch.int64), splits)
 
 
 def built(held: list[list[int]], rows: int = 10) -> Index:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, chain
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from twin import index_of
 
 from fedrows.rows.index import Index, index_and_slots
 
 ROWS = 9
 HELD = [[4, 9, 31], [9, 12], [], [4, 12, 40, 77]]
 clients_of = st.lists(st.lists(st.integers(0, ROWS - 1), max_size=6), min_size=1, max_size=6)
-
-
-def index_of(held: list[list[int]]) -> Index:
-    splits = torch.tensor([0, *accumulate(map(len, held))])
-    return Index(torch.tensor([*chain.from_iterable(held)], dtype=torch.int64), splits)
 
 
 def built(held: list[list[int]], rows: int = ROWS) -> tuple[Index, list[np.ndarray]]:

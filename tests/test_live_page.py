@@ -10,20 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
+from chromium import browser as browser
 
 from tests.commands import SMALL, start
 
 RUN = ["run", "synthetic", *SMALL, "--rounds", "1000000", "--evaluate-every", "20"]
-
-
-@pytest.fixture
-def browser(chromium: str) -> Iterator[Any]:
-    reason = "needs a browser: install playwright"
-    sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import browser as browser
 
 pytest.importorskip("jinja2", reason="needs jinja2: install fedrows[paper]")
 pytest.importorskip("matplotlib", reason="needs matplotlib: install fedrows[paper]")
@@ -18,7 +18,15 @@ pytest.importorskip("matplotlib", reason="needs matplotlib: install fedrows[pape
 from paper_page import ARTEFACTS, ATTACK, CLAIMS, FACTS, HEAT, MISSING, RACE, RUNS
 
 from fedrows.errors import RunFolderError
-from fedrows.report import csv_files, look, panel_layout, payload, pictures, results, results_page
+from fedrows.report import (
+    csv_files,
+    line_styles,
+    panel_layout,
+    payload,
+    results,
+    results_page,
+    saved_figures,
+)
 from fedrows.report.artefact import (
     Artefact,
     Cell,
@@ -29,9 +37,9 @@ from fedrows.report.artefact import (
     as_dict,
     from_dict,
 )
-from fedrows.report.facts import shown_facts
 from fedrows.report.file_names import Files
 from fedrows.report.labels import labels
+from fedrows.report.shown_facts import shown_facts
 
 pytestmark = pytest.mark.slow  # half of it in a browser
 CURVES = [curve for a in ARTEFACTS for f in a.figures for p in f.panels for curve in p.curves]
@@ -121,8 +129,8 @@ def test_unchanged_figures_are_not_drawn_again(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
-    first = pictures.draw
-    monkeypatch.setattr(pictures, "draw", lambda f: (drawn.append(f.title), first(f))[1])
+    first = saved_figures.draw
+    monkeypatch.setattr(saved_figures, "draw", lambda f: (drawn.append(f.title), first(f))[1])
     results.write(written, ARTEFACTS, RUNS, FACTS)
     assert drawn == []
     (written / "figures/zeros.png").unlink()
@@ -171,25 +179,25 @@ def test_nothing_at_all_is_still_a_page(tmp_path: Path) -> None:
 
 
 def test_algorithms_look_as_in_the_reports() -> None:
-    looks = look.styles(RACE.figures[0])
+    looks = line_styles.styles(RACE.figures[0])
     assert looks["FedSubAvg"] == "s0"
     assert looks["FedAvg"] == "s1"
     assert looks["label prior"] == "guide"
     assert len({looks[name] for name in looks if looks[name] != "guide"}) == 9
     names = ("FedSubAvg, K = 10", "FedSubAvg, K = 30", "FedSubAvg, K = 50")
     panel = Panel("", "", "", tuple(Curve(name, (0.0,), (0.0,)) for name in names))
-    varied = look.styles(Figure("f", "F", (panel,)))
+    varied = line_styles.styles(Figure("f", "F", (panel,)))
     assert varied[names[0]] == "s0"
     assert len({*varied.values()}) == 3
-    assert look.inks()["s0"].colour == "#0f5fc2"
-    assert len(look.inks()) == 13
+    assert line_styles.inks()["s0"].colour == "#0f5fc2"
+    assert len(line_styles.inks()) == 13
 
 
 def test_a_guide_of_one_point_goes_from_end_to_end() -> None:
     guide = Curve("target", (), (0.5,), kind="guide")
     panel = Panel("", "round", "loss", (Curve("a", (1.0, 9.0), (0.0, 1.0)), guide))
-    assert look.level(guide, panel).x == (1.0, 9.0)
-    assert look.level(guide, panel).y == (0.5, 0.5)
+    assert line_styles.level(guide, panel).x == (1.0, 9.0)
+    assert line_styles.level(guide, panel).y == (0.5, 0.5)
 
 
 def test_labels_of_guides_hide_neither_curves_nor_each_other() -> None:
@@ -223,16 +231,6 @@ def test_a_heavy_page_is_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert kept[0] == 0
     assert kept[-1] == 999
     assert len(kept) < 300
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Any]:
-    reason = "needs a browser: install playwright"
-    sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Visit:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import accumulate, chain, pairwise
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from twin import index_of
 
-from fedrows.rows.index import Index
 from fedrows.rows.params import (
     Params,
     RowTotal,
@@ -27,12 +27,6 @@ ROWS = 7
 CLOSE = {"rtol": 0, "atol": 1e-12}
 cohorts = st.lists(st.sets(st.integers(0, ROWS - 1), max_size=5), min_size=1, max_size=5)
 widths = st.sampled_from([1, 3])
-
-
-def index_of(held) -> Index:
-    held = [sorted(ids) for ids in held]
-    splits = torch.tensor([0, *accumulate(map(len, held))])
-    return Index(torch.tensor([*chain.from_iterable(held)], dtype=torch.int64), splits)
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:

@@ -108,7 +108,7 @@ def test_who_drops_out_is_left_out(data, secure_sum, what):
     plan = {"clients_per_round": data.clients, "rounds": 1}
     for _ in range(8):  # if client 3 is drawn as an opener, no row is opened: draw again
         private = run(data, privacy, **plan)
-        private.private._drop = drop_in(what, {3: 2})
+        private.private.drop = drop_in(what, {3: 2})
         [upload] = uploads(private)
         if len(upload.update.index["weight"].ids):
             break
@@ -134,7 +134,7 @@ def test_who_drops_out_is_left_out(data, secure_sum, what):
 def test_below_the_threshold_a_round_is_left_out(data, secure_sum, what):
     simulation = run(data, Privacy.of("index", secure_sum=secure_sum, **OPEN), rounds=2)
     silent = dict.fromkeys(range(data.clients), 1)
-    simulation.private._drop = lambda round_, use: silent if (round_, use) == (1, what) else {}
+    simulation.private.drop = lambda round_, use: silent if (round_, use) == (1, what) else {}
     start = {name: x.clone() for name, x in simulation.progress.params.tables.items()}
     steps = iter(simulation)
     assert next(steps).round == 1
@@ -148,7 +148,7 @@ def test_without_its_openers_a_round_holds_every_row_back(data):
     """All but the openers go on: dense tensors move, and the rows arrive with the next upload."""
     simulation = run(data, Privacy.of("index", **OPEN), rounds=1)
     silent = dict.fromkeys(range(data.clients), 5)  # each falls silent once its shares are opened
-    simulation.private._drop = lambda round_, use: silent if use == "update" else {}
+    simulation.private.drop = lambda round_, use: silent if use == "update" else {}
     start = simulation.progress.params.tables["weight"].clone()
     finish(simulation)
     assert torch.equal(simulation.progress.params.tables["weight"], start)

@@ -186,7 +186,7 @@ def test_part_of_finds_every_row():
 def test_clients_ask_with_lies_and_train_on_what_they_get(data):
     privacy = Privacy.of("index", index_epsilon=3.0, index_epsilon_for_ever=6.0, min_contributors=1)
     simulation = run(data, privacy)
-    simulation.private._seed = seeded
+    simulation.private.seed = seeded
     line = finish(simulation).private.line()
     assert 0 < line["left_out_share"] < 1
     stages = privacy.stages
@@ -231,7 +231,7 @@ def test_hidden_rows_in_a_model_with_lists_and_local_rows(two_tables):
     """Lists, padding, two widths and a local table, all with rows that are hidden."""
     privacy = Privacy.of("index", index_epsilon=2.0, index_epsilon_for_ever=5.0, min_contributors=1)
     simulation = run(two_tables, privacy, model=wide_model(two_tables), chunk=3)
-    simulation.private._seed = seeded
+    simulation.private.seed = seeded
     start = {name: x.clone() for name, x in simulation.progress.params.tables.items()}
     finish(simulation)
     tables = simulation.progress.params.tables

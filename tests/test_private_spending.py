@@ -121,7 +121,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(data, privacy, tmp_path):
     def begin(name: str) -> Simulation:
         dials = {} if privacy.stages is None else {"answers": str(tmp_path / name)}
         simulation = run(data, replace(privacy, **dials))
-        simulation.private._seed = seeded
+        simulation.private.seed = seeded
         return simulation
 
     whole = finish(begin("whole"))

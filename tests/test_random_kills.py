@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from commands import SMALL, assert_same, fedrows
 from commands import own_folder as own_folder
+from dying import die_at
 
 from fedrows import cli
 from fedrows.runs.folder import CHECKPOINT, CONFIG
@@ -40,19 +41,7 @@ def words_for(out: str) -> list[str]:
 
 def die_at_call(place: int, call: int, after: bool, words: list[str]) -> None:
     """Types a command, and kills its process before or after the n-th call of a function."""
-    module, name = CALLS[place]
-    real, left = getattr(module, name), [call]
-
-    def dying(*args: Any, **kwargs: Any) -> Any:
-        left[0] -= 1
-        if left[0] == 0 and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        found = real(*args, **kwargs)
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return found
-
-    setattr(module, name, dying)
+    die_at(*CALLS[place], call, after)
     os._exit(cli.main(words))
 
 

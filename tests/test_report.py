@@ -2,19 +2,19 @@
 
 import json
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import browser as browser
 
 pytest.importorskip("jinja2", reason="needs jinja2: install fedrows")
 
 from fedrows import report
 from fedrows.errors import RunFolderError
 from fedrows.measure.summary import Target, summarise
-from fedrows.report import axes, story
+from fedrows.report import axes, result_sentences
 from fedrows.report.folder import read_metrics
 
 ATTACK = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'"
@@ -188,14 +188,14 @@ HEADLINES = [
 def test_headline_is_true_whoever_won(
     tmp_path: Path, lines: list[dict[str, Any]], sentence: str
 ) -> None:
-    assert story.headline(summarise(lines)).startswith(sentence)
+    assert result_sentences.headline(summarise(lines)).startswith(sentence)
     assert sentence in report.write(folder_of(tmp_path, lines)).read_text("utf-8")
 
 
 def test_cold_and_hot_and_a_quicker_third_are_told() -> None:
     summary = summarise([*THREE, *lines_of("fedadam", [0.4, 0.4])], bytes_full_model=60_000)
     cold = [("1–3 clients", {"fedavg": 0.68, "fedsubavg": 0.52}), ("9 clients", {"fedavg": 0.5})]
-    said = " ".join(story.lede(summary, cold))
+    said = " ".join(result_sentences.lede(summary, cold))
     assert "Quickest was FedAdam, in 0 rounds." in said
     assert "held by 1–3 clients, the final loss is 0.520 with FedSubAvg and 0.680" in said
     assert "downloads 3.00 kB a round, 5.00 % of the full model’s 60.0 kB." in said
@@ -267,16 +267,6 @@ def test_a_long_run_is_drawn_light(tmp_path: Path) -> None:
     points = line[1].split("L")
     assert len(points) < 300  # no closer together than a pixel or two
     assert [points[0].split()[0], points[-1].split()[0]] == ["50", "466"]  # from end to end
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Any]:
-    reason = "needs a browser: install playwright"
-    sync_api = pytest.importorskip("playwright.sync_api", reason=reason)
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from itertools import accumulate, chain
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from twin import index_of
 
 from fedrows.errors import PlanError
 from fedrows.robust import clip_norms_, trim
-from fedrows.rows.index import Index
 from fedrows.rows.params import Params, Submodels, total
 
 ROWS = 5
 CLOSE = {"rtol": 0, "atol": 1e-12}
 cohorts = st.lists(st.sets(st.integers(0, ROWS - 1), max_size=5), min_size=1, max_size=9)
 shares = st.sampled_from([0.0, 0.1, 0.2, 0.25, 0.34, 0.49])
-
-
-def index_of(held) -> Index:
-    held = [sorted(ids) for ids in held]
-    splits = torch.tensor([0, *accumulate(map(len, held))])
-    return Index(torch.tensor([*chain.from_iterable(held)], dtype=torch.int64), splits)
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from dying import die_at
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -103,22 +104,6 @@ def type_to_death(
     table_folder.FLOOR = floor
     die_at(*moment)
     cli.main(words)
-
-
-def die_at(owner: type, method: str, call: int, after: bool) -> None:
-    """Kills this process before or after one call of a method."""
-    real, left = getattr(owner, method), [call]
-
-    def dying(*args: Any, **kwargs: Any) -> Any:
-        left[0] -= 1
-        if left[0] == 0 and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        found = real(*args, **kwargs)
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return found
-
-    setattr(owner, method, dying)
 
 
 MOMENTS = [

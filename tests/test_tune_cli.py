@@ -126,7 +126,7 @@ def test_a_killed_search_goes_on_and_comes_to_the_same() -> None:
         (["--budget", "3"], "a run has 300"),
         (["--trials", "1", "--budget", "300"], "give one of them"),
         (["--workers", "0"], "at least 1"),
-        (["--confirm", "0,0"], "each seed once"),
+        (["--confirm", "0,0"], "--confirm has 0 twice: name each once."),
         (["--confirm", "a"], "whole number"),
         (["--method", "magic"], "no method of search called 'magic'"),
         (["--by", "test_auc"], "not measured on validation"),

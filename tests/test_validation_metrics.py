@@ -23,7 +23,7 @@ from fedrows.measure.own_metrics import load_metrics
 from fedrows.measure.summary import summarise, table
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
-from fedrows.report.story import headline
+from fedrows.report.result_sentences import headline
 from fedrows.rows.params import Params
 from fedrows.study import FinishedRun, Results, Setting
 

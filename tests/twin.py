@@ -5,7 +5,7 @@ Nothing here knows of submodels, cohorts or index sets; tests compare the packag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from fedrows.data.batches import batches, local_data
 from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
+from fedrows.rows.index import Index
 from fedrows.seeds import COHORT, choose
 
 Vector = dict[str, Tensor]
@@ -38,6 +39,11 @@ def federation(seed: int = 0, clients: int = 7, rows: int = 12, columns: int = 3
         test=np.zeros(len(owner), dtype=bool),
         tables={"item": rows, "kind": 5},
     )
+
+
+def index_of(held: Sequence[Collection[int]]) -> Index:
+    """The index of clients that hold these rows each; it knows of no federation."""
+    return Index.of([torch.tensor(sorted(ids), dtype=torch.int64) for ids in held])
 
 
 def zeros(data: FederatedData) -> Vector:

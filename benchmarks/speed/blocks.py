@@ -18,8 +18,7 @@ import torch
 
 from benchmarks.speed.machine import facts
 from fedrows.cli.flags import Parser, UsageError
-from fedrows.files.whole import as_json, write_whole
-from fedrows.runs.folder import unwritable
+from fedrows.files.whole import as_json, unwritable, write_whole
 
 Rounds = Callable[[int], object]  # runs so many rounds
 _PAUSE = 0.05  # seconds, in which the threads of the last contender go to sleep

@@ -22,9 +22,9 @@ from fedrows.cli.carry_out import (
     say_notes,
     say_threads,
 )
-from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.flags import Parser, UsageError, whole
 from fedrows.cli.live import LivePage
-from fedrows.cli.parse import algorithms_of, listed_once, out_of, parse, parser_of, watched
+from fedrows.cli.parse import algorithms_of, folder_of, parse, parser_of, seeds_of, watched
 from fedrows.cli.per_algorithm import add_rates, add_set
 from fedrows.cli.settings import (
     add_privacy,
@@ -80,20 +80,18 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     algorithms = algorithms_of(typed)
     typed.pop("algorithms")
     workers = typed.pop("workers")
-    workers = None if workers is None else _whole("--workers", workers, 1)
+    workers = None if workers is None else whole("--workers", workers)
     listed = typed.pop("seeds")
-    seeds = [] if listed is None else _seeds(listed)
+    seeds = [] if listed is None else seeds_of("--seeds", listed)
     target = _target(typed)
     if resume is not None:
-        if overwrite:
-            raise UsageError("--overwrite and --resume cannot be used together: choose one.")
-        path = out_of(resume, out, lambda: _default(task))
+        path = folder_of(resume, out, task, "compare")
         seeds = sorted(set(seeds))
         with live.following(path):
             return _resume(path, task, algorithms, seeds, target, typed, seconds, observer, workers)
     if task is None:
         raise UsageError(f"Name a task to compare on: {', '.join(catalogue.names('task'))}.")
-    path = Path(out) if out else _default(task)
+    path = folder_of(None, out, task, "compare")
     left_out: dict[str, str] | None = None if algorithms else {}
     algorithms = algorithms or catalogue.built_in("algorithm")
     seeds = sorted(set(seeds)) or [int(seed) for seed in SEEDS.split(",")]
@@ -248,7 +246,7 @@ def _run_elsewhere(
         rounds[label] = round_
         display.round(RoundReport(sum(rounds.values()), 0, 0))
 
-    def told(run: ComparedRun, content: Json) -> None:
+    def shown(run: ComparedRun, content: Json) -> None:
         config = RunFolder.open(run.path, "run").config
         observer.begin(RunInfo(_name(run), config, run.rounds, content["at"], run.path))
         replay(content["heard"], observer)
@@ -261,7 +259,7 @@ def _run_elsewhere(
         return comparison.run(
             executor,
             progress=progress,
-            told=told,
+            told=shown,
             stopping=lambda: stop.asked,
             checkpoint_seconds=seconds,
         )
@@ -299,33 +297,12 @@ def _target(typed: dict[str, Any]) -> Target | None:
         number = math.nan
     if number is not None and not math.isfinite(number):
         raise UsageError(f"--target-value is {value!r}, but must be a finite number.")
-    within = None if rounds is None else _whole("--target-rounds", rounds, 1)
+    within = None if rounds is None else whole("--target-rounds", rounds)
     return Target(metric or "train_loss", number, within)
-
-
-def _whole(flag: str, typed: str, least: int) -> int:
-    try:
-        if int(typed) >= least:
-            return int(typed)
-    except ValueError:
-        pass
-    raise UsageError(f"{flag} has {typed!r}, but wants whole numbers of at least {least}.")
-
-
-def _seeds(text: str) -> list[int]:
-    """The seeds that were typed, each once."""
-    seeds = [_whole("--seeds", word, 0) for word in listed_once("--seeds", text)]
-    return [int(word) for word in listed_once("--seeds", _listed(seeds))]  # 1 and 01 are one
 
 
 def _listed(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
-
-
-def _default(task: str | None) -> Path:
-    if task is None:
-        raise UsageError("Name the folder to go on with, as in: --resume runs/NAME.")
-    return Path("runs") / f"{task}-compare"
 
 
 def _parser() -> Parser:

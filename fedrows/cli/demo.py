@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, add_options, values_for
+from fedrows.cli.flags import Parser, UsageError, add_options, values_for, whole
 from fedrows.cli.live import LivePage
 from fedrows.cli.parse import algorithms_of, parse, parser_of
 from fedrows.cli.settings import choose
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> int:
     terms, typed = values_for(DeploymentOptions, typed)
     watching, typed = values_for(Watching, typed)
     terms |= watching
-    nodes = _whole("--nodes", count or "4")
+    nodes = whole("--nodes", count or "4")
     for kind, name in (("task", task), ("algorithm", named[0])):
         if (reference := catalogue.reference(kind, name)) is not None:
             raise UsageError(
@@ -86,13 +86,7 @@ def _devices(typed: str | None, nodes: str | None) -> int:
 
     check_installed("--devices")
     check_built()
-    return _whole("--devices", typed)
-
-
-def _whole(flag: str, typed: str) -> int:
-    if not typed.isdecimal() or int(typed) < 1:
-        raise UsageError(f"{flag} is {typed}, but must be a whole number from 1 on.")
-    return int(typed)
+    return whole("--devices", typed)
 
 
 def _device_task() -> str:

@@ -102,15 +102,15 @@ def find_node(control: ControlClient, text: str) -> AdmittedNode:
     admitted = control.nodes()
     called = {str(one["node"]): one["name"] for one in list_nodes(admitted, control.progress())}
     # Ids come first, then operators' names: what nodes call themselves hides none of these.
-    found = [x for x in admitted if text == str(x.node)]
-    found = found or [x for x in admitted if text == x.name]
-    found = found or [x for x in admitted if text == called[str(x.node)]]
-    if not found:
+    nodes = [x for x in admitted if text == str(x.node)]
+    nodes = nodes or [x for x in admitted if text == x.name]
+    nodes = nodes or [x for x in admitted if text == called[str(x.node)]]
+    if not nodes:
         raise UnknownNameError("node", text, [name for name in called.values() if name])
-    if len(found) > 1:
-        ids = ", ".join(str(one.node) for one in found)
+    if len(nodes) > 1:
+        ids = ", ".join(str(one.node) for one in nodes)
         raise FedrowsError(f"Several nodes are called {text}: name one by its id, of {ids}.")
-    return found[0]
+    return nodes[0]
 
 
 def _facts(run: RunState) -> Json:

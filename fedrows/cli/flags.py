@@ -119,6 +119,13 @@ def add_options(
         )
 
 
+def whole(flag: str, typed: str, least: int = 1) -> int:
+    """The whole number that was typed after a flag."""
+    if not typed.isdecimal() or int(typed) < least:
+        raise UsageError(f"{flag} is {typed!r}, but must be a whole number of at least {least}.")
+    return int(typed)
+
+
 def flag_of(name: str, prefixed: Collection[str] = (), prefix: str = DATA) -> str:
     """The flag of an option, without its dashes in front."""
     return (prefix if name in prefixed else "") + name.replace("_", "-")

@@ -10,8 +10,7 @@ from pathlib import Path
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.show import say
 from fedrows.errors import RunFolderError
-from fedrows.files.whole import write_whole
-from fedrows.runs.folder import unwritable
+from fedrows.files.whole import unwritable, write_whole
 
 FILES = ("README.md", "data.py", "model.py", "run.py", "test_run.py")
 USERS, ITEMS, RATINGS = 200, 100, 6_000

@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.flags import Parser, UsageError, whole
 from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.show import say
 from fedrows.errors import INTERRUPTED
+from fedrows.files.whole import unwritable
 from fedrows.paper import catalogue
 from fedrows.paper.experiment import Experiment
 from fedrows.paper.workplace import FAILED, MISSING, Workplace
 from fedrows.plan import Plan
 from fedrows.report.artefact import Artefact
-from fedrows.runs.folder import unwritable
 from fedrows.runs.signals import hearing_signals
 from fedrows.study.page import writer
 from fedrows.version import __version__
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
         typed["search"],
         _seeds(typed["seeds"]),
         typed["device"],
-        _workers(typed["workers"]),
+        None if typed["workers"] is None else whole("--workers", typed["workers"]),
         display.say,
         display.progress,
     )
@@ -182,20 +182,12 @@ class _Display:
 def _seeds(typed: str | None) -> list[int]:
     words = [word for word in (typed or "").split(",") if word.strip()]
     try:
-        found = sorted({int(word) for word in words})
+        seeds = sorted({int(word) for word in words})
     except ValueError:
-        found = [-1]
-    if found and found[0] < 0:
+        seeds = [-1]
+    if seeds and seeds[0] < 0:
         raise UsageError(f"--seeds is {typed!r}, but must be whole numbers as in 0,1,2.")
-    return found
-
-
-def _workers(typed: str | None) -> int | None:
-    if typed is None:
-        return None
-    if not typed.isdecimal() or int(typed) < 1:
-        raise UsageError(f"--workers is {typed!r}, but must be a whole number of at least 1.")
-    return int(typed)
+    return seeds
 
 
 def _parser() -> Parser:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, add_options, values_for
+from fedrows.cli.flags import Parser, UsageError, add_options, values_for, whole
 from fedrows.cli.live import add_live
 from fedrows.cli.settings import add_mechanisms, add_settings, seconds
 from fedrows.cli.show import say
@@ -148,16 +148,21 @@ def task_in(words: Sequence[str], parser: Parser) -> str | None:
         return None  # an error when the command line is parsed, if it is one
 
 
-def out_of(resume: str, out: str | None, usual: Callable[[], Path]) -> Path:
-    """The folder to go on with."""
-    if resume != HERE and out is not None and Path(out) != Path(resume):
+def folder_of(resume: str | None, out: str | None, task: str | None, name: str) -> Path:
+    """The folder to write or to go on with: the one that was typed, or runs/TASK-NAME."""
+    if resume and out is not None and Path(out) != Path(resume):
         raise UsageError(f"--resume says {resume}, but --out says {out}: name one folder.")
-    named = resume or out
-    return Path(named) if named else usual()
+    if typed := resume or out:
+        return Path(typed)
+    if task is None:
+        raise UsageError("Name the folder to go on with, as in: --resume runs/NAME.")
+    return Path("runs") / f"{task}-{name}"
 
 
 def named(typed: dict[str, Any]) -> dict[str, Any]:
     """The same with names of task, algorithms and mechanism for references; they must exist."""
+    if typed.get("overwrite") and typed.get("resume") is not None:
+        raise UsageError("--overwrite and --resume cannot be used together: choose one.")
     for flag in ("out", "resume"):
         if (flag == "out" and typed.get(flag) == "") or "\0" in (typed.get(flag) or ""):
             raise UsageError(f"--{flag} is {typed[flag]!r}, but must be the name of a folder.")
@@ -194,7 +199,14 @@ def listed_once(flag: str, text: str) -> list[str]:
             f"{flag} is {text!r}, but must name at least one: leave it out, or name it."
         )
     lowered = [word.lower() for word in words]
-    for place, word in enumerate(lowered):
-        if word in lowered[:place]:
-            raise UsageError(f"{flag} has {words[place]} twice: name each once.")
+    for position, word in enumerate(lowered):
+        if word in lowered[:position]:
+            raise UsageError(f"{flag} has {words[position]} twice: name each once.")
     return words
+
+
+def seeds_of(flag: str, text: str) -> list[int]:
+    """The seeds that were typed, each once; 1 and 01 are one seed."""
+    seeds = [whole(flag, word, 0) for word in listed_once(flag, text)]
+    listed_once(flag, ",".join(map(str, seeds)))
+    return seeds

@@ -50,24 +50,24 @@ def rates_of(path: str | None, task: str, algorithms: Sequence[str]) -> dict[str
         return {}
     tuned_on, rates = read_rates(path)
     known = {catalogue.short(name): values for name, values in rates.items()} | rates
-    found = {name: dict(known[name]) for name in algorithms if name in known}
-    if not found:
+    by_algorithm = {name: dict(known[name]) for name in algorithms if name in known}
+    if not by_algorithm:
         raise UsageError(
             f"--rates {path} has rates of {', '.join(rates) or 'nothing'}, but not of "
             f"{' or '.join(algorithms)}: tune those first, or leave it out."
         )
-    for name, values in found.items():
+    for name, values in by_algorithm.items():
         _check_known(name, list(values), str(path))
     if tuned_on != task:
         say(f"Note: the rates in {path} were found on {tuned_on}, not on {task}.")
-    if without := [name for name in algorithms if name not in found]:
+    if without := [name for name in algorithms if name not in by_algorithm]:
         say(f"Note: {path} has no rates of {', '.join(without)}, which keep their presets.")
-    return found
+    return by_algorithm
 
 
 def set_of(words: Sequence[str], algorithms: Sequence[str]) -> dict[str, Values]:
     """What --set says, by algorithm."""
-    found: dict[str, Values] = {}
+    by_algorithm: dict[str, Values] = {}
     for word in words:
         key, equals, text = word.partition("=")
         whose, dot, name = key.strip().rpartition(".")
@@ -79,8 +79,8 @@ def set_of(words: Sequence[str], algorithms: Sequence[str]) -> dict[str, Values]
         _check_known(whose, [name], f"--set {word}")
         typed = {flag_of(name).replace("-", "_"): text.strip()}
         for owner in (Plan, catalogue.algorithm(whose)):
-            found[whose] = found.get(whose, {}) | values_for(owner, typed)[0]
-    return found
+            by_algorithm[whose] = by_algorithm.get(whose, {}) | values_for(owner, typed)[0]
+    return by_algorithm
 
 
 def parts_of(values: Mapping[str, Any], owner: type) -> tuple[Values, Values]:

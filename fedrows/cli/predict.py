@@ -63,12 +63,16 @@ def tell_unused(served: ServedModel, frame: Any) -> None:
         say(f"Not used: {', '.join(unused)}.")
 
 
-def _columns(encoder: Encoder, frame: Any, found: Predictions) -> dict[str, list[Any]]:
+def _columns(encoder: Encoder, frame: Any, predictions: Predictions) -> dict[str, list[Any]]:
     """What is written: the client and the target of every row, its score and its probability."""
     target = None if encoder.target is None or encoder.target[1] is not None else encoder.target[0]
     names = [str(name) for name in (frame.columns if hasattr(frame, "columns") else frame)]
     columns = {n: list(frame[n]) for n in (encoder.client, target) if n in names and n is not None}
-    return columns | _flat("score", found.scores) | _flat("probability", found.probabilities)
+    return (
+        columns
+        | _flat("score", predictions.scores)
+        | _flat("probability", predictions.probabilities)
+    )
 
 
 def _flat(name: str, numbers: np.ndarray | None) -> dict[str, list[Any]]:

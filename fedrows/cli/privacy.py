@@ -144,17 +144,17 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
     """A run as far as privacy is concerned, with the sizes of its data."""
     privacy, plan = settings.privacy, settings.plan
     schema = settings.made(data)[1].schema
-    shared = {t: its for t, its in schema.tables.items() if t not in data.local}
+    shared = {t: table_kind for t, table_kind in schema.tables.items() if t not in data.local}
     sizes, behind = np.zeros(data.clients), 1
     values = set_values = value_rows = 0
-    for name, its in shared.items():
+    for name, table_kind in shared.items():
         index, named = data.index[name], values_of(data, name)
         sizes += index.lengths.numpy()
         owner, rows = index.owner.cpu().numpy(), index.ids.cpu().numpy()
         behind = max(behind, rows_per_value(named, owner, rows))
-        values += len(np.unique(named.of(np.arange(its.rows))[0]))
+        values += len(np.unique(named.of(np.arange(table_kind.rows))[0]))
         pairs = np.unique(np.stack([owner, named.of(rows)[0]]), axis=1)
-        of_value = np.bincount(named.of(np.unique(rows))[0], minlength=its.rows)
+        of_value = np.bincount(named.of(np.unique(rows))[0], minlength=table_kind.rows)
         set_values += pairs.shape[1]
         value_rows += int(of_value[pairs[1]].sum())
     if plan.clients_per_round > data.clients:
@@ -167,7 +167,7 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
         from fedrows.privacy.row_space import RowSpace
         from fedrows.privacy.server_side import plan_bytes, union_plan
 
-        space = RowSpace({name: its.rows for name, its in shared.items()})
+        space = RowSpace({name: table_kind.rows for name, table_kind in shared.items()})
         how = union_plan(privacy, space, plan.buffer_size, int(sizes.max()), "explained")
         union_bytes = float(plan_bytes(how))
     return ExplainedRun(
@@ -177,8 +177,8 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
         grouped=plan.mode == "async" and privacy.secret_sums,
         rounds=plan.rounds,
         weighting=plan.weighting,
-        rows={name: its.rows for name, its in shared.items()},
-        widths={name: its.width for name, its in shared.items()},
+        rows={name: table_kind.rows for name, table_kind in shared.items()},
+        widths={name: table_kind.width for name, table_kind in shared.items()},
         dense=schema.dense_size,
         set_size=round(float(sizes.mean())),
         rows_per_value=behind,

@@ -21,7 +21,7 @@ from fedrows.cli.carry_out import (
 )
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.cli.live import LivePage
-from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of, watched
+from fedrows.cli.parse import algorithms_of, folder_of, parse, parser_of, watched
 from fedrows.cli.per_algorithm import add_rates
 from fedrows.cli.settings import add_privacy, choose, extended
 from fedrows.cli.several_processes import follow, one_voice, threads_of
@@ -61,14 +61,13 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         raise UsageError(f"--algorithm is {','.join(named)}, but run takes one: use compare.")
     algorithm = named[0] if named else None
     task, _ = typed.pop("task"), typed.pop("algorithm")
+    usual = f"{algorithm or DEFAULT}-{typed.get('seed', 0)}"
     if resume is not None:
-        if overwrite:
-            raise UsageError("--overwrite and --resume cannot be used together: choose one.")
-        path = out_of(resume, out, lambda: _default(task, algorithm, typed))
+        path = folder_of(resume, out, task, usual)
         return _resume(path, task, algorithm, typed, seconds, observer, anchored, live)
     if task is None:
         raise UsageError(f"Name a task to run: one of {', '.join(catalogue.names('task'))}.")
-    path = Path(out) if out else _default(task, algorithm, typed)
+    path = folder_of(None, out, task, usual)
     name = algorithm or DEFAULT
     settings = choose(catalogue.task(task), [name], typed)[name].resolved()
     check_packages(settings.privacy)
@@ -170,12 +169,6 @@ def _again(path: Path) -> str:
 def _processes(simulation: Simulation) -> dict[str, int]:
     """How many processes a run was begun in, if there are several."""
     return {} if simulation.ranked is None else {"processes": simulation.ranked.group.size}
-
-
-def _default(task: str | None, algorithm: str | None, typed: dict[str, Any]) -> Path:
-    if task is None:
-        raise UsageError("Name the folder to go on with, as in: --resume runs/NAME.")
-    return Path("runs") / f"{task}-{algorithm or DEFAULT}-{typed.get('seed', 0)}"
 
 
 def _parser() -> Parser:

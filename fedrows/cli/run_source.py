@@ -63,11 +63,11 @@ def deployed_source(folder: RunFolder, reference: str | None) -> RunSource:
 
     reference: module:NAME or file.py:NAME of the task; None: where the server found it.
     """
-    told: Mapping[str, Any] = folder.config["task"]
-    task = _task(folder.path, reference or told.get("reference"))
-    if task.name != told["name"]:
+    stored: Mapping[str, Any] = folder.config["task"]
+    task = _task(folder.path, reference or stored.get("reference"))
+    if task.name != stored["name"]:
         raise RunFolderError(
-            f"{folder.path} is a run of task {told['name']}, but {reference} is task {task.name}."
+            f"{folder.path} is a run of task {stored['name']}, but {reference} is task {task.name}."
         )
     entry = dict(folder.config["algorithm"])
     of = catalogue.algorithm(entry["name"])
@@ -76,7 +76,7 @@ def deployed_source(folder: RunFolder, reference: str | None) -> RunSource:
 
     def make() -> tuple[FederatedData, Model]:
         try:
-            data = task.server(told.get("config", {}))
+            data = task.server(stored.get("config", {}))
         except KeyError as error:
             raise RunFolderError(
                 f"The task of {folder.path} asks for {error} of the run's configuration, which its "

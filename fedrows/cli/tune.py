@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
 from fedrows.cli.compare import SEEDS
-from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.flags import Parser, UsageError, whole
 from fedrows.cli.live import LivePage
-from fedrows.cli.parse import algorithms_of, out_of, parse, parser_of
+from fedrows.cli.parse import algorithms_of, folder_of, parse, parser_of, seeds_of
 from fedrows.cli.settings import choose, refuse_change
 from fedrows.cli.show import print_table, say
-from fedrows.errors import INTERRUPTED, PlanError
+from fedrows.errors import INTERRUPTED
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.study.finished import StudyError
 from fedrows.tuning.page import write
@@ -44,21 +44,19 @@ def main(words: Sequence[str]) -> int:
     if resume is None:
         if "task" not in typed:
             raise UsageError(f"Name a task to tune on: {', '.join(catalogue.names('task'))}.")
-        path = Path(out) if out else _default(typed["task"])
+        path = folder_of(None, out, typed["task"], "tune")
         tuner = _tuner(typed, path)
-        confirm = _seeds(typed.get("confirm"))
+        confirm = _confirm(typed)
         check_free(path, overwrite=overwrite)
         tuner.check(tests=bool(confirm))  # before there is a folder
         folder = RunFolder.create(path, TUNE, {"typed": typed}, overwrite=overwrite)
         for name in (TRIALS, RATES):
             (path / name).unlink(missing_ok=True)
     else:
-        if overwrite:
-            raise UsageError("--overwrite and --resume cannot be used together: choose one.")
-        path = out_of(resume, out, lambda: _default(typed.get("task")))
+        path = folder_of(resume, out, typed.get("task"), "tune")
         folder = RunFolder.open(path, TUNE)
         typed = _extended(folder.config["typed"], typed, path)
-        tuner, confirm = _tuner(typed, path), _seeds(typed.get("confirm"))
+        tuner, confirm = _tuner(typed, path), _confirm(typed)
     with folder.locked(), live.following(path):
         return _go(tuner, path, confirm, folder.config["typed"]["command"])
 
@@ -103,7 +101,7 @@ def _tuner(typed: dict[str, Any], path: Path) -> Tuner:
     runs: dict[str, Tunable] = {
         name: TaskRun(with_validation(one, left).config()) for name, one in settings.items()
     }
-    budget, trials = (_whole(flag, given[flag]) for flag in ("budget", "trials"))
+    budget, trials = (_whole(given, name) for name in ("budget", "trials"))
     return Tuner(
         task.name,
         runs,
@@ -111,12 +109,12 @@ def _tuner(typed: dict[str, Any], path: Path) -> Tuner:
         given["method"] or METHODS[0],
         given["by"] or "",
         rounds_of(budget, trials, runs),
-        _whole("eta", given["eta"]) or ETA,
-        SEED if given["tune_seed"] is None else _whole("tune-seed", given["tune_seed"], 0) or 0,
+        _whole(given, "eta") or ETA,
+        SEED if given["tune_seed"] is None else _whole(given, "tune_seed", 0) or 0,
         given["sampler"] or "tpe",
         path,
         None,
-        _whole("workers", given["workers"]),
+        _whole(given, "workers"),
         device,
         say,
     )
@@ -124,15 +122,15 @@ def _tuner(typed: dict[str, Any], path: Path) -> Tuner:
 
 def _search(words: Sequence[str] | None) -> dict[str, str]:
     """What follows --search, by option."""
-    found: dict[str, str] = {}
+    by_option: dict[str, str] = {}
     for word in words or ():
         name, equals, values = word.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"--search {word} has no values: write --search lr=0.03..3.")
-        if name in found:
+        if name in by_option:
             raise UsageError(f"--search names {name} twice: give all its values at once.")
-        found[name.strip()] = values
-    return found
+        by_option[name.strip()] = values
+    return by_option
 
 
 def _extended(stored: dict[str, Any], typed: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -144,35 +142,18 @@ def _extended(stored: dict[str, Any], typed: dict[str, Any], path: Path) -> dict
     return {**stored, **{name: typed[name] for name in LATER if name in typed}}
 
 
-def _whole(flag: str, typed: str | None, least: int = 1) -> int | None:
-    if typed is None:
-        return None
-    try:
-        if int(typed) >= least:
-            return int(typed)
-    except ValueError:
-        pass
-    raise UsageError(f"--{flag} is {typed!r}, but must be a whole number of at least {least}.")
+def _whole(given: Mapping[str, str | None], name: str, least: int = 1) -> int | None:
+    """The whole number after a flag, if it was typed."""
+    typed = given[name]
+    return None if typed is None else whole(f"--{name.replace('_', '-')}", typed, least)
 
 
-def _seeds(typed: str | None) -> list[int]:
-    if typed is None:
-        return []
-    seeds = [_whole("confirm", word.strip(), 0) for word in typed.split(",")]
-    found = [seed for seed in seeds if seed is not None]
-    if len(set(found)) < len(found):
-        raise PlanError(f"--confirm is {typed!r}, but must name each seed once.")
-    return found
+def _confirm(typed: Mapping[str, Any]) -> list[int]:
+    return seeds_of("--confirm", typed["confirm"]) if "confirm" in typed else []
 
 
 def _again(path: Path) -> str:
     return f"fedrows tune --resume {shlex.quote(str(path))}"
-
-
-def _default(task: str | None) -> Path:
-    if task is None:
-        raise UsageError("Name the folder to go on with, as in: --resume runs/NAME.")
-    return Path("runs") / f"{task}-tune"
 
 
 def _parser() -> Parser:

@@ -37,7 +37,7 @@ from fedrows.data.column_layout import layout
 from fedrows.data.encode_rows import EncodedRows, KnownValues, encode
 from fedrows.data.encoder import Encoder, encoder_of_rows
 from fedrows.data.examples import Examples, check_local, index_of, sort_by_client, untrained_note
-from fedrows.data.shown import shown
+from fedrows.data.html_table import shown
 from fedrows.data.splits import Split, check_apart
 from fedrows.data.vocabulary import TableRows
 from fedrows.errors import DataError

@@ -110,10 +110,10 @@ def _listed(values: Any) -> np.ndarray:
 
 
 def _objects(values: list[Any]) -> np.ndarray:
-    found = np.empty(len(values), dtype=object)
-    for place, value in enumerate(values):
-        found[place] = value
-    return found
+    objects = np.empty(len(values), dtype=object)
+    for position, value in enumerate(values):
+        objects[position] = value
+    return objects
 
 
 def _csv_columns(path: Path) -> dict[str, np.ndarray]:

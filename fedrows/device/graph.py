@@ -53,9 +53,9 @@ def recorded(step: OneStep) -> nn.Module:
         _check_free(graph, step.inputs())
         for trial in (0, 1):
             given = example(step, trial)
-            found, wanted = graph(*given.values()), by_place(*given.values())
-            for name, mine, its in zip(step.outputs(), found, wanted, strict=True):
-                if mine.shape != its.shape or not torch.allclose(mine, its, 1e-4, 1e-5):
+            results, wanted = graph(*given.values()), by_place(*given.values())
+            for name, result, right in zip(step.outputs(), results, wanted, strict=True):
+                if result.shape != right.shape or not torch.allclose(result, right, 1e-4, 1e-5):
                     raise NotRecordable(f"its recording gives other numbers for {name}")
     return graph
 
@@ -115,9 +115,9 @@ def _check_free(graph: nn.Module, inputs: Mapping[str, TensorFacts]) -> None:
     """Raises if the step is made for the sizes of one example."""
     places = [n for n in graph.graph.nodes if n.op == "placeholder"]  # type: ignore[union-attr]
     for node, facts in zip(places, inputs.values(), strict=True):
-        for size, its in zip(node.meta["val"].shape, facts.shape, strict=True):
-            if isinstance(its, str) and not _is_free(size):
-                raise NotRecordable(f"it is made for one size of its {its}", its)
+        for size, dimension in zip(node.meta["val"].shape, facts.shape, strict=True):
+            if isinstance(dimension, str) and not _is_free(size):
+                raise NotRecordable(f"it is made for one size of its {dimension}", dimension)
 
 
 def _is_free(size: Any) -> bool:

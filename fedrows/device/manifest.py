@@ -16,6 +16,7 @@ from fedrows.device.step_optimizers import STATES
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.rows.ragged import Ragged
+from fedrows.runs.export import name_of
 from fedrows.version import __version__
 
 FORMAT = 1
@@ -30,7 +31,7 @@ def manifest_of(
     return {
         "format": FORMAT,
         "fedrows": __version__,
-        "model": type(getattr(step.model, "module", step.model)).__name__,
+        "model": name_of(step.model),
         "step": {
             "file": "step.onnx",
             "bytes": len(data_of_step),
@@ -40,13 +41,13 @@ def manifest_of(
         },
         "tables": {
             name: {
-                "rows": its.rows,
-                "width": its.width,
+                "rows": layout.rows,
+                "width": layout.width,
                 "local": name in data.local,
                 "padded": name in data.padded,
                 **({"start": starts[name]} if name in starts else {}),
             }
-            for name, its in schema.tables.items()
+            for name, layout in schema.tables.items()
         },
         "dense": {name: list(shape) for name, shape in schema.dense.items()},
         "fields": {name: _field(data, name) for name in data.train.ids},

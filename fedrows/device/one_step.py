@@ -69,41 +69,41 @@ class OneStep:
 
     def inputs(self) -> dict[str, TensorFacts]:
         """What goes in, in order."""
-        found = dict(self.leaves)
+        facts = dict(self.leaves)
         for use, given in {
             "start": self.reads_start,
             "sent": self.reads_sent,
             "kept": self.reads_kept,
         }.items():
             if given:
-                found |= {f"{use}/{name}": x for name, x in self.shared_leaves.items()}
+                facts |= {f"{use}/{name}": x for name, x in self.shared_leaves.items()}
         for part in STATES[self.plan.optimizer]:
-            found |= {f"state/{part}/{name}": x for name, x in self.leaves.items()}
+            facts |= {f"state/{part}/{name}": x for name, x in self.leaves.items()}
         if self.plan.optimizer in COUNTED:
-            found["count"] = TensorFacts(())
+            facts["count"] = TensorFacts(())
         train = self.data.train
         for name, column in train.ids.items():
             if isinstance(column, Ragged):
                 deep: Shape = (f"length of {name}",)
             else:
                 deep = tuple(column.shape[1:])
-            found[f"ids/{name}"] = TensorFacts(("batch", *deep), torch.int64)
+            facts[f"ids/{name}"] = TensorFacts(("batch", *deep), torch.int64)
         for name, numbers in train.numbers.items():
-            found[f"numbers/{name}"] = TensorFacts(("batch", *numbers.shape[1:]))
+            facts[f"numbers/{name}"] = TensorFacts(("batch", *numbers.shape[1:]))
         whole = self.data.labels == "classes"
-        found["label"] = TensorFacts(("batch",), torch.int64 if whole else torch.float32)
-        found["weight"] = TensorFacts(("batch",))
-        found["lr"] = TensorFacts(())
+        facts["label"] = TensorFacts(("batch",), torch.int64 if whole else torch.float32)
+        facts["weight"] = TensorFacts(("batch",))
+        facts["lr"] = TensorFacts(())
         if self.model.random:
-            found["key"] = TensorFacts((), torch.int64)
-        return {name: self._with_sizes(x) for name, x in found.items()}
+            facts["key"] = TensorFacts((), torch.int64)
+        return {name: self._with_sizes(x) for name, x in facts.items()}
 
     def outputs(self) -> dict[str, TensorFacts]:
         """What comes out, in order."""
-        found = {f"next/{name}": x for name, x in self.leaves.items()}
+        facts = {f"next/{name}": x for name, x in self.leaves.items()}
         for part in STATES[self.plan.optimizer]:
-            found |= {f"next/state/{part}/{name}": x for name, x in self.leaves.items()}
-        return {**found, "loss": TensorFacts(())}
+            facts |= {f"next/state/{part}/{name}": x for name, x in self.leaves.items()}
+        return {**facts, "loss": TensorFacts(())}
 
     def usual_sizes(self) -> dict[str, int]:
         """The sizes that all devices use, of what may be fixed if it cannot be free."""
@@ -141,16 +141,19 @@ class OneStep:
         now, after = moved(
             self.plan, _named(here), _named(gradient), state, given["lr"], given.get("count")
         )
-        found = {f"next/{name}": x for name, x in now.items()}
+        tensors = {f"next/{name}": x for name, x in now.items()}
         for part in parts:
-            found |= {f"next/state/{part}/{name}": x for name, x in after[part].items()}
-        flat = {n: x.squeeze(0) if "dense/" in n else x for n, x in found.items()}  # without K = 1
+            tensors |= {f"next/state/{part}/{name}": x for name, x in after[part].items()}
+        # without K = 1
+        flat = {n: x.squeeze(0) if "dense/" in n else x for n, x in tensors.items()}
         return {**flat, "loss": loss}
 
     def _leaves(self, tables: Mapping[str, object] | list[str]) -> dict[str, TensorFacts]:
         schema = self.model.schema
-        found = {f"rows/{t}": TensorFacts((f"rows of {t}", schema.tables[t].width)) for t in tables}
-        return found | {f"dense/{n}": TensorFacts(tuple(s)) for n, s in schema.dense.items()}
+        leaves = {
+            f"rows/{t}": TensorFacts((f"rows of {t}", schema.tables[t].width)) for t in tables
+        }
+        return leaves | {f"dense/{n}": TensorFacts(tuple(s)) for n, s in schema.dense.items()}
 
     def _submodels(self, given: Mapping[str, Tensor], prefix: str) -> Submodels:
         """The tensors of one client that have a prefix, K = 1 in front of the dense ones."""

@@ -32,7 +32,7 @@ from fedrows.files.whole import reason, write_whole
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.plan import Plan
-from fedrows.runs.export import ExportError, check_format
+from fedrows.runs.export import ExportError, check_format, name_of
 
 STEP, MANIFEST, VOCABULARY = "step.onnx", "manifest.json", "vocabulary.json"
 
@@ -90,8 +90,8 @@ def build(
             elif usual and bound is None:
                 fixed = {**fixed, **usual}
             else:
-                name = type(getattr(made, "module", made)).__name__
-                raise ExportError(f"{name} cannot be a device program: {_why(first)}.") from first
+                what = f"{name_of(made)} cannot be a device program"
+                raise ExportError(f"{what}: {_why(first)}.") from first
     starts, files = _starts(made, data)
     files |= _vocabulary(data)
     return DeviceProgram(content, manifest_of(step, content, starts, contract), files)
@@ -116,7 +116,8 @@ def _starts(model: Model, data: FederatedData) -> tuple[dict[str, Any], dict[str
 
 def _vocabulary(data: FederatedData) -> dict[str, bytes]:
     """The values of shared tables, as text, in the order of their rows; none of a local one's."""
-    kinds = {its.table: its.kind for its in data.encoder.features.values()} if data.encoder else {}
+    features = data.encoder.features.values() if data.encoder else ()
+    kinds = {feature.table: feature.kind for feature in features}
     words = {
         table: [text_of(word, kinds[table]) for word in values]
         for table, values in data.vocabulary.items()

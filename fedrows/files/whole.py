@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fedrows.errors import RunFolderError
+
 
 def write_whole(path: Path, data: bytes) -> None:
     """Puts a file in its place in one step, on the disk when it returns."""
@@ -130,7 +132,7 @@ def remove_leftovers(folder: Path) -> None:
         return
     for part in (folder / name for name in names):
         writer = re.fullmatch(r"\..+\.(\d+)\.part(\.old)?", part.name)
-        if writer is None or _runs(int(writer[1])):
+        if writer is None or is_running(int(writer[1])):
             continue
         with suppress(OSError):  # somebody else has removed it, or holds its lock
             handle = os.open(part, os.O_RDONLY)
@@ -149,10 +151,10 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _runs(writer: int) -> bool:
+def is_running(number: int) -> bool:
     """Whether a process or a thread of this number runs here."""
     try:
-        os.kill(writer, 0)
+        os.kill(number, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # somebody else's
@@ -180,3 +182,10 @@ def finite(value: Any) -> Any:
 def reason(error: OSError) -> str:
     """An OSError in a few words."""
     return error.strerror or str(error)
+
+
+def unwritable(path: Path, error: OSError) -> RunFolderError:
+    """The error of a folder or a file that cannot be written."""
+    return RunFolderError(
+        f"{path} cannot be written ({reason(error)}): make room for it, or choose another folder."
+    )

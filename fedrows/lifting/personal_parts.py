@@ -113,13 +113,13 @@ class PersonalParts:
         fields: Mapping[str, Tensor],
     ) -> Tensor:
         """The same, a call for each client."""
-        found: Tensor | None = None
+        result: Tensor | None = None
         for client in torch.unique(clients).tolist():
-            its = torch.nonzero(clients == client).flatten()
+            own_examples = torch.nonzero(clients == client).flatten()
             own = {name: x[0] for name, x in self.split(rows[client : client + 1]).items()}
-            scores = call({**numbers, **own}, {name: x[its] for name, x in fields.items()})
-            if found is None:
-                found = scores.new_empty(len(clients), *scores.shape[1:])
-            found[its] = scores
-        assert found is not None
-        return found
+            scores = call({**numbers, **own}, {name: x[own_examples] for name, x in fields.items()})
+            if result is None:
+                result = scores.new_empty(len(clients), *scores.shape[1:])
+            result[own_examples] = scores
+        assert result is not None
+        return result

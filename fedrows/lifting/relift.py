@@ -22,10 +22,10 @@ def lifting_of(model: Lifted) -> dict[str, Any]:
     """What `lift` needs to know beside the module and the data, as JSON."""
     tables = {path for paths in model.embeddings.values() for path in paths}
     kinds = nn.Embedding | nn.EmbeddingBag
-    found = [name for name, x in model.module.named_modules() if isinstance(x, kinds)]
+    layers = [name for name, x in model.module.named_modules() if isinstance(x, kinds)]
     return {
         "embeddings": model.embeddings,
-        "dense": [name for name in found if name not in tables],
+        "dense": [name for name in layers if name not in tables],
         "personal": [] if model.personal is None else list(model.personal.shapes),
         "one_by_one": model.one_by_one,
         **({"ridge": model.ridge, "first": model.first} if isinstance(model, Ridged) else {}),

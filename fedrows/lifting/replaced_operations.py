@@ -75,8 +75,8 @@ def embedding(
     batched = torch._C._functorch.is_batchedtensor(weight)
     if batched or not (on_cpu or fused.adds_freely(weight)):
         return NotImplemented
-    found = fused.RowsStep.apply(weight, input.reshape(-1), padding_idx)
-    return found.view(*input.shape, -1)
+    rows = fused.RowsStep.apply(weight, input.reshape(-1), padding_idx)
+    return rows.view(*input.shape, -1)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -85,8 +85,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if bias is None or not batched or (weight.is_cuda and not fused.usable(weight)):
         return NotImplemented
     flat = input.reshape(1, -1, input.shape[-1])
-    found = fused.LinearStep.apply(flat, weight.unsqueeze(0), bias.unsqueeze(0))
-    return found.view(*input.shape[:-1], -1)
+    result = fused.LinearStep.apply(flat, weight.unsqueeze(0), bias.unsqueeze(0))
+    return result.view(*input.shape[:-1], -1)
 
 
 def embedding_bag(
@@ -115,18 +115,18 @@ def embedding_bag(
         )
     if per_sample_weights is not None and mode != "sum":
         raise ModelError(f"per_sample_weights go with mode 'sum', not {mode!r}.")
-    found = F.embedding(input, weight, padding_idx)  # (B, L, width)
+    rows = F.embedding(input, weight, padding_idx)  # (B, L, width)
     counts = None if padding_idx is None else (input != padding_idx)[..., None]  # (B, L, 1)
     if mode == "max":
         if counts is None:
-            return found.max(1).values
-        highest = torch.where(counts, found, -torch.inf).max(1).values
+            return rows.max(1).values
+        highest = torch.where(counts, rows, -torch.inf).max(1).values
         return torch.where(counts.any(1), highest, 0)
     if per_sample_weights is not None:
-        found = found * per_sample_weights[..., None]
+        rows = rows * per_sample_weights[..., None]
     if counts is None:
-        return found.sum(1) if mode == "sum" else found.mean(1)
-    total = torch.where(counts, found, 0).sum(1)
+        return rows.sum(1) if mode == "sum" else rows.mean(1)
+    total = torch.where(counts, rows, 0).sum(1)
     return total if mode == "sum" else total / counts.sum(1).clamp(min=1)
 
 

@@ -37,9 +37,9 @@ class Ridged(Lifted):
         super().__init__(module, data, embeddings, **more)
 
     def gradients(self, given: Mapping[str, Tensor]) -> Sequence[Tensor]:
-        found = list(super().gradients(given))
+        gradients = list(super().gradients(given))
         if not self.ridge:
-            return found
+            return gradients
         weight, label = given.get("weight"), given["label"]
         if weight is None:
             share = torch.full_like(label, 1 / label.shape[1])  # (K, B)
@@ -47,10 +47,10 @@ class Ridged(Lifted):
             whole = weight.sum(1, keepdim=True)  # (K, 1)
             share = weight / torch.where(whole > 0, whole, 1)
         tables = [name.removeprefix("rows/") for name in given if name.startswith("rows/")]
-        for gradient, table in zip(found, tables, strict=False):
+        for gradient, table in zip(gradients, tables, strict=False):
             if table in self.first:
                 self._hold_back_(gradient, table, given, share)
-        return found
+        return gradients
 
     def _hold_back_(
         self, gradient: Tensor, table: str, given: Mapping[str, Tensor], share: Tensor

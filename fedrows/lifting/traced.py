@@ -302,9 +302,9 @@ def _longer(x: Tensor, more: int) -> Tensor:
     return torch.cat([x, x.new_zeros(more, *x.shape[1:])])
 
 
-def _check(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+def _check(replayed: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
     """Raises an Untraceable error unless a replay gives what the function gives."""
-    for got, right in zip(found, wanted, strict=True):
+    for got, right in zip(replayed, wanted, strict=True):
         near = torch.finfo(right.dtype).eps ** 0.5
         close = near * float(right.abs().max()) if right.numel() else 0.0
         if not torch.allclose(got, right, rtol=near, atol=close, equal_nan=True):

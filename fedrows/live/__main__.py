@@ -24,23 +24,23 @@ def main() -> None:
     with suppress(OSError):
         os.nice(10)  # the run comes first
     listening = socket.socket(fileno=int(sys.argv[1]))
-    told = json.loads(sys.stdin.buffer.readline())
+    settings = json.loads(sys.stdin.buffer.readline())
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve(listening, told))
+        asyncio.run(_serve(listening, settings))
 
 
-async def _serve(listening: socket.socket, told: dict[str, Any]) -> None:
+async def _serve(listening: socket.socket, settings: dict[str, Any]) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str] = loop.create_future()
 
     def wait() -> None:
         sys.stdin.buffer.read()
         with suppress(RuntimeError):  # the loop has ended already
-            loop.call_soon_threadsafe(ended.set_result, str(told["said"]))
+            loop.call_soon_threadsafe(ended.set_result, str(settings["said"]))
 
     threading.Thread(target=wait, daemon=True).start()
-    await serve(listening, told["token"], [Path(one) for one in told["folders"]], ended)
+    await serve(listening, settings["token"], [Path(one) for one in settings["folders"]], ended)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 from fedrows.live.followed_path import DAMAGE, FollowedPath
 from fedrows.live.followed_run import FollowedRun
 from fedrows.measure.metric_choice import about
-from fedrows.report.look import assign
+from fedrows.report.line_styles import assign
 
 POINTS = 30_000  # that a page is sent in all, so that it stays below a megabyte
 LEAST, MOST = 8, 600  # points of one curve
@@ -78,9 +78,9 @@ class Followed:
 
     def _changed(self, number: int, run: FollowedRun, anew: bool, most: int) -> Json | None:
         """What is new of a run, None if nothing is; facts that went are None."""
-        told = {} if anew else self._told.get(number, {})
-        facts = {key: x for key, x in run.facts.items() if told.get(key) != x}
-        facts |= {key: None for key in told if key not in run.facts}
+        sent = {} if anew else self._told.get(number, {})
+        facts = {key: x for key, x in run.facts.items() if sent.get(key) != x}
+        facts |= {key: None for key in sent if key not in run.facts}
         self._told[number] = run.facts
         new = {name: news for name, x in run.curves.items() if (news := x.news(most)) is not None}
         if anew:

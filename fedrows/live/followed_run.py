@@ -100,13 +100,13 @@ class FollowedFolder(FollowedRun):
         line_round = self._last.get("round", 0)
         at = max(status.get("round") or 0, line_round)
         seen = max(self._metrics.changed, number(status.get("time")) or 0.0)
-        state, said = state_of(status, at, rounds, line_round, seen)
+        state, sentence = state_of(status, at, rounds, line_round, seen)
         speed = self._speed(status)
         if speed is None and (seconds := number(self._last.get("seconds"))):
             speed = line_round / seconds
         facts = {
             "state": state,
-            "said": said,
+            "said": sentence,
             "again": self._again if state in ("dead", "failed") else "",
             "round": at,
             "rounds": rounds,
@@ -189,5 +189,5 @@ def _again(path: Path, config: Json) -> str:
 
 
 def _short(value: Any) -> float | None:
-    found = number(value)
-    return None if found is None else float(f"{found:.5g}")
+    known = number(value)
+    return None if known is None else float(f"{known:.5g}")

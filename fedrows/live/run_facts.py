@@ -76,8 +76,8 @@ class Refusals:
         for why, who in (line.get("refused") or {}).items():
             names = list(dict.fromkeys(map(str, who)))
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            said = {"round": line.get("round"), "why": why, "who": ", ".join(names[:NAMED]) + more}
-            self.latest.append(said)
+            entry = {"round": line.get("round"), "why": why, "who": ", ".join(names[:NAMED]) + more}
+            self.latest.append(entry)
         for why, who in (line.get("dropped") or {}).items():
             self.left_out[why] += len(who)
         self.down += number(line.get("bytes_down")) or 0.0

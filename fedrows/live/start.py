@@ -72,10 +72,10 @@ def beside(paths: Sequence[Path], port: int = 0) -> Iterator[str]:
     assert process.stdin is not None
     folders = [str(one.absolute()) for one in paths]
     again = shlex.join(["fedrows", "watch", *map(str, paths)])
-    said = f"The command has ended. To see the page again: {again}"
-    told = {"token": token, "folders": folders, "said": said}
+    sentence = f"The command has ended. To see the page again: {again}"
+    settings = {"token": token, "folders": folders, "said": sentence}
     with suppress(OSError):
-        process.stdin.write(json.dumps(told).encode() + b"\n")
+        process.stdin.write(json.dumps(settings).encode() + b"\n")
         process.stdin.flush()
     try:
         yield address

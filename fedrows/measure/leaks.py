@@ -88,8 +88,8 @@ def draw_count_oracle(
     real = items.sampled.beside(items.owner, items.item)[1]
     width = torch.full_like(items.item, items.sampled.width) if real is None else real.sum(1)
     chance = float((10 / width[counted]).clamp(max=1).mean())
-    found = _hits(items, seldom, counted)
-    return LeakReport("draw counts", found, {"chance": chance}, int(counted.sum()))
+    hits = _hits(items, seldom, counted)
+    return LeakReport("draw counts", hits, {"chance": chance}, int(counted.sum()))
 
 
 def sharing_control(
@@ -118,8 +118,8 @@ def sharing_control(
         "alone": alone.scorer(evaluation.examples[part]),
     }
     every = torch.ones(items.count, dtype=torch.bool)
-    found = {name: _hits(items, score, every) for name, score in suspects.items()}
-    return LeakReport("training alone", found.pop("alone"), found, items.count)
+    hits = {name: _hits(items, score, every) for name, score in suspects.items()}
+    return LeakReport("training alone", hits.pop("alone"), hits, items.count)
 
 
 def draw_counts(

@@ -54,20 +54,20 @@ def measure(
         return dict.fromkeys(metrics, nan)
     columns = [x.detach().cpu() for x in (scores, label, owner)]
     arrays = [(x.double() if x.is_floating_point() else x).numpy() for x in columns]
-    found = {}
+    values = {}
     for name, function in metrics.items():
         try:
-            found[name] = float(function(*(array.copy() for array in arrays)))
+            values[name] = float(function(*(array.copy() for array in arrays)))
         except Exception as error:
             raise PluginError(
                 f"The metric {name!r} gave no number for {len(label)} examples ({why(error)})."
             ) from error
-    return found
+    return values
 
 
 def load_metrics(references: Iterable[str]) -> dict[str, OwnMetric]:
     """The functions behind `module:name` or `file.py:name`, by their names in small letters."""
-    found: dict[str, OwnMetric] = {}
+    functions: dict[str, OwnMetric] = {}
     for text in references:
         where, _, word = text.rpartition(":")
         what = f"The metric {text!r}"
@@ -76,10 +76,10 @@ def load_metrics(references: Iterable[str]) -> dict[str, OwnMetric]:
         file = Path(where).expanduser().absolute() if where.endswith(".py") else None
         module = import_module(where, what) if file is None else import_file(file, what)
         name = word.lower()
-        if name in found:
+        if name in functions:
             raise PluginError(f"Two metrics are called {name!r}: give one of them another name.")
-        found[name] = attribute(module, word, what)
-    return checked(found)
+        functions[name] = attribute(module, word, what)
+    return checked(functions)
 
 
 def absolute(reference: str) -> str:

@@ -49,8 +49,8 @@ class Ranks:
 class Candidates:
     """The sampled items of every client; a small table may have fewer than were asked for."""
 
-    def __init__(self, data: FederatedData, device: torch.device, count: int = SAMPLED) -> None:
-        drawn = draw_candidates(data, count)
+    def __init__(self, data: FederatedData, device: torch.device) -> None:
+        count, drawn = SAMPLED, draw_candidates(data, SAMPLED)
         self.width, lengths = 1 + count, drawn.lengths
         self.real: Tensor | None = None  # (clients, count), which of them are there; None: all
         if bool((lengths == count).all()):

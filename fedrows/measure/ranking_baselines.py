@@ -71,7 +71,7 @@ def scorers(data: FederatedData, owner: Tensor) -> Mapping[str, Scorer]:
 
 def metrics_of(ranks: Ranks, part: str) -> dict[str, float]:
     """The means of the metrics, named as in the lines of a run."""
-    found = {f"{part}_{name}": x for name, x in summed_up(ranks.sampled).items()}
+    metrics = {f"{part}_{name}": x for name, x in summed_up(ranks.sampled).items()}
     if ranks.all is not None:
-        found |= {f"{part}_{name}_all": x for name, x in summed_up(ranks.all).items()}
-    return found
+        metrics |= {f"{part}_{name}_all": x for name, x in summed_up(ranks.all).items()}
+    return metrics

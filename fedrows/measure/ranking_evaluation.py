@@ -75,21 +75,21 @@ class RankingEvaluation:
 
     def metrics(self, params: Params) -> dict[str, Any]:
         """All metrics of a model; those of a part without examples are NaN, or left out."""
-        found: dict[str, Any] = {"train_loss": self.train_loss(params)}
+        metrics: dict[str, Any] = {"train_loss": self.train_loss(params)}
         for part in PARTS:
             if part == "validation" and not self.items[part].count:
                 continue
             ranks = self.ranks(params, part, loss=True)
             assert ranks.losses is not None
-            found[f"{part}_loss"] = mean_loss(ranks.losses)
-            found |= {f"{part}_{name}": value for name, value in summed_up(ranks.sampled).items()}
+            metrics[f"{part}_loss"] = mean_loss(ranks.losses)
+            metrics |= {f"{part}_{name}": value for name, value in summed_up(ranks.sampled).items()}
             whole = torch.full_like(ranks.sampled, torch.nan) if ranks.all is None else ranks.all
-            found |= {f"{part}_{name}_all": value for name, value in summed_up(whole).items()}
+            metrics |= {f"{part}_{name}_all": value for name, value in summed_up(whole).items()}
             own = measure(self._own, ranks.sampled, whole, ranks.owner)
-            found |= {f"{part}_{name}": value for name, value in own.items()}
+            metrics |= {f"{part}_{name}": value for name, value in own.items()}
             if part == "test":
-                found["buckets"] = by_bucket(ranks, self._buckets[part])
-        return found
+                metrics["buckets"] = by_bucket(ranks, self._buckets[part])
+        return metrics
 
 
 def by_bucket(ranks: Ranks, buckets: Buckets) -> list[dict[str, Any]]:

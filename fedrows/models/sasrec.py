@@ -89,17 +89,17 @@ class SASRec(nn.Module):
 
     def state(self, history: Tensor) -> Tensor:
         """What a history comes to: (B, L) → (B, w)."""
-        place = torch.arange(history.shape[1] + 1, device=history.device)  # (T,), T = L + 1
+        position = torch.arange(history.shape[1] + 1, device=history.device)  # (T,), T = L + 1
         size = (history != 0).sum(1, keepdim=True)  # (B, 1), which is also the last place
-        back = torch.clamp(size - place, min=0)  # (B, T)
+        back = torch.clamp(size - position, min=0)  # (B, T)
         x = self.item_vectors(history)  # (B, L, w)
         beginning = self.beginning.expand(x.shape[0], 1, x.shape[2])
         x = self.dropout(torch.cat([beginning, x], 1) + self.position(back))  # (B, T, w)
-        causal = place <= place.unsqueeze(1)  # (T, T)
-        seen = causal & (place <= size).unsqueeze(1)  # (B, T, T)
+        causal = position <= position.unsqueeze(1)  # (T, T)
+        seen = causal & (position <= size).unsqueeze(1)  # (B, T, T)
         for block in self.blocks:
             x = block(x, seen)
-        last = (place == size).unsqueeze(2)  # (B, T, 1)
+        last = (position == size).unsqueeze(2)  # (B, T, 1)
         return self.norm(torch.where(last, x, 0).sum(1))
 
 

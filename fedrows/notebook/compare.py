@@ -30,8 +30,8 @@ from fedrows.runs.settings import Settings, check_clients, presets, resolve
 from fedrows.simulation import threads
 from fedrows.study.comparison import COMPARE, Comparison, config_of
 from fedrows.study.frame import frame_of
-from fedrows.study.making import load
 from fedrows.study.scheduling import Progress
+from fedrows.study.study_job import load
 
 SEEDS = (0, 1, 2)
 MACHINE = ("device", "threads")  # of the plan: what a comparison that goes on may have otherwise

@@ -86,15 +86,15 @@ def make(work: Work) -> Artefact:
     sets = {task.key: TaskRuns(task, compare(work, task), sweep(work, task)) for task in TASKS}
     rows, counts = [], {HOLDS: 0, FAILS: 0, UNTESTED: 0}
     for task, claim, judge in CLAIMS:
-        found = judge(sets[task.key])
-        verdict, remark = _in_words(work, task, found)
+        judged = judge(sets[task.key])
+        verdict, remark = _in_words(work, task, judged)
         counts[verdict] += 1
         rows.append(
             (
                 Cell(claim),
                 Cell(task.name),
                 Cell(verdict),
-                Cell(found.numbers + remark, runs=found.runs),
+                Cell(judged.numbers + remark, runs=judged.runs),
             )
         )
     counted = (
@@ -118,9 +118,9 @@ def make(work: Work) -> Artefact:
     )
 
 
-def _in_words(work: Work, task: EvaluatedTask, found: Verdict) -> tuple[str, str]:
+def _in_words(work: Work, task: EvaluatedTask, verdict: Verdict) -> tuple[str, str]:
     """The verdict, and what qualifies it."""
-    says = HOLDS if found.holds else FAILS
+    says = HOLDS if verdict.holds else FAILS
     if not task.size(work).whole:
         return UNTESTED, " (a reduced run)"
     if task is TAOBAO:
@@ -132,18 +132,18 @@ def _beyond(work: Work, sets: dict[str, TaskRuns]) -> ResultTable:
     """What a reader of the claims should know: searched rates, counting, and who is told apart."""
     rows = []
     for task in TASKS:
-        paper, found = sets[task.key].blocks["paper"], sets[task.key].blocks["searched"]
-        others = [name for name in sets[task.key].federated if name in found.runs]
-        order = sorted((SUB, *others), key=lambda name: rank(found, name, task.metric))
+        paper, searched = sets[task.key].blocks["paper"], sets[task.key].blocks["searched"]
+        others = [name for name in sets[task.key].federated if name in searched.runs]
+        order = sorted((SUB, *others), key=lambda name: rank(searched, name, task.metric))
         levels = trivial(work, task)
         name = "both" if "both" in levels else "client"
         level = f"{levels[name][task.metric]:.{METRICS[task.metric][2]}f}"
         gauc = "test_gauc"
         questions = {
             f"Best {METRICS[task.metric][0]} at searched rates, the best first": (
-                found,
+                searched,
                 order,
-                bests(found, order, task.metric),
+                bests(searched, order, task.metric),
             ),
             f"Counting alone: {NAMES[name]}": (
                 paper,

@@ -110,14 +110,14 @@ def thin(data: FederatedData, every_user: int, every_movie: int) -> FederatedDat
 def _measure(
     data: FederatedData, heats: Sequence[int], dense: bool, trained: bool = True
 ) -> list[Row]:
-    found = []
+    spectra = []
     for heat in heats:
         objective = Objective(data, RIDGE, heat)
         points = {"x = 0": np.zeros(len(objective.rows))}
         if trained:
             points["the minimum"] = objective.minimum()
-        found += [(at, len(x), spectrum(objective, x, dense)) for at, x in points.items()]
-    return found
+        spectra += [(at, len(x), spectrum(objective, x, dense)) for at, x in points.items()]
+    return spectra
 
 
 def _grows(rows: Sequence[Row]) -> bool:

@@ -49,9 +49,9 @@ def make(work: Work) -> Artefact:
             work.say(f"Theorem 3 with K = {cohort}, T = {length:,}")
             lr = rate(data, cohort, length)
             bounds.append(bound(data, cohort, length, lr))
-            for seed, found in zip(seeds, by_seed, strict=True):
-                found.append(measured(data, cohort, length, lr, seed))
-            means = [found[-1] for found in by_seed]
+            for seed, measurements in zip(seeds, by_seed, strict=True):
+                measurements.append(measured(data, cohort, length, lr, seed))
+            means = [measurements[-1] for measurements in by_seed]
             holds = max(means) <= bounds[-1]
             held.append(holds)
             rows.append(

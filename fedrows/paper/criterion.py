@@ -183,7 +183,7 @@ def _levels(
 
 
 def _panels(paths: dict[str, Path], scale: float, convexity: float) -> tuple[Panel, ...]:
-    found = []
+    panels = []
     for name, measure, factor in (
         ("|∇f|²", "plain", scale),
         ("∇f^T D ∇f", "corrected", 1.0),
@@ -199,27 +199,27 @@ def _panels(paths: dict[str, Path], scale: float, convexity: float) -> tuple[Pan
             level = [factor * end / (2 * convexity) for end in ends]
             curves.append(line("N·ε/(2·n_min·μ0)", ends, level, "guide"))
         curves.append(line("ε/(2·μ0)", ends, [end / (2 * convexity) for end in ends], "guide"))
-        found.append(Panel(f"By {name}", f"ε = {name}", "f − f*", tuple(curves), True, True))
+        panels.append(Panel(f"By {name}", f"ε = {name}", "f − f*", tuple(curves), True, True))
     by_round = tuple(
         line(NAMES[name], np.flatnonzero(walked.gap > LOST).tolist(), walked.gap[walked.gap > LOST])
         for name, walked in paths.items()
     )
-    return (*found, Panel("By round", "round", "f − f*", by_round, log_y=True))
+    return (*panels, Panel("By round", "round", "f − f*", by_round, log_y=True))
 
 
 def _guarantees(work: Work) -> tuple[ResultTable, Panel, float]:
     """What the two theorems guarantee after T iterations, by N/n_min, and the exponent of it."""
     length, seeds = (QUICK_LENGTH, QUICK_SEEDS) if work.quick else (LENGTH, SEEDS)
-    rows, ratios, found = [], [], []
+    rows, ratios, quotients = [], [], []
     for coldest in COLDEST:
         work.say(f"Theorem 5 with N/n_min = {CLIENTS / coldest:g}")
         both = np.mean([guaranteed(coldest, length, seed) for seed in seeds], axis=0)
         (plain, plain_gap), (corrected, corrected_gap) = both
         ratios.append(CLIENTS / coldest)
-        found.append(plain / corrected)
-        cells = (plain, corrected, found[-1], np.sqrt(ratios[-1]), plain_gap, corrected_gap)
+        quotients.append(plain / corrected)
+        cells = (plain, corrected, quotients[-1], np.sqrt(ratios[-1]), plain_gap, corrected_gap)
         rows.append((Cell(f"{ratios[-1]:g}", ratios[-1]), *(number_cell(float(x)) for x in cells)))
-    exponent = slope(ratios, found)
+    exponent = slope(ratios, quotients)
     columns = (
         "N/n_min", "FedAvg: N·mean|∇f|²/n_min", "FedSubAvg: mean of ∇f^T D ∇f", "ratio",
         "√(N/n_min)", "FedAvg: f − f* at the end", "FedSubAvg: f − f* at the end",
@@ -235,7 +235,7 @@ def _guarantees(work: Work) -> tuple[ResultTable, Panel, float]:
         "The guarantees by N/n_min",
         "N/n_min",
         "FedAvg's guarantee / FedSubAvg's",
-        (line("measured", ratios, found), line("√(N/n_min)", ratios, np.sqrt(ratios), "guide")),
+        (line("measured", ratios, quotients), line("√(N/n_min)", ratios, np.sqrt(ratios), "guide")),
         log_x=True,
         log_y=True,
     )
@@ -248,7 +248,7 @@ def guaranteed(coldest: int, length: int, seed: int) -> np.ndarray:
     data = known_constants.federation(CLIENTS, (CLIENTS, coldest))
     objective, constants = Objective(data, 0.0), known_constants.constants(data, convergence.BATCH)
     lowest = objective.value(np.zeros(len(objective.rows))) - constants.gap
-    found = []
+    guarantees = []
     for name, share in (("fedavg", 1.0), ("fedsubavg", coldest / CLIENTS)):
         lr = convergence.FACTOR * float(np.sqrt(share * COHORT / length))
         algorithm = catalogue.algorithm(name)()
@@ -256,8 +256,8 @@ def guaranteed(coldest: int, length: int, seed: int) -> np.ndarray:
         squares = np.stack([objective.gradient(x) for x in points]) ** 2
         plain = CLIENTS / coldest * squares.sum(1).mean()
         guarantee = plain if name == "fedavg" else (squares @ objective.correction).mean()
-        found.append((float(guarantee), objective.value(points[-1]) - lowest))
-    return np.array(found)
+        guarantees.append((float(guarantee), objective.value(points[-1]) - lowest))
+    return np.array(guarantees)
 
 
 EXPERIMENT = Experiment("criterion", "Theorems 4 and 5: which gradient norm to trust", make)

@@ -35,7 +35,6 @@ class Size:
     rounds: int
     every: int  # rounds between evaluations
     seeds: tuple[int, ...]
-    algorithms: tuple[str, ...] = ALL
     searched: tuple[str, ...] = ALL  # those that also run at searched rates
     searched_seeds: tuple[int, ...] | None = None  # those of such runs; None: as the others
     sweep: tuple[int, ...] = ()  # the K of Table 3

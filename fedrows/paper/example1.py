@@ -124,10 +124,10 @@ def trajectory(name: str, rate: float, clients: int = CLIENTS, many: int = ROUND
     )
     data, model, algorithm = federation(clients), TwoWeights(), catalogue.algorithm(name)()
     fleet = SimulatedFleet(model, algorithm, data, plan)
-    found = [np.array(START)]
+    points = [np.array(START)]
     for progress in rounds(fleet, plan, begin(model, algorithm, plan)):
-        found.append(progress.params.tables["w"][:, 0].numpy().copy())
-    return np.stack(found)
+        points.append(progress.params.tables["w"][:, 0].numpy().copy())
+    return np.stack(points)
 
 
 def closed_form(name: str, rate: float, clients: int = CLIENTS, many: int = ROUNDS) -> np.ndarray:

@@ -74,7 +74,7 @@ def _figure(uploads: list[dict[int, float]], moved: dict[str, list[float]]) -> F
         )
         for i, upload in enumerate(uploads, start=1)
     )
-    steps = (Curve(title, places, tuple(its), kind="dots") for title, its in moved.items())
+    steps = (Curve(title, places, tuple(y), kind="dots") for title, y in moved.items())
     panels = (
         Panel("what the clients upload", "row", "update", (*held, level)),
         Panel("how far the round moves each row", "row", "update", (*steps, level)),

@@ -47,11 +47,11 @@ def make(work: Work) -> Artefact:
         work.say(f"Appendix E with {size:,} rows")
         bench = Bench(size)
         once.append(bench.first_correction())
-        found = bench.seconds()
+        medians = bench.seconds()
         for name in ALGORITHMS:
-            seconds[name].append(found[name])
+            seconds[name].append(medians[name])
             kept[name].append(bench.kept(name))
-            cells = (size, 1000 * found[name], found[name] / found["FedAvg"], kept[name][-1])
+            cells = (size, 1000 * medians[name], medians[name] / medians["FedAvg"], kept[name][-1])
             share = kept[name][-1] / bench.model_bytes
             first = number_cell(1000 * once[-1]) if name == "FedSubAvg" else Cell("–")
             rows.append((Cell(name), *map(number_cell, cells), number_cell(share), first))
@@ -112,7 +112,7 @@ class Bench:
         self._weights = torch.ones(COHORT, dtype=torch.float64)
         self._round = Round(1, 0.1, 1_000, 1_000.0, torch.arange(COHORT))
         self.state: dict[str, State] = {
-            name: its.start(self.params) for name, its in ALGORITHMS.items()
+            name: algorithm.start(self.params) for name, algorithm in ALGORITHMS.items()
         }
 
     @property
@@ -134,24 +134,24 @@ class Bench:
 
     def kept(self, name: str) -> int:
         """The bytes that the server keeps beside the model: state, and for FedSubAvg the heat."""
-        found = sum(x.nbytes for part in self.state[name].values() for x in part.tables.values())
+        size = sum(x.nbytes for part in self.state[name].values() for x in part.tables.values())
         if name == "FedSubAvg":
             self.step(name)
             factors = sum(x.nbytes for x in self.heat._factors.values())
-            found += self.heat.ids.nbytes + self.heat.counts.nbytes + factors
-        return found
+            size += self.heat.ids.nbytes + self.heat.counts.nbytes + factors
+        return size
 
     def seconds(self) -> dict[str, float]:
         """The median seconds of a round, by algorithm."""
-        found: dict[str, list[float]] = {name: [] for name in ALGORITHMS}
+        medians: dict[str, list[float]] = {name: [] for name in ALGORITHMS}
         often = {}
-        for name in found:
+        for name in medians:
             self.step(name)  # warm up
             often[name] = max(1, int(LEAST / self._block(name, 1)))
         for _ in range(BLOCKS):
-            for name, times in found.items():
+            for name, times in medians.items():
                 times.append(self._block(name, often[name]))
-        return {name: median(times) for name, times in found.items()}
+        return {name: median(times) for name, times in medians.items()}
 
     def _block(self, name: str, times: int) -> float:
         since = time.perf_counter()

@@ -87,7 +87,7 @@ def searches(work: Work, task: EvaluatedTask) -> bool:
 def search(work: Work, task: EvaluatedTask) -> dict[str, Tried]:
     """The candidates of every algorithm, each with its run."""
     size = task.size(work)
-    found: dict[str, Tried] = {name: [] for name in size.searched}
+    by_algorithm: dict[str, Tried] = {name: [] for name in size.searched}
     wanted = {name: candidates(task, name) for name in size.searched}
     for _ in range(1 + EXTENSIONS):
         settings = {
@@ -97,12 +97,12 @@ def search(work: Work, task: EvaluatedTask) -> dict[str, Tried]:
         results = work.results(Study([one for some in settings.values() for one in some], [SEED]))
         for name, some in wanted.items():
             runs = (results.of(setting)[0] for setting in settings[name])
-            found[name] += zip(some, runs, strict=True)
-        beyond_all = {name: beyond(tried, choice(task)) for name, tried in found.items()}
+            by_algorithm[name] += zip(some, runs, strict=True)
+        beyond_all = {name: beyond(tried, choice(task)) for name, tried in by_algorithm.items()}
         wanted = {name: some for name, some in beyond_all.items() if some}
         if not wanted:
             break
-    return found
+    return by_algorithm
 
 
 def candidates(task: EvaluatedTask, algorithm: str) -> list[Rates]:
@@ -123,12 +123,12 @@ def beyond(tried: Tried, metric: str) -> list[Rates]:
 
 def edges(tried: Tried, given: Rates) -> dict[str, bool]:
     """The rates that lie at the edge of what was tried: True for the upper edge."""
-    found = {}
+    at_edge = {}
     for name, value in given.items():
         values = [rate[name] for rate, _ in tried]
         if value in (min(values), max(values)):
-            found[name] = value == max(values)
-    return found
+            at_edge[name] = value == max(values)
+    return at_edge
 
 
 def best(tried: Tried, metric: str) -> Rates:

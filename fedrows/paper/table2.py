@@ -167,13 +167,13 @@ def _heat_figure(task: EvaluatedTask, blocks: dict[str, RunGroup]) -> Figure:
 def _heat_curve(block: RunGroup, name: str, metric: str) -> Curve:
     """A value by heat, drawn in the middle of each bucket."""
     runs = block.runs[name]
-    found = [
+    points = [
         (max(b["low"], 0.5) ** 0.5 * max(b["high"], 0.5) ** 0.5, value)
         for at, b in enumerate(_buckets(block))
         if (value := _final(runs, at, metric)) is not None
     ]
     return Curve(
-        display(name), tuple(x for x, _ in found), tuple(y for _, y in found), runs=ids(runs)
+        display(name), tuple(x for x, _ in points), tuple(y for _, y in points), runs=ids(runs)
     )
 
 

@@ -10,7 +10,7 @@ from fedrows import catalogue
 from fedrows.measure.summary import METRICS, number, summarise
 from fedrows.measure.trivial_baselines import baselines
 from fedrows.paper import rates_search
-from fedrows.paper.evaluated_task import EvaluatedTask, Rates
+from fedrows.paper.evaluated_task import ALL, EvaluatedTask, Rates
 from fedrows.paper.experiment import Work
 from fedrows.runs.settings import presets
 from fedrows.study import FinishedRun, Setting, Study
@@ -61,15 +61,15 @@ class RunGroup:
 def compare(work: Work, task: EvaluatedTask) -> dict[str, RunGroup]:
     """All algorithms of a task at the paper's rates, and at searched rates."""
     size = task.size(work)
-    preset = {name: _preset(task, name) for name in size.algorithms}
+    preset = {name: _preset(task, name) for name in ALL}
     runs = _made(work, {name: task.setting(size, name) for name in preset}, size.seeds)
     paper = _block(task, runs, preset)
-    found = rates_search.rates(work, task)
-    found = {name: found[name] for name in size.searched if name in found}  # all that were searched
-    settings = {name: task.setting(size, name, rates) for name, rates in found.items()}
+    searched = rates_search.rates(work, task)
+    searched = {name: searched[name] for name in size.searched if name in searched}
+    settings = {name: task.setting(size, name, rates) for name, rates in searched.items()}
     runs = _made(work, settings, size.searched_seeds or size.seeds)
     edge = frozenset(rates_search.at_edge(work, task))
-    return {"paper": paper, "searched": replace(_block(task, runs, found), at_edge=edge)}
+    return {"paper": paper, "searched": replace(_block(task, runs, searched), at_edge=edge)}
 
 
 def sweep(work: Work, task: EvaluatedTask) -> RunGroup:

@@ -70,11 +70,11 @@ def sooner(others: Callable[[TaskRuns], list[str]], factor: float = 1.0) -> Judg
             best = _best(block, names, sets.task.metric)
             shown = bests(block, [SUB, *names], sets.task.metric)
             return _verdict(block, best, [SUB, *names], f"nobody reaches the target; best: {shown}")
-        found = [_ratio(block, name, SUB) for name in names]
+        ratios = [_ratio(block, name, SUB) for name in names]
         right = all(_before(block, name, SUB, factor) for name in names)
         texts = (
             f"{_short(name)} {show_rounds(block.entries[name])}{_times(block, name, ratio)}"
-            for name, ratio in zip(names, found, strict=True)
+            for name, ratio in zip(names, ratios, strict=True)
         )
         return _verdict(block, right, [SUB, *names], f"{_rounds(block, SUB)}; {', '.join(texts)}")
 
@@ -84,9 +84,9 @@ def sooner(others: Callable[[TaskRuns], list[str]], factor: float = 1.0) -> Judg
 def always_ahead(sets: TaskRuns) -> Verdict:
     """FedSubAvg is ahead of everybody at every evaluated round."""
     others = [CENTRAL, *sets.federated]
-    found = sets.paper.behind(SUB, others, sets.task.metric)
-    late = {at: names for at, names in found.items() if names}
-    text = f"at {len(found) - len(late)} of {len(found)} evaluated rounds"
+    behind = sets.paper.behind(SUB, others, sets.task.metric)
+    late = {at: names for at, names in behind.items() if names}
+    text = f"at {len(behind) - len(late)} of {len(behind)} evaluated rounds"
     if late:
         who = [name for name in others if any(name in names for names in late.values())]
         text += f"; at round {', '.join(map(str, late))} behind {', '.join(map(_short, who))}"

@@ -30,10 +30,10 @@ from fedrows.report.artefact import Artefact, as_dict, from_dict
 from fedrows.study import Results, Say, Study, finished
 from fedrows.study.finished import DamagedError, content_of, digest_of, path_of
 from fedrows.study.jobs import sentence
-from fedrows.study.making import StudyJob, load
 from fedrows.study.scheduling import Progress, executor_for, make
 from fedrows.study.setting import PlannedRun, files_of
 from fedrows.study.status import written
+from fedrows.study.study_job import StudyJob, load
 from fedrows.version import __version__
 
 ARTEFACTS = "artefacts"
@@ -163,7 +163,7 @@ class Workplace:
 
     def runs_of(self, artefacts: Sequence[Artefact]) -> dict[str, dict[str, Any]]:
         """What is told of the runs behind some artefacts, by id."""
-        found = {}
+        runs = {}
         for run in sorted({run for artefact in artefacts for run in _ids(artefact)}):
             try:
                 content = content_of(path_of(self.folder, run))
@@ -171,8 +171,8 @@ class Workplace:
                 continue
             setting = content["setting"]
             own = {key: setting[key] for key in ("task", "algorithm", "label")}
-            found[run] = own | {key: content[key] for key in TOLD}
-        return found
+            runs[run] = own | {key: content[key] for key in TOLD}
+        return runs
 
     def _shared_executor(self) -> Executor | None:
         """The workers, which keep their data from one study to the next; None: this process."""

@@ -38,7 +38,7 @@ class Asking:
         coins: str = "value",
     ) -> None:
         self._space, self._stages = space, stages
-        self._values = {t: its if coins == "value" else Values() for t, its in values.items()}
+        self._values = dict(values) if coins == "value" else {t: Values() for t in values}
         self._path, self._source = path, source
         self._in_memory: dict[tuple[Name, str], Answers] = {}
 

@@ -56,12 +56,12 @@ def train_on_asked(
     A client without such an example sits the round out.
     """
     held = {table: index.select(cohort) for table, index in data.index.items()}
-    if bool(there.all()) and all(_same(held[t], its) for t, its in asked.items()):
+    if bool(there.all()) and all(_same(held[t], sets) for t, sets in asked.items()):
         local, start = local_data(data, cohort), replace(start, index=held)
         update = train(local, start, sent).update
         return AskedTraining(torch.arange(len(cohort)), local, start, update, 0.0)
     who = torch.nonzero(there).flatten()
-    rows = {t: in_common(held[t].select(who), its.select(who)) for t, its in asked.items()}
+    rows = {t: in_common(held[t].select(who), sets.select(who)) for t, sets in asked.items()}
     left = narrow(data, cohort[who], rows)
     clients, examples = who[left.clients], int(_sizes(data, cohort).sum())
     share = (examples - int(left.local.sizes.sum())) / max(examples, 1)
@@ -113,8 +113,8 @@ def local_rows(training: AskedTraining, tables: frozenset[str], in_it: Tensor) -
     """The updates of local tables of the clients in a sum: every client keeps its own rows."""
     index, rows = {}, {}
     for table in tables:
-        its = training.update.index[table]
-        inside = in_it[training.clients][its.owner.cpu()].to(its.ids.device)
-        index[table] = Index(its.ids[inside], torch.tensor([0, int(inside.sum())]))
+        sets = training.update.index[table]
+        inside = in_it[training.clients][sets.owner.cpu()].to(sets.ids.device)
+        index[table] = Index(sets.ids[inside], torch.tensor([0, int(inside.sum())]))
         rows[table] = training.update.rows[table][inside]
     return Submodels(index, rows, {})

@@ -83,11 +83,11 @@ def heat_from_tensors(
 ) -> dict[str, Heat]:
     """The heat that `heat_tensors` has written, of the tables that it has."""
     heats = {}
-    for table, its in index.items():
+    for table, sets in index.items():
         if f"heat/{table}/id" not in tensors:
             continue
         ids, counts = (tensors[f"heat/{table}/{x}"].to(device) for x in ("id", "count"))
-        if its.held is not None and torch.equal(its.held, ids):
-            ids = its.held  # which makes looking up quick
+        if sets.held is not None and torch.equal(sets.held, ids):
+            ids = sets.held  # which makes looking up quick
         heats[table] = Heat(ids, counts, float(tensors[f"heat/{table}/total"]))
     return heats

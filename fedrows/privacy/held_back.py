@@ -73,7 +73,7 @@ class HeldBack:
         index, rows = {}, {}
         order = np.argsort(names)
         alone = bool((np.diff(party) > 0).all())  # no two clients share a party
-        for table, its in update.index.items():
+        for table, sets in update.index.items():
             parties, ids, values = self._held[table]
             own = np.flatnonzero(np.isin(parties, names))
             inside = np.isin(ids[own], union[table])
@@ -83,8 +83,8 @@ class HeldBack:
                 inside = ~np.isin(value.reshape(-1), value.reshape(-1)[~inside])
             own = own[inside]
             whose = order[np.searchsorted(names[order], parties[own])]
-            owner = np.concatenate([party[its.owner.numpy()], whose])
-            which = np.concatenate([its.ids.numpy(), ids[own]])
+            owner = np.concatenate([party[sets.owner.numpy()], whose])
+            which = np.concatenate([sets.ids.numpy(), ids[own]])
             sums = np.concatenate([update.rows[table].numpy(), values[own]])
             if len(own) or not alone:
                 owner, which, sums = _merged(owner, which, sums)

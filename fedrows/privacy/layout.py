@@ -157,10 +157,10 @@ class PartyVectors:
     def __init__(self, layout: SumLayout, contribution: Contribution, coding: Coding) -> None:
         self.layout, self.contribution, self.coding = layout, contribution, coding
         index = contribution.rows.index
-        self._splits = {table: its.splits.numpy() for table, its in index.items()}
+        self._splits = {table: sets.splits.numpy() for table, sets in index.items()}
         self._at = {
-            table: np.searchsorted(layout.union[table], its.ids.numpy())
-            for table, its in index.items()
+            table: np.searchsorted(layout.union[table], sets.ids.numpy())
+            for table, sets in index.items()
         }
 
     def words(self, party: int, name: int | None = None) -> tuple[Words, np.ndarray, Words]:
@@ -188,9 +188,9 @@ class PartyVectors:
         """Whether each party's numbers are all within the range: (P,)."""
         limit, parts = self.coding.range, self.contribution
         fits = (np.abs(parts.extra) <= limit).all(1)
-        for table, its in parts.rows.index.items():
+        for table, sets in parts.rows.index.items():
             wrong = ~(np.abs(parts.rows.rows[table].numpy()) <= limit).all(1)
-            fits[its.owner.numpy()[wrong]] = False
+            fits[sets.owner.numpy()[wrong]] = False
         return fits
 
     def total(self, inside: np.ndarray) -> tuple[Words, np.ndarray, Words]:

@@ -44,7 +44,7 @@ def clipped_updates(
     exact = updates.update
     known = {table: heat[table] for table in exact.index}
     device = next(iter(known.values())).ids.device if known else torch.device("cpu")
-    index = {table: its.to(device) for table, its in exact.index.items()}
+    index = {table: sets.to(device) for table, sets in exact.index.items()}
     factors = algorithm.correction(index, known, torch.float64)
     if factors is not None:
         exact = corrected(exact, {table: x.cpu() for table, x in factors.items()})
@@ -114,7 +114,7 @@ class NoisyMean:
         """The rows with 1 / √|S(i)| behind each, |S(i)| over all tables together."""
         if not exact.index:
             return {}
-        sizes = torch.stack([its.lengths for its in exact.index.values()]).sum(0)
+        sizes = torch.stack([sets.lengths for sets in exact.index.values()]).sum(0)
         part = (1 - SLACK) * sizes.to(torch.float64).clamp(min=1).rsqrt()  # (A,)
         return {
             table: torch.cat([x, part[exact.index[table].owner][:, None]], dim=1)

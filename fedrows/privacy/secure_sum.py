@@ -162,8 +162,8 @@ def server(
         key = desk.masking_key(one, adverts[one], of_one)
         for other in near[one]:
             if other in masked:  # it added the mask if it is the smaller of the two
-                its = mask_key(key, adverts[other].masking, terms.context)
-                add_stream_(total, its, minus=other < one)
+                pair_key = mask_key(key, adverts[other].masking, terms.context)
+                add_stream_(total, pair_key, minus=other < one)
     return SumResult(total, survivors, desk.left_out, sorted(desk.liars), circle, list(shares))
 
 

@@ -69,28 +69,23 @@ class PrivateSimulatedFleet:
     """A simulated fleet behind a mode of privacy.
 
     `drop` makes clients fall silent in the protocols, and `seed` makes a run repeat its secrets;
-    both are for tests: a seed that somebody knows protects nobody.
+    both are set by tests: a seed that somebody knows protects nobody.
     """
 
     least = 0  # a round that fails is left out
 
-    def __init__(
-        self,
-        inner: SimulatedFleet,
-        privacy: Privacy,
-        drop: Drop | None = None,
-        seed: Seed | None = None,
-    ) -> None:
+    def __init__(self, inner: SimulatedFleet, privacy: Privacy) -> None:
         privacy.check(inner.algorithm, inner.plan.clients_per_round)
         self.inner, self.privacy = inner, privacy
         data, tables, plan = inner.data, inner.model.schema.tables, inner.plan
         self.accounts = Accounts(privacy, plan.clients_per_round, inner.clients)
         self.report, self.notes = PrivateReport(), inner.notes
-        self.widths = {t: its.width for t, its in tables.items() if t not in data.local}
+        self.widths = {t: kind.width for t, kind in tables.items() if t not in data.local}
         self.space = RowSpace({table: tables[table].rows for table in self.widths})
         self.held = HeldBack(self.widths)
         self.keys = ClientKeys()
-        self._drop, self._seed = drop or (lambda _, __: {}), seed
+        self.drop: Drop = lambda round_, use: {}
+        self.seed: Seed | None = None
         self._run = os.urandom(8).hex()  # names of rounds must never serve twice
         self._next = 1  # round
         self._heat: dict[str, Heat] | None = None
@@ -176,8 +171,8 @@ class PrivateSimulatedFleet:
         else:
             united.bytes_up += united.there.sum() * -(-len(united.places) // 8)
         asked = self.space.index(wanted)
-        own = {table: its.to(self.inner.device) for table, its in asked.items()}
-        index = {table: own.get(table, its) for table, its in inner.index.items()}
+        own = {table: part.to(self.inner.device) for table, part in asked.items()}
+        index = {table: own.get(table, part) for table, part in inner.index.items()}
         return PrivateSimulatedRound(self, inner, carrier, united, asked, index, *self._mechanism)
 
     def _united(self, carrier: InMemoryProtocols, sets: Mapping[int, np.ndarray]) -> UnionOutcome:
@@ -185,7 +180,7 @@ class PrivateSimulatedFleet:
         if self.privacy.noise_in_sum:
             return carrier.all_rows(self.space.rows)
         plan = union_plan(self.privacy, self.space, len(sets), self.largest_set, self._name)
-        return carrier.unite(plan, sets, self._drop(self._next, "union"))
+        return carrier.unite(plan, sets, self.drop(self._next, "union"))
 
     @cached_property
     def largest_set(self) -> int:
@@ -215,7 +210,7 @@ class PrivateSimulatedFleet:
 
     def silent_in_update(self, round_: int) -> Mapping[int, int]:
         """Who falls silent in a round's sum, and from which phase on."""
-        return self._drop(round_, "update")
+        return self.drop(round_, "update")
 
     def exceeds(self) -> str:
         """Why the next round must not be run; nothing if it may."""
@@ -294,10 +289,10 @@ class PrivateSimulatedFleet:
         return f"run {self._run}, round {self._next}"
 
     def _secrets(self, use: str) -> AbstractContextManager[None]:
-        if self._seed is None:
+        if self.seed is None:
             return nullcontext()
         uses = ("heat", "cohort", "union", "update")
-        return replaying(self._seed(len(uses) * self._next * (use != "heat") + uses.index(use)))
+        return replaying(self.seed(len(uses) * self._next * (use != "heat") + uses.index(use)))
 
 
 @dataclass

@@ -148,14 +148,14 @@ class WeightedMean:
         if self.values is None:
             return rows
         index, parts = dict(rows.index), dict(rows.rows)
-        for table, its in rows.index.items():
-            owner, ids = its.owner.numpy(), its.ids.numpy()
+        for table, sets in rows.index.items():
+            owner, ids = sets.owner.numpy(), sets.ids.numpy()
             some = np.asarray(rows.rows[table].numpy().any(1))
             counts = contributed_values(owner, ids, some, self.values[table])
             if not counts.all():
                 keep = torch.from_numpy(counts)
-                splits = np.searchsorted(owner[counts], np.arange(its.clients + 1))
-                index[table] = Index(its.ids[keep], torch.from_numpy(splits))
+                splits = np.searchsorted(owner[counts], np.arange(sets.clients + 1))
+                index[table] = Index(sets.ids[keep], torch.from_numpy(splits))
                 parts[table] = rows.rows[table][keep]
         return Submodels(index, parts, rows.dense)
 

@@ -88,7 +88,7 @@ def as_dict(artefact: Artefact) -> dict[str, Any]:
     return asdict(artefact)
 
 
-def from_dict(found: Mapping[str, Any]) -> Artefact:
+def from_dict(artefact: Mapping[str, Any]) -> Artefact:
     """The artefact that `as_dict` took apart."""
     tables = tuple(
         ResultTable(
@@ -98,23 +98,23 @@ def from_dict(found: Mapping[str, Any]) -> Artefact:
                 "rows": tuple(tuple(_cell(cell) for cell in row) for row in table["rows"]),
             }
         )
-        for table in found["tables"]
+        for table in artefact["tables"]
     )
     figures = tuple(
         Figure(**{**figure, "panels": tuple(_panel(panel) for panel in figure["panels"])})
-        for figure in found["figures"]
+        for figure in artefact["figures"]
     )
-    return Artefact(**{**found, "tables": tables, "figures": figures})
+    return Artefact(**{**artefact, "tables": tables, "figures": figures})
 
 
-def _cell(found: Mapping[str, Any]) -> Cell:
-    return Cell(**{**found, "runs": tuple(found["runs"])})
+def _cell(cell: Mapping[str, Any]) -> Cell:
+    return Cell(**{**cell, "runs": tuple(cell["runs"])})
 
 
-def _panel(found: Mapping[str, Any]) -> Panel:
+def _panel(panel: Mapping[str, Any]) -> Panel:
     curves: Iterator[dict[str, Any]] = (
         {key: tuple(value) if isinstance(value, list) else value for key, value in curve.items()}
-        for curve in found["curves"]
+        for curve in panel["curves"]
     )
     every = tuple(Curve(**curve) for curve in curves)
-    return Panel(**{**found, "curves": every, "labels": tuple(found["labels"])})
+    return Panel(**{**panel, "curves": every, "labels": tuple(panel["labels"])})

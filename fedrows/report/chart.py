@@ -56,12 +56,12 @@ def panel_chart(
     title = Markup('<text class="axis-title" x="2" y="12">{}</text>').format(panel.y)
     parts = [title if panel.y else Markup(""), frame(x, y, panel.x, grid_x=not panel.labels)]
     shifts = _shifts(layout, panel)
-    for curve, found in layout.curves:
+    for curve, pieces in layout.curves:
         style = styles[curve.name]
         if curve.kind in ("dots", "joined"):
-            inner = _dots(found, x, y, style, shifts.get(curve.name))
+            inner = _dots(pieces, x, y, style, shifts.get(curve.name))
         else:
-            inner = _line(found, x, y, style, near)
+            inner = _line(pieces, x, y, style, near)
         parts.append(
             Markup('<g class="series {}" data-k="{}">{}</g>').format(style, keys[curve.name], inner)
         )
@@ -100,9 +100,9 @@ def _rule(axis: Axis, *, log: bool) -> list[float]:
     return [axis.place(first) - slope * at(first), slope, int(log)]
 
 
-def _line(found: Pieces, x: Axis, y: Axis, style: str, near: float) -> Markup:
-    rising = rises(found)
-    thin = [_thin(piece, x, y, near, rising=rising) for piece in found]
+def _line(pieces: Pieces, x: Axis, y: Axis, style: str, near: float) -> Markup:
+    rising = rises(pieces)
+    thin = [_thin(piece, x, y, near, rising=rising) for piece in pieces]
     bands = [piece for piece in thin if any(p.high > p.low for p in piece)]
     band = Markup("").join(
         Markup('<path class="band" d="{}Z"/>').format(
@@ -124,15 +124,15 @@ def _shifts(layout: PanelLayout, panel: Panel) -> dict[str, float]:
 
     On an axis of numbers they stand where they are.
     """
-    joined = [curve.name for curve, found in layout.curves if curve.kind == "joined" and found]
+    joined = [curve.name for curve, pieces in layout.curves if curve.kind == "joined" and pieces]
     step = (WIDTH - LEFT - RIGHT) / max(1, len(panel.labels) * len(joined))
     wide = min(7.0, 0.6 * step) if panel.labels else 0.0
     return {name: (i - (len(joined) - 1) / 2) * wide for i, name in enumerate(joined)}
 
 
-def _dots(found: Pieces, x: Axis, y: Axis, style: str, shift: float | None) -> Markup:
+def _dots(pieces: Pieces, x: Axis, y: Axis, style: str, shift: float | None) -> Markup:
     """Marks with whiskers; those that have a shift are joined by a thin line."""
-    points = [p for piece in found for p in piece]
+    points = [p for piece in pieces for p in piece]
     aside = shift or 0.0
     at = {(round(2 * (x.place(p.x) + aside)) / 2, round(2 * y.place(p.y)) / 2): p for p in points}
     thread = (

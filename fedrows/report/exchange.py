@@ -17,11 +17,11 @@ def read_rounds(path: Path) -> list[dict[str, Any]]:
         texts = path.read_bytes().split(b"\n")
     except OSError:
         return []
-    found = []
+    lines = []
     for text in texts[:-1]:
         with suppress(ValueError):
-            found.append(json.loads(text))
-    return found
+            lines.append(json.loads(text))
+    return lines
 
 
 def tables(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -47,7 +47,7 @@ def tables(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if ages := [age for line in lines if line.get("buffer") for age in line["buffer"]["ages"]]:
         rows.append(["age of an update, in steps", f"{sum(ages) / len(ages):.1f}"])
         rows.append(["age of the oldest update", f"{max(ages):,}"])
-    found = [{"title": "Exchanges", "columns": ["", ""], "rows": rows}]
+    blocks = [{"title": "Exchanges", "columns": ["", ""], "rows": rows}]
     dropped = Counter[str]()
     refused: dict[str, Counter[str]] = {}
     for line in lines:
@@ -56,15 +56,15 @@ def tables(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
             refused.setdefault(why, Counter()).update(map(str, who))
     if dropped:
         counts = [[why, f"{count:,}"] for why, count in dropped.most_common()]
-        found.append({"title": "Left out", "columns": ["why", "clients"], "rows": counts})
+        blocks.append({"title": "Left out", "columns": ["why", "clients"], "rows": counts})
     if refused:
         counts = [
             [why, f"{who.total():,}", _named(who)]
             for why, who in sorted(refused.items(), key=lambda x: -x[1].total())
         ]
         columns = ["why", "uploads", "of"]
-        found.append({"title": "Refused uploads", "columns": columns, "rows": counts})
-    return found
+        blocks.append({"title": "Refused uploads", "columns": columns, "rows": counts})
+    return blocks
 
 
 def _named(who: Counter[str]) -> str:

@@ -26,18 +26,18 @@ def read_metrics(path: Path) -> list[Line]:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; an empty one when there is no such file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise RunFolderError(
             f"{path} cannot be read as JSON ({error}): restore the file, or run into a new folder."
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise RunFolderError(
             f"{path} is not a JSON object: restore the file, or run into a new folder."
         )
-    return found
+    return content
 
 
 def write_summary(folder: Path, target: Target | None = None) -> Summary:

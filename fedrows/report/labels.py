@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from fedrows.report.axes import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH
-from fedrows.report.look import GUIDE
+from fedrows.report.line_styles import GUIDE
 from fedrows.report.panel_layout import PanelLayout
 
 LETTER, LINE = 6.3, 14.0  # pixels of a letter, about, and of a line of text
@@ -32,15 +32,15 @@ def labels(layout: PanelLayout) -> list[Label]:
     """A label for each guide: right or left, above or below, whichever meets least."""
     lines = [
         [layout.at(p) for p in piece]
-        for curve, found in layout.curves
+        for curve, pieces in layout.curves
         if curve.kind != GUIDE
-        for piece in found
+        for piece in pieces
     ]
     ink = [place for line in lines for place in _along(line)]
     placed: list[Label] = []
-    for curve, found in layout.curves:
-        if curve.kind == GUIDE and found:
-            ends = layout.at(found[0][0]), layout.at(found[-1][-1])
+    for curve, pieces in layout.curves:
+        if curve.kind == GUIDE and pieces:
+            ends = layout.at(pieces[0][0]), layout.at(pieces[-1][-1])
             choices = [
                 _label(curve.name, ends[right], right, above)
                 for right, above in product((True, False), repeat=2)

@@ -8,8 +8,8 @@ from typing import Any
 
 from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable
 from fedrows.report.csv_files import show_ratio
-from fedrows.report.facts import ABOUT, QUICK, TITLE, seeds_of, shown_facts
 from fedrows.report.file_names import Files
+from fedrows.report.shown_facts import ABOUT, QUICK, TITLE, seeds_of, shown_facts
 
 Runs = Mapping[str, Mapping[str, Any]]
 

@@ -19,7 +19,7 @@ from fedrows.report.axes import (
     linear_axis,
     log_axis,
 )
-from fedrows.report.look import level
+from fedrows.report.line_styles import level
 
 TOP, TITLED_TOP = 14, 30  # pixels above the chart: there is room for the title of the y axis
 PAD = 0.06  # share of an axis that stays free at its ends
@@ -45,9 +45,9 @@ class PanelLayout:
 def lay_out(panel: Panel) -> PanelLayout:
     """The axes that hold every point of the panel, its bands and guides."""
     curves = [(curve, pieces(curve, panel)) for curve in (level(c, panel) for c in panel.curves)]
-    points = [p for _, found in curves for piece in found for p in piece]
+    points = [p for _, parts in curves for piece in parts for p in piece]
     # what only goes right may begin and end at the frame
-    pad = 0.0 if all(rises(found) for _, found in curves) else PAD
+    pad = 0.0 if all(rises(parts) for _, parts in curves) else PAD
     whole = whole_numbers(panel)
     x = _axis([p.x for p in points], LEFT, WIDTH - RIGHT, pad, log=panel.log_x, whole=whole)
     if panel.labels:
@@ -63,24 +63,24 @@ def whole_numbers(panel: Panel) -> bool:
     return bool(places) and all(float(x).is_integer() for x in places)
 
 
-def rises(found: Pieces) -> bool:
+def rises(pieces: Pieces) -> bool:
     """Whether x never goes back inside a piece."""
-    return all(a.x <= b.x for piece in found for a, b in pairwise(piece))
+    return all(a.x <= b.x for piece in pieces for a, b in pairwise(piece))
 
 
 def pieces(curve: Curve, panel: Panel) -> Pieces:
     """The points that can be drawn, in pieces: a NaN, or zero on a log axis, parts a line."""
-    found: Pieces = [[]]
+    parts: Pieces = [[]]
     bands = len(curve.low) == len(curve.high) == len(curve.y)
     lows, highs = (curve.low, curve.high) if bands else (curve.y, curve.y)
     for values in zip(curve.x, curve.y, lows, highs, strict=False):
         x, y, low, high = (math.nan if v is None else float(v) for v in values)
         if not (_fits(x, log=panel.log_x) and _fits(y, log=panel.log_y)):
-            found.append([])
+            parts.append([])
             continue
         low, high = (v if _fits(v, log=panel.log_y) else y for v in (low, high))
-        found[-1].append(Point(x, y, low, high))
-    return [piece for piece in found if piece]
+        parts[-1].append(Point(x, y, low, high))
+    return [piece for piece in parts if piece]
 
 
 def left_out(panel: Panel) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrows.files.whole import finite
-from fedrows.report import look
+from fedrows.report import line_styles
 from fedrows.report.artefact import Artefact, Curve, Figure
 
 BUDGET = 2_000_000  # characters: the page is to stay below 5 MB
@@ -67,13 +67,13 @@ def name_of(entry: Any) -> str:
 
 def settings(run: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A run's config and facts as names and texts: plan · rounds, 300."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for key, value in run.items():
         if isinstance(value, Mapping) and value:
-            found += [(f"{key} · {inner}", text) for inner, text in settings(value)]
+            pairs += [(f"{key} · {inner}", text) for inner, text in settings(value)]
         elif key != COMMAND and value is not None and value != "" and value != {}:
-            found.append((str(key), _plain(value)))
-    return found
+            pairs.append((str(key), _plain(value)))
+    return pairs
 
 
 def inline_json(value: Any) -> str:
@@ -83,7 +83,7 @@ def inline_json(value: Any) -> str:
 
 
 def _figure(figure: Figure, places: Mapping[str, int], most: int) -> dict[str, Any]:
-    looks, names = look.styles(figure), look.names(figure)
+    looks, names = line_styles.styles(figure), line_styles.names(figure)
     shared: dict[tuple[float, ...], int] = {}  # curves of a panel mostly have the same x
     panels = []
     for panel in figure.panels:

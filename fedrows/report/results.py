@@ -15,11 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrows.files.whole import write_whole
-from fedrows.report import csv_files, markdown, pictures, results_page
+from fedrows.files.whole import unwritable, write_whole
+from fedrows.report import csv_files, markdown, results_page, saved_figures
 from fedrows.report.artefact import Artefact
 from fedrows.report.file_names import Files
-from fedrows.runs.folder import unwritable
 
 PAGE, MARKDOWN = "index.html", "results.md"
 
@@ -65,10 +64,10 @@ def _pictures(out: Path, files: Files) -> tuple[dict[str, bytes], list[str]]:
             "No figures were written as PNG and SVG, because the package matplotlib is missing: "
             "pip install fedrows[paper]."
         ]
-    files.endings = pictures.ENDINGS
+    files.endings = saved_figures.ENDINGS
     made: dict[str, bytes] = {}
     for name, figure in files.figures.items():
-        places = [f"figures/{name}.{ending}" for ending in pictures.ENDINGS]
-        if not pictures.is_drawn(figure, [out / place for place in places]):
-            made |= dict(zip(places, pictures.draw(figure), strict=True))
+        places = [f"figures/{name}.{ending}" for ending in saved_figures.ENDINGS]
+        if not saved_figures.is_drawn(figure, [out / place for place in places]):
+            made |= dict(zip(places, saved_figures.draw(figure), strict=True))
     return made, []

@@ -8,11 +8,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedrows.report import look, payload
+from fedrows.report import line_styles, payload
 from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable
 from fedrows.report.chart import panel_chart, spacing, swatch
 from fedrows.report.csv_files import show_ratio
-from fedrows.report.facts import (
+from fedrows.report.file_names import Files
+from fedrows.report.page import build
+from fedrows.report.panel_layout import left_out
+from fedrows.report.shown_facts import (
     ABOUT,
     QUICK,
     TITLE,
@@ -20,9 +23,6 @@ from fedrows.report.facts import (
     shown_facts,
     verdict_of,
 )
-from fedrows.report.file_names import Files
-from fedrows.report.page import build
-from fedrows.report.panel_layout import left_out
 
 Runs = Mapping[str, Mapping[str, Any]]
 
@@ -114,7 +114,7 @@ def _cell(cell: Cell, places: Mapping[str, int], kind: str) -> dict[str, Any]:
 
 
 def _figure(figure: Figure, places: Mapping[str, int], files: Files, near: float) -> dict[str, Any]:
-    looks, names = look.styles(figure), look.names(figure)
+    looks, names = line_styles.styles(figure), line_styles.names(figure)
     keys = {name: key for key, name in enumerate(names)}
     made: dict[str, dict[str, None]] = {name: {} for name in names}  # by which runs, in order
     for panel in figure.panels:

@@ -100,13 +100,14 @@ class HeatBuckets:
             name: [c[-1].get("buckets") or [] for c in seeds.values()]
             for name, seeds in curves.items()
         }
-        every = [found for seeds in finals.values() for found in seeds if found]
+        every = [buckets for seeds in finals.values() for buckets in seeds if buckets]
         size = len(every[0]) if every else 0
         # Seeds may cut the data elsewhere: buckets are then matched by their place, cold to hot.
         self.finals = {
-            name: [found for found in seeds if len(found) == size] for name, seeds in finals.items()
+            name: [buckets for buckets in seeds if len(buckets) == size]
+            for name, seeds in finals.items()
         }
-        same = [found for found in every if len(found) == size]
+        same = [buckets for buckets in every if len(buckets) == size]
         self.labels = [
             _range(min(f[i]["low"] for f in same), max(f[i]["high"] for f in same))
             for i in range(size)

@@ -23,7 +23,7 @@ from fedrows.measure.summary import (
     show_speed_up,
     summarise,
 )
-from fedrows.report import chart, exchange, look, page, payload, spent, story
+from fedrows.report import chart, exchange, line_styles, page, payload, result_sentences, spent
 from fedrows.report.artefact import STYLE_COUNT, Figure
 from fedrows.report.folder import read_json, read_metrics
 from fedrows.report.run_charts import HeatBuckets, curve_panels, heat_panel
@@ -44,7 +44,7 @@ def render(folder: Path, private: bool = False) -> str:
     own = colours()
     order = sorted(curves, key=lambda name: (own.get(name, STYLE_COUNT), name))
     summary["algorithms"].sort(key=lambda a: order.index(a["name"]))
-    by_title = look.assign([display(name) for name in order])
+    by_title = line_styles.assign([display(name) for name in order])
     styles = {name: by_title[display(name)] for name in order}
     buckets = HeatBuckets({name: curves[name] for name in order})
     panels, cold = curve_panels(summary, curves, order, data), buckets.panels(order)
@@ -63,13 +63,13 @@ def render(folder: Path, private: bool = False) -> str:
         task=task,
         version=config.get("fedrows"),
         hidden=hidden,
-        headline=HIDDEN if hidden else story.headline(summary),
-        lede=" ".join(story.lede(summary, buckets.losses())),
+        headline=HIDDEN if hidden else result_sentences.headline(summary),
+        lede=" ".join(result_sentences.lede(summary, buckets.losses())),
         facts=_facts(config, summary, data),
         legend=[(i, display(n), chart.swatch(styles[n])) for i, n in enumerate(order)],
         waiting=[display(n) for n in _configured(config) if n not in curves],
         race=_race(summary, styles),
-        goal=story.goal(summary) if summary["target"]["rule"] else "",
+        goal=result_sentences.goal(summary) if summary["target"]["rule"] else "",
         panels=panels,
         columns=_columns(summary),
         rows=_rows(summary, styles),
@@ -96,8 +96,8 @@ def _target(folder: Path) -> Target:
 
 def _draw(figure: Figure, panels: Sequence[dict[str, Any]]) -> None:
     """Adds its place in the figure and its drawing, if it has points, to every panel."""
-    styles = look.styles(figure)
-    keys = {name: key for key, name in enumerate(look.names(figure))}
+    styles = line_styles.styles(figure)
+    keys = {name: key for key, name in enumerate(line_styles.names(figure))}
     for place, panel in enumerate(panels):
         drawn = any(curve.x for curve in panel["panel"].curves)
         panel["place"] = place
@@ -110,7 +110,7 @@ def _race(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
         return []
     longest = max(a["rounds"] for a in summary["algorithms"])
     runs = [a for a in summary["algorithms"] if a["rounds_to_target"]["values"]]
-    runs.sort(key=story.order)
+    runs.sort(key=result_sentences.order)
     bars = []
     for a in runs:
         mean = a["rounds_to_target"]["mean"]

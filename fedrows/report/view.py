@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from fedrows.measure.metric_choice import Line
 from fedrows.measure.summary import by_algorithm, summarise, table
-from fedrows.report import look
+from fedrows.report import line_styles
 from fedrows.report.artefact import Figure
 from fedrows.report.chart import panel_chart, swatch
 from fedrows.report.run_charts import curve_panels
@@ -45,7 +45,7 @@ def view(title: str, lines: Sequence[Line], bytes_full_model: float | None = Non
     summary, curves = summarise(lines, None, bytes_full_model), by_algorithm(lines)
     panels = [panel["panel"] for panel in curve_panels(summary, curves, list(curves), {})][:MOST]
     figure = Figure("view", title, tuple(panels))
-    styles, names = look.styles(figure), look.names(figure)
+    styles, names = line_styles.styles(figure), line_styles.names(figure)
     keys = {name: key for key, name in enumerate(names)}
     charts = Markup("").join(
         Markup("<figure><figcaption>{}</figcaption>{}</figure>").format(
@@ -75,5 +75,5 @@ def _inks() -> str:
     return "".join(
         f".fedrows-view .{style} {{ --c: {ink.colour}; --w: {ink.width}; "
         f"--dash: {' '.join(map(str, ink.dash)) or 'none'}; }}\n"
-        for style, ink in look.inks().items()
+        for style, ink in line_styles.inks().items()
     )

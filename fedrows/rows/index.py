@@ -154,5 +154,5 @@ def _different(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.unique(values, return_inverse=True)
     there = np.zeros(cells, dtype=bool)
     there[values] = True
-    place = np.cumsum(there) - 1
-    return np.flatnonzero(there), place[values]
+    position = np.cumsum(there) - 1
+    return np.flatnonzero(there), position[values]

@@ -132,6 +132,11 @@ class Trained:
         return next(iter(self.params.tables.values())).dtype
 
 
+def name_of(model: Model) -> str:
+    """The name of a model's class, or of the module's that was lifted."""
+    return type(model.module if isinstance(model, Lifted) else model).__name__
+
+
 def format_of(path: Path) -> str:
     """The format that a file's name asks for; an ExportError if it asks for none."""
     format = SUFFIXES.get(path.suffix.lower())
@@ -244,11 +249,9 @@ def _save_onnx(trained: Trained, path: Path) -> None:
             except Exception:  # a module may be made for lists of one length
                 program = _program(module, inputs, set())
         except Exception as error:  # whatever the exporter meets in the user's code
-            model = trained.model
-            name = type(model.module if isinstance(model, Lifted) else model).__name__
             raise ExportError(
-                f"{name} cannot be exported to ONNX ({_last_line(error)}): export it as "
-                "safetensors."
+                f"{name_of(trained.model)} cannot be exported to ONNX ({_last_line(error)}): "
+                "export it as safetensors."
             ) from error
         with _placed(path) as part:
             program.save(part, external_data=False)

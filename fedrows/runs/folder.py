@@ -33,6 +33,7 @@ from fedrows.files.whole import (
     placing,
     reason,
     remove,
+    unwritable,
     write_private,
     write_through,
     write_whole,
@@ -282,10 +283,3 @@ def clear(path: Path, but: Path | None = None) -> None:
 def _is_leftover(path: Path) -> bool:
     """Whether this is what `placing` leaves behind when its process is killed."""
     return re.fullmatch(rf"\.({'|'.join(map(re.escape, FILES))})\.\d+\.part", path.name) is not None
-
-
-def unwritable(path: Path, error: OSError) -> RunFolderError:
-    """The error of a folder that cannot be written."""
-    return RunFolderError(
-        f"{path} cannot be written ({reason(error)}): make room for it, or choose another folder."
-    )

@@ -121,9 +121,9 @@ class OwnRun:
             )
         if config.get("own") != self._own():
             raise RunFolderError(_change("metrics", self._own(), config.get("own"), path))
-        mine = {"name": self.algorithm.name, **asdict(self.algorithm)}
-        stored = {key: value for key, value in config["algorithm"].items() if key in mine}
-        for name, wanted in mine.items():
+        own = {"name": self.algorithm.name, **asdict(self.algorithm)}
+        stored = {key: value for key, value in config["algorithm"].items() if key in own}
+        for name, wanted in own.items():
             if stored.get(name) != wanted:
                 what = "algorithm" if name == "name" else f"{self.algorithm.name}'s {name}"
                 raise PlanError(_change(what, wanted, stored.get(name), path))

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedrows.files.whole import as_json
+from fedrows.files.whole import as_json, is_running
 from fedrows.watch.observer import RoundReport
 
 STATUS = "status.json"
@@ -108,12 +108,8 @@ def process_alive(facts: Mapping[str, Any]) -> bool | None:
     pid = facts.get("pid")
     if not isinstance(pid, int) or facts.get("host") != socket.gethostname():
         return None
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
+    if not is_running(pid):
         return False
-    except OSError:  # somebody else's
-        pass
     started = _start_of(pid)
     return started == facts.get("started") and started != ZOMBIE
 

@@ -90,9 +90,9 @@ def _check(right: bool, wrong: str) -> None:
 
 
 def _object(facts: Json, name: str) -> dict[str, Any]:
-    found = facts[name]
-    _check(isinstance(found, dict), f"{name} is no object")
-    return dict(found)
+    value = facts[name]
+    _check(isinstance(value, dict), f"{name} is no object")
+    return dict(value)
 
 
 def _is_text(value: Any, may_miss: bool = False) -> bool:

@@ -55,15 +55,16 @@ class OnnxScorer:
     def scores(self, fields: dict[str, Tensor]) -> Tensor:
         """The score of every example: (n,), or (n, C) for classes."""
         given: dict[str, np.ndarray] = {}
-        for name, its in self._inputs.items():
+        for name, facts in self._inputs.items():
             column = fields[name]
             if name in self._lists:
-                size = its.shape[1] if isinstance(its.shape[1], int) else max(2, column.shape[1])
+                fixed = facts.shape[1]
+                size = fixed if isinstance(fixed, int) else max(2, column.shape[1])
                 if column.shape[1] > size:
                     raise BundleError(
                         f"The ONNX file takes lists of {size} in field {name!r}, but one has "
                         f"{column.shape[1]}: cut it, or load the bundle with its module."
                     )
                 column = F.pad(column, (0, size - column.shape[1]))  # (n, L) → (n, size)
-            given[name] = column.to(_TYPES.get(its.type, column.dtype)).numpy()
+            given[name] = column.to(_TYPES.get(facts.type, column.dtype)).numpy()
         return torch.from_numpy(self._session.run(["score"], given)[0])

@@ -34,8 +34,8 @@ def read_frame(path: Path, encoder: Encoder) -> Any:
     if path.suffix.lower() == ".parquet":
         return frame
     columns = {str(name): list(frame[name]) for name in frame.columns}
-    for name, its in encoder.features.items():
-        if name in columns and (its.length is not None or its.width is not None):
+    for name, feature in encoder.features.items():
+        if name in columns and (feature.length is not None or feature.width is not None):
             columns[name] = [_entries(path, name, i, x) for i, x in enumerate(columns[name])]
     if encoder.labels == "binary" and encoder.label in columns:
         columns[encoder.label] = [_TRUTH.get(x.lower(), x) for x in columns[encoder.label]]

@@ -169,19 +169,19 @@ class ServedModel:
 
     def notes(self, encoded: EncodedRows) -> tuple[str, ...]:
         """What is worth knowing about the scores of encoded rows."""
-        encoder, said = self.bundle.encoder, []
+        encoder, notes = self.bundle.encoder, []
         for column, count in encoded.unknown.items():
             if encoder.features[column].table not in encoder.local:
-                said.append(
+                notes.append(
                     f"Column {column!r}: {count} values are not in the vocabulary and read the row "
                     "of unknown values."
                 )
         if self._own and self.adapted is None:
-            said.append(
+            notes.append(
                 f"{self._own} stay with their clients, so every client is scored with start "
                 "values: adapt the model to a client first."
             )
-        return tuple(said)
+        return tuple(notes)
 
     @property
     def _own(self) -> str:
@@ -202,10 +202,10 @@ class ServedModel:
         """The texts that a frame has in the columns of local tables."""
         encoder = self.bundle.encoder
         values = {}
-        for column, its in encoder.features.items():
-            if its.table in encoder.local:
+        for column, feature in encoder.features.items():
+            if feature.table in encoder.local:
                 own = np.asarray(list(frame[column]), dtype=object)
-                values[column] = frozenset(texts(column, own.ravel(), its.kind)[0])
+                values[column] = frozenset(texts(column, own.ravel(), feature.kind)[0])
         return values
 
     def _check_client(self, frame: Any, encoded: EncodedRows, adapted: AdaptedTo) -> None:

@@ -164,9 +164,9 @@ class AsyncRounds:
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps of it: the updates that are under way, and rows' counts."""
-        found = {"starts": self.clock.starts}
-        found |= {f"moves/{table}": x for table, x in self.moves.items()}
-        return found | {f"pending/{name}": x for name, x in self.pending.tensors().items()}
+        tensors = {"starts": self.clock.starts}
+        tensors |= {f"moves/{table}": x for table, x in self.moves.items()}
+        return tensors | {f"pending/{name}": x for name, x in self.pending.tensors().items()}
 
     def state(self) -> dict[str, Any]:
         """The rest of it, as JSON."""

@@ -29,13 +29,13 @@ def usual_threads() -> int:
 
 def busy_elsewhere() -> int | None:
     """How many threads of all programs but this want a core now; None if nobody knows."""
-    found = []
+    counts = []
     for look in range(LOOKS):
         if look:
             time.sleep(APART)
         try:
             running = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
-            found.append(int(running) - 1)  # this thread is running
+            counts.append(int(running) - 1)  # this thread is running
         except (OSError, IndexError, ValueError):
             return None
-    return max(0, round(statistics.median(found)))
+    return max(0, round(statistics.median(counts)))

@@ -99,8 +99,8 @@ class Devices:
     def there(self, clients: np.ndarray, now: float) -> np.ndarray:
         """Whether clients are there at a time: (k,)."""
         hours = self.hours_of[clients]
-        found: np.ndarray = (now / HOUR - self.opens_of[clients]) % 24 < hours
-        return found | (hours >= 24)
+        open_now: np.ndarray = (now / HOUR - self.opens_of[clients]) % 24 < hours
+        return open_now | (hours >= 24)
 
     def next_opening(self, now: float) -> float:
         """The next time at which a device that is not there now will be; infinite if all are."""

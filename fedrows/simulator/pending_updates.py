@@ -74,6 +74,11 @@ class PendingUpdates:
     """At most so many updates, of so many clients."""
 
     def __init__(self, most: int, clients: int) -> None:
+        self._most = most
+        self._empty_(clients)
+
+    def _empty_(self, clients: int) -> None:
+        most = self._most
         self._slot = np.full(clients, -1, dtype=np.int32)  # of each client; -1: it has none here
         self._free = np.arange(most - 1, -1, -1)  # slots, of which the first `_left` are free
         self._left = most
@@ -82,7 +87,6 @@ class PendingUpdates:
         self._rows: dict[str, _Rows] = {}
         self._dense: dict[str, Tensor] = {}
         self._held: dict[str, Tensor | None] = {}
-        self._most = most
 
     def __len__(self) -> int:
         return self._most - self._left
@@ -159,21 +163,21 @@ class PendingUpdates:
             return {}
         all_ = self.take(self.clients)
         upload = all_.upload
-        found = {"clients": upload.clients, "steps": upload.steps, "began": all_.began}
-        found |= {f"dense/{name}": x for name, x in upload.update.dense.items()}
-        found |= {f"moves/{table}": x for table, x in all_.moves.items()}
-        found |= {f"occurred/{table}": x for table, x in (upload.occurred or {}).items()}
+        tensors = {"clients": upload.clients, "steps": upload.steps, "began": all_.began}
+        tensors |= {f"dense/{name}": x for name, x in upload.update.dense.items()}
+        tensors |= {f"moves/{table}": x for table, x in all_.moves.items()}
+        tensors |= {f"occurred/{table}": x for table, x in (upload.occurred or {}).items()}
         for table, rows in upload.update.rows.items():
             index = upload.update.index[table]
-            found |= {f"rows/{table}": rows, f"ids/{table}": index.ids}
-            found |= {f"splits/{table}": index.splits}
-        return found
+            tensors |= {f"rows/{table}": rows, f"ids/{table}": index.ids}
+            tensors |= {f"splits/{table}": index.splits}
+        return tensors
 
     def restore_(
         self, tensors: Mapping[str, Tensor], whole: Mapping[str, Index], device: torch.device
     ) -> None:
         """Takes in what `tensors` gave, in place of what is here; whole: the federation's index."""
-        self.__init__(self._most, len(self._slot))  # type: ignore[misc]
+        self._empty_(len(self._slot))
         if "clients" not in tensors:
             return
 
@@ -181,7 +185,9 @@ class PendingUpdates:
             head = f"{kind}/"
             return {x[len(head) :]: to(y) for x, y in tensors.items() if x.startswith(head)}
 
-        there = lambda x: x.to(device)  # noqa: E731
+        def there(x: Tensor) -> Tensor:
+            return x.to(device)
+
         ids, splits = part("ids", there), part("splits", Tensor.cpu)
         index = {table: _placed(x, splits[table], whole[table]) for table, x in ids.items()}
         update = Submodels(index, part("rows", there), part("dense", there))

@@ -85,9 +85,9 @@ class Clock:
 
     def begin(self, clients: Tensor) -> tuple[Tensor, Tensor]:
         """The same for clients that begin now."""
-        found = self.durations(clients)
+        durations = self.durations(clients)
         self.starts_of[clients.numpy()] += 1
-        return found
+        return durations
 
     def participation(self, concurrency: int | None = None) -> Tensor:
         """How often an update of each client comes in, against the most that it can be: (N,).

@@ -21,10 +21,11 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.errors import PlanError
+from fedrows.files.whole import unwritable
 from fedrows.options import known_keywords
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
-from fedrows.runs.folder import RUNS, unwritable
+from fedrows.runs.folder import RUNS
 from fedrows.runs.own_task import OwnTask
 from fedrows.study.comparison import Comparison
 from fedrows.study.finished import (
@@ -36,10 +37,10 @@ from fedrows.study.finished import (
     path_of,
     read,
 )
-from fedrows.study.making import StudyJob
 from fedrows.study.scheduling import Progress, executor_for, make
 from fedrows.study.setting import PlannedRun, Setting
 from fedrows.study.status import written
+from fedrows.study.study_job import StudyJob
 
 __all__ = [
     "Comparison",

@@ -21,8 +21,8 @@ from fedrows.runs.resume import begin, kept, resumed
 from fedrows.runs.settings import Settings, check_clients, from_config
 from fedrows.simulation import Simulation, threads
 from fedrows.study.jobs import Heard, Json, Rounds
-from fedrows.study.making import load
 from fedrows.study.setting import work_of
+from fedrows.study.study_job import load
 from fedrows.watch.observer import RoundReport
 
 STOP = "stop"  # beside the run folders: a file that asks those elsewhere to stop after their round

@@ -48,14 +48,14 @@ def artefacts(runs: Sequence[FinishedRun]) -> list[Artefact]:
     by_task: dict[str, list[FinishedRun]] = {}
     for run in runs:
         by_task.setdefault(run.setting.task, []).append(run)
-    return [_artefact(task, its) for task, its in by_task.items()]
+    return [_artefact(task, group) for task, group in by_task.items()]
 
 
 def _artefact(task: str, runs: Sequence[FinishedRun]) -> Artefact:
     by_name: dict[str, list[FinishedRun]] = {}
     for run in runs:
         by_name.setdefault(run.setting.name, []).append(run)
-    ids = {name: tuple(run.id for run in its) for name, its in by_name.items()}
+    ids = {name: tuple(run.id for run in group) for name, group in by_name.items()}
     lines = [{**line, "algorithm": run.setting.name} for run in runs for line in run.lines]
     full = runs[0].facts.get("bytes_full_model")
     titles, rows = table(summarise(lines, bytes_full_model=full))

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from fedrows.errors import RunFolderError
-from fedrows.files.whole import reason
+from fedrows.files.whole import reason, unwritable
 
 MAGIC = b"fedrows rows 1".ljust(16, b"\0")
 HEADER = 64
@@ -45,7 +45,7 @@ class RowFile:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
             os.write(self._file, MAGIC + name + self._kind())
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise unwritable(self.path, error) from error
 
     def open(self, name: bytes, count: int, *, read_only: bool = False) -> None:
         """Opens a file that must belong to the tables of that name and have so many rows.
@@ -125,9 +125,3 @@ def _allocate(file: int, start: int, stop: int) -> None:
         return
     for at in range(start, stop, 2**20):  # macOS: written, so reserved
         os.pwrite(file, bytes(min(2**20, stop - at)), at)
-
-
-def _unwritable(path: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(
-        f"{path} cannot be written ({reason(error)}): make room for it, or choose another folder."
-    )

@@ -132,12 +132,12 @@ def _follow_edges(
         if not more:
             break
         new = [Ask(values, rounds) for values in more]
-        found = yield new
-        scores.update(enumerate(found, start=len(scores)))
+        new_scores = yield new
+        scores.update(enumerate(new_scores, start=len(scores)))
         asks += new
         tried += more
         spent, used = spent + len(new) * rounds, used + 1
-        if max(found) <= scores[best] + GAIN * abs(scores[best]):
+        if max(new_scores) <= scores[best] + GAIN * abs(scores[best]):
             break
     return spent, used
 

@@ -82,12 +82,12 @@ class Tuned:
     @property
     def at_edge(self) -> dict[str, list[str]]:
         """The options whose chosen value is an outermost one of those that were tried."""
-        found = {}
+        options = {}
         for name, trial in self.chosen.items():
             tried = [one.values for one in self.trials if one.algorithm == name]
             if names := list(self.spaces[name].edges(tried, trial.values)):
-                found[name] = names
-        return found
+                options[name] = names
+        return options
 
     def spent(self, algorithm: str) -> int:
         """The rounds that one algorithm's trials took."""
@@ -95,13 +95,13 @@ class Tuned:
 
     def beyond(self, algorithm: str) -> dict[str, list[Any]]:
         """The values that were added beyond the edges of the first grid, by option."""
-        found = {}
+        added = {}
         for axis in self.spaces[algorithm].axes:
             tried = {one.values[axis.name] for one in self.trials if one.algorithm == algorithm}
             new = sorted(tried - set(axis.values)) if axis.numeric else []
             if self.method in ("grid", "halving") and new:
-                found[axis.name] = new
-        return found
+                added[axis.name] = new
+        return added
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Titles and rows: what was chosen, how good it was, and what it cost."""
@@ -138,9 +138,9 @@ class Tuned:
         ]
         return ["algorithm", *(about(metric)[0] for metric in names)], rows
 
-    def confirmed_by(self, found: Sequence[Confirmed]) -> Tuned:
+    def confirmed_by(self, confirmed: Sequence[Confirmed]) -> Tuned:
         """The same result with test metrics."""
-        return replace(self, confirmed=tuple(found))
+        return replace(self, confirmed=tuple(confirmed))
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in plain numbers, as trials.json has it."""

@@ -87,12 +87,12 @@ class Space:
 
 def edges(tried: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> dict[str, bool]:
     """The options whose best value is the largest (True) or the smallest that was tried."""
-    found = {}
+    at_edge = {}
     for name, value in best.items():
         values = [one[name] for one in tried]
         if value in (min(values), max(values)):
-            found[name] = value == max(values)
-    return found
+            at_edge[name] = value == max(values)
+    return at_edge
 
 
 def half_decade_from(value: float, up: bool) -> float:
@@ -121,7 +121,7 @@ def spaces(
 
     algorithms: their classes by name. search: values by option, or by ALGORITHM.OPTION.
     """
-    found = {}
+    by_algorithm = {}
     asked = [(*_split(key, algorithms), key) for key in search]
     for name, of in algorithms.items():
         own = {item.name: (of, item) for item in options(of)}
@@ -130,8 +130,8 @@ def spaces(
         for whose, option, key in sorted(asked, key=lambda one: one[0] is not None):
             if (whose is None and option in known) or whose == name:
                 axes[option] = axis_of(key, search[key], *known[option])
-        found[name] = Space(tuple(axes.values() or _usual(own, known)))
-    return found
+        by_algorithm[name] = Space(tuple(axes.values() or _usual(own, known)))
+    return by_algorithm
 
 
 def axis_of(key: str, given: str | Sequence[Any], owner: type, item: Field[Any]) -> SearchAxis:

@@ -37,8 +37,8 @@ from fedrows.runs.settings import Settings, check_clients, from_config
 from fedrows.simulation import Simulation, threads
 from fedrows.study.finished import keep
 from fedrows.study.jobs import Heard, Json, Rounds
-from fedrows.study.making import load
 from fedrows.study.setting import files_of, work_of
+from fedrows.study.study_job import load
 from fedrows.tuning.space import Values
 from fedrows.version import __version__
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedrows.errors import PlanError, UnknownNameError
+from fedrows.files.whole import unwritable
 from fedrows.measure.metric_choice import VALIDATION, about, best_line, measured
-from fedrows.runs.folder import RUNS, unwritable
+from fedrows.runs.folder import RUNS
 from fedrows.study import LIGHT
 from fedrows.study.finished import AbsentError, DamagedError, content_of, could_not, path_of
 from fedrows.study.jobs import Json
@@ -85,9 +86,9 @@ class Tuner:
         trials: list[Trial] = []
         with _Executing(self) as executor:
             while pending:
-                found = self._make(pending, executor)
-                trials += [trial for some in found.values() for trial in some]
-                for name, some in found.items():
+                made = self._make(pending, executor)
+                trials += [trial for some in made.values() for trial in some]
+                for name, some in made.items():
                     self._tell(name, some)
                     try:
                         pending[name] = searches[name].send([self._score(one) for one in some])
@@ -115,12 +116,14 @@ class Tuner:
         ]
         with _Executing(self) as executor:
             self._carry_out([job for _, _, job in jobs], executor)
-        found: dict[str, dict[int, Mapping[str, float]]] = {}
+        by_algorithm: dict[str, dict[int, Mapping[str, float]]] = {}
         for name, seed, job in jobs:
             line = best_line(self._known[job.id]["lines"], self.metric) or {}
             tested = {metric: line[metric] for metric in measured([line]) if "test_" in metric}
-            found.setdefault(name, {})[seed] = tested
-        return tuned.confirmed_by([Confirmed(name, by_seed) for name, by_seed in found.items()])
+            by_algorithm.setdefault(name, {})[seed] = tested
+        return tuned.confirmed_by(
+            [Confirmed(name, by_seed) for name, by_seed in by_algorithm.items()]
+        )
 
     def _search(self, space: Space) -> Search:
         assert self.budget is not None

@@ -96,10 +96,10 @@ class ControlClient:
                 api.ListRuns(control_message("ListRunsRequest", run_id=run)).run_dict[run]
             )
 
-    def runs(self, most: int = 20) -> list[RunState]:
-        """The runs that the SuperLink knows, the newest first."""
+    def runs(self) -> list[RunState]:
+        """The last runs that the SuperLink knows, the newest first."""
         with self._asking("list the runs") as api:
-            answer = api.ListRuns(control_message("ListRunsRequest", limit=most))
+            answer = api.ListRuns(control_message("ListRunsRequest", limit=20))
         runs = sorted(answer.run_dict.values(), key=lambda run: str(run.pending_at), reverse=True)
         return [_state(run) for run in runs]
 
@@ -200,14 +200,14 @@ def _state(run: Any) -> RunState:
     return RunState(int(run.run_id), status, str(run.status.details), began, run.finished_at)
 
 
-def check_reachable(address: str, ca: Path | None, timeout: float = 5.0) -> None:
+def check_reachable(address: str, ca: Path | None) -> None:
     """Raises a ControlError unless a SuperLink answers, with a certificate of the authority `ca`.
 
     ca: None asks without TLS.
     """
     host, port = split_address(address)
     try:
-        with socket.create_connection((host, port), timeout) as plain:
+        with socket.create_connection((host, port), timeout=5.0) as plain:
             if ca is None:
                 plain.sendall(b"GET /health HTTP/1.0\r\n\r\n")
                 if plain.recv(5) != b"HTTP/":

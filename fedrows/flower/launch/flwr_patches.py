@@ -65,15 +65,15 @@ def listen_with(serve: Callable[..., None]) -> None:
     module.uvicorn = SimpleNamespace(run=serve)
 
 
-def clean_up_less_often(seconds: float = 1.0) -> None:
-    """Has the SuperLink look for tasks whose time is over once in `seconds`, not in every call."""
+def clean_up_less_often() -> None:
+    """Has the SuperLink look for tasks whose time is over once a second, not in every call."""
     what = "it cannot be made to clean up less often"
     module = module_with("flwr.supercore.corestate.sql_corestate", ["SqlCoreState"], what)
     before = attribute_of(module.SqlCoreState, "_cleanup_expired_task_tokens", what)
-    last = [-seconds]
+    last = [-1.0]
 
     def clean_up(state: Any) -> None:
-        if time.monotonic() - last[0] >= seconds:
+        if time.monotonic() - last[0] >= 1.0:
             last[0] = time.monotonic()
             before(state)
 
@@ -154,11 +154,10 @@ def ring_for_messages(bell: Bell) -> None:
 
 
 def retry_more_often(
-    seconds: float = RETRY_SECONDS,
     failed: Callable[[Exception], None] = lambda error: None,
     refusals_end: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Tries a server that is away at least every `seconds`; flwr waits up to 20.
+    """Tries a server that is away at least every `RETRY_SECONDS`; flwr waits up to 20.
 
     flwr gives up for good when a connection breaks during its TLS handshake. Here only a
     certificate that is not trusted ends the tries. failed: is called with every error.
@@ -168,7 +167,7 @@ def retry_more_often(
     what = "lost connections cannot be tried again sooner"
     names = ["MAX_RETRY_DELAY", "RetryInvoker", "httpx"]
     module = module_with("flwr.supercore.retry.http_retry", names, what)
-    module.MAX_RETRY_DELAY = min(seconds, module.MAX_RETRY_DELAY)
+    module.MAX_RETRY_DELAY = min(RETRY_SECONDS, module.MAX_RETRY_DELAY)
     plain, transport = module.RetryInvoker, module.httpx.TransportError
 
     def invoker(*words: Any, should_giveup: Callable[[Exception], bool], **more: Any) -> Any:
@@ -246,7 +245,7 @@ def pull_objects_sooner(seconds: float = PULL_SECONDS) -> None:
             try:
                 content = pull_object_fn(object_id)
             except raised.ObjectUnavailableError:
-                if time.monotonic() - last[0] >= seconds:
+                if time.monotonic() - last[0] >= 1.0:
                     reason = f"no part has come for {seconds:g} s"
                     raise raised.ObjectPullError(object_id, reason) from None
                 raise

@@ -197,7 +197,7 @@ class LimitedServer(uvicorn.Server):
         await super().startup(sockets=[])
         if self.should_exit:
             return
-        config, connections = self.config, Connections(self.limits.within(raise_files()))
+        config, connections = self.config, Connections(self.limits.within(raise_files(4096)))
 
         def protocol() -> TimedProtocol:
             made = TimedProtocol(config, self.server_state, self.lifespan.state)
@@ -239,7 +239,7 @@ def serve(
     server.run()
 
 
-def raise_files(wanted: int = 4096) -> int:
+def raise_files(wanted: int) -> int:
     """How many files this process may open, after raising that as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     best = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

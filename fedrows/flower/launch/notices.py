@@ -63,10 +63,10 @@ class Notices:
         if len(times) + 1 >= MANY:
             self.add(subject, sentence.replace("{n}", str(len(times) + 1)))
 
-    def just_now(self, subject: str, seconds: float = 5.0) -> str:
-        """The sentence about a subject that was true within the last seconds; empty if none was."""
+    def just_now(self, subject: str) -> str:
+        """The sentence about a subject that was true within `EVERY`; empty if none was."""
         at, sentence = self._recent.get(subject, (0.0, ""))
-        return sentence if self._clock() - at < seconds else ""
+        return sentence if self._clock() - at < EVERY else ""
 
     def recent(self) -> list[str]:
         """The sentences that were true a moment ago."""

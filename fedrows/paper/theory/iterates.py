@@ -61,9 +61,9 @@ def iterations(
 
 def _of(update: Submodels, cohort: Tensor) -> Submodels:
     """The part of all clients' updates that a cohort made."""
-    index = {table: its.select(cohort) for table, its in update.index.items()}
+    index = {table: sets.select(cohort) for table, sets in update.index.items()}
     rows = {}
-    for table, its in index.items():
-        assert its.source is not None, "a selected index knows where it comes from"
-        rows[table] = update.rows[table][its.source]
+    for table, sets in index.items():
+        assert sets.source is not None, "a selected index knows where it comes from"
+        rows[table] = update.rows[table][sets.source]
     return Submodels(index, rows, {name: x[cohort] for name, x in update.dense.items()})

@@ -92,10 +92,10 @@ class Objective:
 
     def client_hessian(self, client: int, x: np.ndarray) -> np.ndarray:
         """∇²f_i(x) on the client's own submodel, dense: (|S(i)|, |S(i)|)."""
-        mine = np.flatnonzero(self.owner == client)
+        examples = np.flatnonzero(self.owner == client)
         entries = np.flatnonzero(self.holder == client)
-        block = self.blocks[mine][:, entries].toarray()
-        bend = self._bend(x)[mine, None] / len(mine)
+        block = self.blocks[examples][:, entries].toarray()
+        bend = self._bend(x)[examples, None] / len(examples)
         return block.T @ (bend * block) + self.ridge * np.eye(len(entries))
 
     def most_curved(self, x: np.ndarray) -> float:
@@ -113,11 +113,11 @@ class Objective:
             length = np.sqrt(np.bincount(self.owner, vector**2))
             vector /= np.where(length > 0, length, 1)[self.owner]  # 0: none of its rows stayed
             moved = bend * (blocks @ (across @ (bend * vector)))
-            found = np.bincount(self.owner, vector * moved)  # Rayleigh's quotients, (N,)
-            if np.abs(found - before).max() <= 1e-12 * found.max():
+            quotients = np.bincount(self.owner, vector * moved)  # Rayleigh's quotients, (N,)
+            if np.abs(quotients - before).max() <= 1e-12 * quotients.max():
                 break
-            vector, before = np.asarray(moved), found
-        return float(found.max()) + self.ridge
+            vector, before = np.asarray(moved), quotients
+        return float(quotients.max()) + self.ridge
 
     def least_curved(self, x: np.ndarray) -> float:
         """ρ1: the least eigenvalue that any client's Hessian has on its own submodel.

@@ -29,8 +29,8 @@ class Ridge(Model):
         return self._inner.scores(params, fields)
 
     def gradient(self, block: Submodels, batch: Batch) -> Submodels:
-        found = self._inner.gradient(block, batch)
-        for table, rows in found.rows.items():
+        gradient = self._inner.gradient(block, batch)
+        for table, rows in gradient.rows.items():
             rows.add_(block.rows[table], alpha=self._ridge)
-        found.dense["bias"].zero_()
-        return found
+        gradient.dense["bias"].zero_()
+        return gradient

@@ -81,17 +81,17 @@ class Spectrum:
 
     def checks(self, convex: bool = True) -> dict[str, bool]:
         """Every inequality, by how it is written, and whether it holds."""
-        found = {
+        inequalities = {
             "κ(H) ≤ k": _at_most(self.condition, self.bound),
             "κ(Ĥ) ≤ k̂": _at_most(self.corrected_condition, self.corrected_bound),
             "k̂ ≤ k": _at_most(self.corrected_bound, self.bound),
         }
         if convex:
-            found |= {
+            inequalities |= {
                 "κ(H) ≥ (n_max/n_min)·μ0/ρ2": _at_most(self.least_condition, self.condition),
                 "κ(Ĥ) ≤ ρ2/μ0": _at_most(self.corrected_condition, self.convex_bound),
             }
-        return found
+        return inequalities
 
 
 def singular(hessian: np.ndarray) -> tuple[float, float]:

@@ -68,5 +68,5 @@ class Distributed(Mechanism):
         source: Source = os.urandom,
     ) -> Released:
         scale = cohort * self.mean_share  # the sums have their noise already
-        rows = {table: (its.ids, its.sums / scale) for table, its in touched.items()}
+        rows = {table: (x.ids, x.sums / scale) for table, x in touched.items()}
         return rows, {name: x / scale for name, x in dense.items()}

@@ -155,8 +155,8 @@ class Prometheus:
         for gone in self._nodes - report.nodes.keys():  # it takes no part any longer
             self._set("node_up", 0, node=gone)
         self._nodes |= report.nodes.keys()
-        for node, its in report.nodes.items():
-            self._node(node, its)
+        for node, node_report in report.nodes.items():
+            self._node(node, node_report)
         if report.buffer is not None:
             self._buffer(report.buffer)
         self._write()

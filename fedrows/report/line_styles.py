@@ -36,20 +36,20 @@ def styles(figure: Figure) -> dict[str, str]:
 def assign(names: Sequence[str]) -> dict[str, str]:
     """Name → its style, those of the algorithms first."""
     lines = list(dict.fromkeys(names))
-    own, found = colours(), dict[str, int]()
+    own, numbers = colours(), dict[str, int]()
     own |= {_algorithm(title(name), whole=True): colour for name, colour in own.items()}
     for whole in (True, False):
         for name in lines:
             wanted = own.get(_algorithm(name, whole=whole))
-            if name not in found and wanted is not None and wanted not in found.values():
-                found[name] = wanted
-    known = {*own.values()} if found else set()  # where no algorithm is drawn, all are free
+            if name not in numbers and wanted is not None and wanted not in numbers.values():
+                numbers[name] = wanted
+    known = {*own.values()} if numbers else set()  # where no algorithm is drawn, all are free
     faint = own[REFERENCE]  # thin and grey: the last choice
-    free = [n for n in range(STYLE_COUNT) if n not in found.values()]
+    free = [n for n in range(STYLE_COUNT) if n not in numbers.values()]
     spare = sorted(free, key=lambda n: (n == faint, n in known)) or [*range(STYLE_COUNT)]
-    rest = [name for name in lines if name not in found]
-    found |= {name: spare[i % len(spare)] for i, name in enumerate(rest)}
-    return {name: f"s{found[name]}" for name in lines}
+    rest = [name for name in lines if name not in numbers]
+    numbers |= {name: spare[i % len(spare)] for i, name in enumerate(rest)}
+    return {name: f"s{numbers[name]}" for name in lines}
 
 
 def names(figure: Figure) -> list[str]:
@@ -61,7 +61,7 @@ def names(figure: Figure) -> list[str]:
 def inks() -> dict[str, Ink]:
     """The styles of the reports' style sheet, for paper: their light colours."""
     rule = r"\.(s\d+) \{ --c: light-dark\((#\w+),.*?--dash: ([^;]+);(?: --w: ([\d.]+);)?"
-    found = {
+    styles = {
         style: Ink(
             colour,
             () if dash == "none" else tuple(map(float, dash.split())),
@@ -69,7 +69,7 @@ def inks() -> dict[str, Ink]:
         )
         for style, colour, dash, width in re.findall(rule, read("page.css"))
     }
-    return found | {GUIDE: Ink("#1c1e21", (2, 3), 1.0)}
+    return styles | {GUIDE: Ink("#1c1e21", (2, 3), 1.0)}
 
 
 def level(curve: Curve, panel: Panel) -> Curve:

@@ -38,8 +38,8 @@ def shown_facts(
     runs: Mapping[str, Mapping[str, Any]],
 ) -> list[tuple[str, str]]:
     """The facts as terms and texts, and the number of runs and seeds."""
-    found = [(TERMS[key], str(facts[key])) for key in TERMS if facts.get(key)]
-    found += [
+    terms = [(TERMS[key], str(facts[key])) for key in TERMS if facts.get(key)]
+    terms += [
         (key.replace("_", " ").capitalize(), str(value))
         for key, value in facts.items()
         if key not in TERMS and key not in OTHERS and isinstance(value, str | int | float) and value
@@ -47,11 +47,11 @@ def shown_facts(
     if runs:
         seeds = {run["seed"] for run in runs.values() if run.get("seed") is not None}
         spent = sum(number(run.get("seconds")) or 0.0 for run in runs.values())
-        found.append(
+        terms.append(
             ("Runs", f"{len(runs):,} with {count(len(seeds), 'seed')}, {show_time(spent)} in all")
         )
     if (seconds := number(facts.get("seconds"))) is not None:
-        found.append(("This call", show_time(seconds)))
+        terms.append(("This call", show_time(seconds)))
     claims = Counter(
         verdict_of(cell)
         for artefact in artefacts
@@ -60,17 +60,17 @@ def shown_facts(
         for row in table.rows
         for cell in row[1:]
     )
-    said = [
+    verdicts = [
         f"{claims[kind]} {one if claims[kind] == 1 else more}"
         for kind, (one, more) in SAID.items()
         if claims[kind]
     ]
-    if said:
-        found.append(("Claims of the paper", ", ".join(said)))
+    if verdicts:
+        terms.append(("Claims of the paper", ", ".join(verdicts)))
     missing = sum(bool(artefact.missing) for artefact in artefacts)
     if missing:
-        found.append(("Data missing", f"{missing} of {count(len(artefacts), 'experiment')}"))
-    return found
+        terms.append(("Data missing", f"{missing} of {count(len(artefacts), 'experiment')}"))
+    return terms
 
 
 def verdict_of(cell: Cell) -> str:

@@ -11,9 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fedrows.report import look
+from fedrows.report import line_styles
 from fedrows.report.artefact import Curve, Figure, Panel
 from fedrows.report.labels import labels
+from fedrows.report.line_styles import GUIDE, Ink
 from fedrows.report.panel_layout import Pieces, lay_out, whole_numbers
 from fedrows.version import __version__
 
@@ -61,8 +62,9 @@ def draw(figure: Figure) -> tuple[bytes, ...]:
     count = max(1, len(figure.panels))
     columns = count if count <= 3 else 2 if count == 4 else 3
     rows = math.ceil(count / columns)
-    styles, inks = look.styles(figure), look.inks()
-    names = [name for name in look.names(figure) if styles[name] != look.GUIDE]  # those have labels
+    styles, inks = line_styles.styles(figure), line_styles.inks()
+    # Guides have labels of their own.
+    names = [name for name in line_styles.names(figure) if styles[name] != GUIDE]
     entry = 0.6 + 0.065 * max(map(len, names), default=0)  # inches of a name in the legend, about
     beside = max(1, min(len(names), int(WIDTH * columns / entry)))
     below = 0.16 * math.ceil(len(names) / beside) if len(names) > 1 else 0.0
@@ -89,14 +91,14 @@ def draw(figure: Figure) -> tuple[bytes, ...]:
         return tuple(_bytes(sheet, ending, _mark(figure)) for ending in ENDINGS)
 
 
-def _panel(ax: Axes, panel: Panel, styles: dict[str, str], inks: dict[str, look.Ink]) -> None:
+def _panel(ax: Axes, panel: Panel, styles: dict[str, str], inks: dict[str, Ink]) -> None:
     drawn = False
     shape = lay_out(panel)
-    for curve, found in shape.curves:
+    for curve, pieces in shape.curves:
         style = styles[curve.name]
-        _curve(ax, curve, found, style, inks[style])
-        drawn |= bool(found)
-    ends = {curve.name: (found[0][0], found[-1][-1]) for curve, found in shape.curves if found}
+        _curve(ax, curve, pieces, style, inks[style])
+        drawn |= bool(pieces)
+    ends = {curve.name: (pieces[0][0], pieces[-1][-1]) for curve, pieces in shape.curves if pieces}
     for label in labels(shape):
         end = ends[label.name][label.right]
         ax.annotate(
@@ -118,17 +120,17 @@ def _panel(ax: Axes, panel: Panel, styles: dict[str, str], inks: dict[str, look.
     ax.set(title=_text(panel.title), xlabel=_text(panel.x), ylabel=_text(panel.y))
 
 
-def _curve(ax: Axes, curve: Curve, found: Pieces, style: str, ink: look.Ink) -> None:
+def _curve(ax: Axes, curve: Curve, pieces: Pieces, style: str, ink: Ink) -> None:
     """Draws what can be drawn of a curve."""
     label: str | None = curve.name
     if curve.name.startswith("_"):  # matplotlib would leave it out of the legend
         label = f"\u200b{curve.name}"
-    for piece in found:
+    for piece in pieces:
         xs, ys = [p.x for p in piece], [p.y for p in piece]
         lows, highs = [p.low for p in piece], [p.high for p in piece]
         spread = any(high > low for low, high in zip(lows, highs, strict=True))
         if curve.kind == "dots" or len(piece) == 1:
-            mark = MARKERS[int(style[1:]) % len(MARKERS)] if style != look.GUIDE else "o"
+            mark = MARKERS[int(style[1:]) % len(MARKERS)] if style != GUIDE else "o"
             size = 2.0 if len(xs) > 150 else 3.5
             ax.plot(xs, ys, mark, color=ink.colour, ms=size, mew=0, label=label)
             if spread:
@@ -148,9 +150,9 @@ def _text(text: str) -> str:
 
 def _mark(figure: Figure) -> str:
     """A hash of the figure and of how this version draws it."""
-    inks = [look.inks()[style] for style in look.styles(figure).values()]
-    told = repr((figure, inks, STYLE, WIDTH, HEIGHT, __version__, version("matplotlib")))
-    return f"fedrows figure {hashlib.sha256(told.encode()).hexdigest()}"
+    inks = [line_styles.inks()[style] for style in line_styles.styles(figure).values()]
+    content = repr((figure, inks, STYLE, WIDTH, HEIGHT, __version__, version("matplotlib")))
+    return f"fedrows figure {hashlib.sha256(content.encode()).hexdigest()}"
 
 
 def _bytes(sheet: Any, ending: str, mark: str) -> bytes:

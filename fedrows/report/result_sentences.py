@@ -29,12 +29,12 @@ def lede(summary: Summary, cold_to_hot: Sequence[tuple[str, dict[str, float]]]) 
     `cold_to_hot`: for each heat bucket its label and the final test loss by algorithm.
     """
     runs = {a["name"]: a for a in summary["algorithms"]}
-    said = [_quicker(summary, runs), _cold(cold_to_hot), _bytes(summary, runs)]
+    sentences = [_quicker(summary, runs), _cold(cold_to_hot), _bytes(summary, runs)]
     seeds = {len(a["seeds"]) for a in summary["algorithms"]}
     if max(seeds) > 1:
         count = str(max(seeds)) if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-        said.append(f"Numbers are means over {count} seeds.")
-    return [sentence for sentence in said if sentence]
+        sentences.append(f"Numbers are means over {count} seeds.")
+    return [sentence for sentence in sentences if sentence]
 
 
 def goal(summary: Summary) -> str:
