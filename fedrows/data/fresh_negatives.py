@@ -10,8 +10,8 @@ pool as often as any other item that the client does not hold.
     batch                a field of candidates (K, B, 1 + r), the positive in column 0
     heat                 a row's expected holders: n_m + Σ P_i / (M − |S_i|) over the others
 
-Pools and negatives are functions of (seed, round, client), whatever the cohort. `PoolDraws` needs no
-data but the index sets of the clients at hand: a node and its server draw the same pools.
+Pools and negatives are functions of (seed, round, client), whatever the cohort. `PoolDraws` needs
+no data but the index sets of the clients at hand: a node and its server draw the same pools.
 """
 
 from __future__ import annotations

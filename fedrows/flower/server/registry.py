@@ -26,9 +26,9 @@ from torch import Tensor
 from fedrows.data.fresh_negatives import PoolDraws
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import write_private
+from fedrows.flower.server.drawn_rows import check_held
 from fedrows.flower.wire.clients import ClientName, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes
-from fedrows.flower.wire.drawn_rows import check_held
 from fedrows.flower.wire.message import Message, WireError
 from fedrows.rows.heat import Heat, ceiling
 from fedrows.rows.index import Index

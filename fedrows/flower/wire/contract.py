@@ -121,7 +121,7 @@ class Contract:
         return self.privacy.secret_sums
 
     def model(self, data: FederatedData) -> Model:
-        """The task's model, over some data; a PlanError if no run of this kind can train on them."""
+        """The task's model, over some data; a PlanError if the run cannot train on them."""
         check_fits(self.algorithm, data)
         if data.labels == "ranking" and self.secret:
             raise PlanError(
