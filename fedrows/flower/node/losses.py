@@ -16,12 +16,14 @@ from fedrows.rows.ragged import Column, Ragged
 LOSS_EXAMPLES = 1_000  # of each client
 
 
-def losses(model: Model, local: LocalData, start: Submodels, seed: int, round_: int) -> Tensor:
+def losses(
+    model: Model, local: LocalData, start: Submodels, keys: Tensor | None = None
+) -> Tensor:  # fmt: skip
     """Each client's mean loss over its first examples, of the submodel it was sent: (K,).
 
-    Of ranking data, over each example's item and negatives from the client's pool of the round.
+    keys (K,): of the clients' streams of negatives. Of ranking data it is the loss of each
+    example's item among negatives from the client's pool of the round.
     """
-    keys = None if local.pools is None else local.pools.keys(seed, round_, local.clients)
     return torch.stack(
         [_loss(model, local, i, start.slice(i, i + 1), keys) for i in range(len(local.clients))]
     )

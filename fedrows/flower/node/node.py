@@ -175,8 +175,11 @@ class ClientNode:
         accepted = integers_from_bytes(message.parts["accepted"], len(positions))
         examples, position = fit_to_enrolled(self.data, self._current, asked)
         examples, number, index = replace(examples, clients=numbers), round_of(tag), asked.index
+        keys = None
         if self._draws is not None:
-            examples = replace(examples, pools=self._draws.pools(index[self._draws.table].lengths))
+            pools = self._draws.pools(index[self._draws.table].lengths)
+            keys = pools.keys(contract.plan.seed, number, numbers)
+            examples = replace(examples, pools=pools)
             index = self._draws.index(index, numbers, number)
         download = self._download(message, index)
         memories = [
@@ -190,7 +193,7 @@ class ClientNode:
         facts = Round(number, contract.plan.lr_at(number), len(numbers), 0.0, numbers)
         parts = {}
         if contract.options.report_loss:
-            reported = losses(self.model, examples, start, contract.plan.seed, number)
+            reported = losses(self.model, examples, start, keys)
             parts["losses"] = reported.to(torch.float32).numpy().tobytes()
         given = Assignment(examples, start, sent, kept, facts)
         upload = train(self.training, contract.algorithm, contract.plan, given)
