@@ -79,6 +79,7 @@ def federation(
         frozenset(data.local),
         sets_known=not agreed.secret,
         weight_quantile=agreed.plan.weight_quantile,
+        draws=agreed.draws(data),
     )
     fingerprint = agreed.fingerprint(model, data)
     parts = (agreed, model.schema, registry, loopback, fingerprint, "0" * 16, _quiet)

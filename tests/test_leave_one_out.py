@@ -8,8 +8,7 @@ import pytest
 from fedrows import catalogue
 from fedrows.data.leave_one_out import leave_one_out
 from fedrows.datasets import movielens_rank, movielens_sasrec
-from fedrows.errors import DataError, PlanError
-from fedrows.flower.wire.contract import Contract
+from fedrows.errors import DataError
 
 CLIENT = ["b", "a", "a", "a", "a", "b", "b", "a", "c", "c", "d"]
 ITEM = [7, 5, 9, 5, 7, 5, 9, 3, 3, 5, 3]
@@ -62,9 +61,6 @@ def test_what_cannot_be_ranked_is_refused():
         leave_one_out([0, 0], [4, 4, 3])
     with pytest.raises(DataError, match="column 'item' cannot be put in order"):
         leave_one_out([0, 0], np.array([4, "a"], dtype=object))
-    data = leave_one_out(CLIENT, ITEM, TIME)
-    with pytest.raises(PlanError, match="The labels of data are ranking, but nodes cannot ask"):
-        Contract.model(None, data)
 
 
 def test_movielens_rank_reads_the_official_file(tmp_path):

@@ -7,6 +7,7 @@ fewer than three different items have nothing left to train on, and are left out
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,27 @@ LEAST = 3  # items of a client: one to train on, one for validation, one for the
 
 
 def leave_one_out(
-    client: Any, item: Any, time: Any = None, *, history: int = 0, name: str = "data"
+    client: Any,
+    item: Any,
+    time: Any = None,
+    *,
+    history: int = 0,
+    name: str = "data",
+    users: Any = None,
+    items: Any = None,
 ) -> FederatedData:
     """A federation of positives with the fields user and item, or item and history.
 
     client, item (n,): anything sortable. time (n,): numbers or dates; without it, and where times
     are equal, a later row is later. history: how many of the client's earlier items an example has,
-    in place of the user, for models of sequences; 0 for none.
+    in place of the user, for models of sequences; 0 for none. users, items: all that there are in
+    any order, where several hosts have a part of the log each and must number rows alike.
     """
-    (users, user), (items, item) = _numbered("client", client), _numbered("item", item)
+    alike = items is not None
+    (users, user), (items, item) = (
+        _numbered("client", client, "users", users),
+        _numbered("item", item, "items", items),
+    )
     if len(user) != len(item) or not len(user):
         raise DataError(
             f"{name} has {len(user)} clients and {len(item)} items: give one of each in every row."
@@ -39,7 +52,8 @@ def leave_one_out(
     first = np.zeros(len(order), dtype=bool)
     first[np.unique(pairs, return_index=True)[1]] = True
     order = order[first]  # each item of a client once, when it met it first
-    enough = np.bincount(user[order], minlength=len(users)) >= LEAST
+    counts = np.bincount(user[order], minlength=len(users))
+    enough, few = counts >= LEAST, int(((counts > 0) & (counts < LEAST)).sum())
     order = order[enough[user[order]]]
     if not len(order):
         raise DataError(
@@ -50,9 +64,9 @@ def leave_one_out(
     start, position = starts_of(user), np.arange(len(user))
     left = start + np.bincount(user)[user] - position  # items of the client from here on
     notes: tuple[str, ...] = ()
-    if not enough.all():
-        few = int((~enough).sum())
-        notes = (f"{few} of {len(users)} clients have fewer than {LEAST} items: left out.",)
+    if few:
+        here = int((counts > 0).sum())
+        notes = (f"{few} of {here} clients have fewer than {LEAST} items: left out.",)
     shape: dict[str, Any] = {
         "ids": {"user": user, "item": item},
         "tables": {"user": len(users), "item": len(items)},
@@ -61,6 +75,8 @@ def leave_one_out(
     }
     if history:
         earlier = histories(item + 1, position, position - start, history)
+        if alike:  # also in how long lists may be, on which a model's shape depends
+            earlier = replace(earlier, length=history)
         shape = {
             "ids": {"item": item + 1, "history": earlier},  # id 0 of the table is no item
             "fields": {"item": "item", "history": "item"},
@@ -80,15 +96,32 @@ def leave_one_out(
     )
 
 
-def _numbered(column: str, values: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The different values of a column, and the number of each row's: (V,), (n,)."""
+def _numbered(
+    column: str, values: Any, catalogue: str, known: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """The different values of a column, and the number of each row's: (V,), (n,).
+
+    known: all values that count, the argument `catalogue`; None for those of the column.
+    """
     values = np.asarray(values)
     if values.ndim != 1:
         raise DataError(f"Column {column!r} has shape {values.shape}: give one value for each row.")
     try:
-        return np.unique(values, return_inverse=True)
+        words, number = np.unique(values, return_inverse=True)
+        if known is None:
+            return words, number
+        every = np.unique(np.asarray(known))
+        place = np.searchsorted(every, words)
     except TypeError:
         raise DataError(
             f"The values of column {column!r} cannot be put in order: make all of them text, or "
             "all numbers."
         ) from None
+    there = place < len(every)
+    there[there] = every[place[there]] == words[there]
+    if not there.all():
+        raise DataError(
+            f"Column {column!r} has {words[~there][0].item()!r}, which is not in `{catalogue}`: "
+            "name all values of all hosts there, of the same type as in the column."
+        )
+    return every, place[number]

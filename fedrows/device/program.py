@@ -138,8 +138,8 @@ def _check(model: Model, data: FederatedData, plan: Plan, algorithm: Algorithm) 
         raise ExportError(f"{algorithm.name} trains on pooled data, which no device has.")
     if data.labels == "ranking":
         raise ExportError(
-            f"The labels of {data.name} are ranking, but a device cannot ask for the rows of "
-            "negatives that it draws anew in every round: export a run on other labels."
+            f"The labels of {data.name} are ranking, but a device program draws no negatives: "
+            "export a run on other labels."
         )
     if plan.optimizer not in STATES:
         raise ExportError(

@@ -62,6 +62,7 @@ class Deployment:
             frozenset(data.local),
             sets_known=not contract.secret,
             weight_quantile=self.plan.weight_quantile,
+            draws=contract.draws(data),
         )
         self._data = data
         self.fingerprint = contract.fingerprint(self.model, data)

@@ -63,16 +63,19 @@ class Heat:
         """The count of each id of any shape; 0 where nobody has it."""
         return self._look_up(self.counts, ids, missing=self.rest)
 
-    def changed(self, ids: Tensor, counts: Tensor, total: float) -> Heat:
+    def changed(self, ids: Tensor, counts: Tensor, total: float, rest: float = 0.0) -> Heat:
         """The heat after some counts (R,) were added at ids (R,), or taken away; ids may repeat.
 
-        Costs O(rows that somebody holds), not the sum over all clients.
+        rest: what is added to every row on top of that. Costs O(rows that somebody holds), not the
+        sum over all clients.
         """
         every, position = torch.unique(torch.cat([self.ids, ids]), return_inverse=True)
         sums = torch.zeros(len(every), dtype=torch.float64, device=every.device)
-        sums.index_add_(0, position, torch.cat([self.counts, counts.to(torch.float64)]))
+        counts = counts.to(torch.float64)
+        sums.index_add_(0, position, torch.cat([self.counts - self.rest, counts]))
         held = sums > 1e-9 * self.total  # what is left of a sum that was taken away again
-        return Heat(every[held], sums[held], self.total + total, self.rest)
+        everywhere = max(self.rest + rest, 0.0)
+        return Heat(every[held], sums[held] + everywhere, self.total + total, everywhere)
 
     def _look_up(self, values: Tensor, ids: Tensor, missing: float) -> Tensor:
         """The value that stands at each id, by binary search."""

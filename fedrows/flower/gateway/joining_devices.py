@@ -27,6 +27,11 @@ def gateway_of(
     peers = file_in(config, "peers") if config.get("peers") else None
     policy.check(agreed.privacy, task.name, peers)
     data = task.shard(config)
+    if data.labels == "ranking":
+        raise PolicyError(
+            f"The labels of {data.name} are ranking, but the program of a device draws no "
+            "negatives: let devices take part in runs on other labels."
+        )
     given = (agreed, data, state, text_in(config, "name"), policy, config)
     if not agreed.secret:
         return GatewayNode(*given)

@@ -79,7 +79,8 @@ def keep(name: str, ids: Tensor, rows: Tensor, memory: Memory) -> None:
 
 def overlay(rows: Tensor, ids: Tensor, name: str, memory: Mapping[str, Tensor]) -> None:
     """Puts stored values into the rows that they were stored for."""
-    known, values = memory[f"{name}/ids"], memory[name]
+    known, order = memory[f"{name}/ids"].sort()  # a client's drawn rows stand behind its own
+    values = memory[name][order]
     if not len(known) or not len(ids):
         return
     at = torch.searchsorted(known, ids).clamp_(max=len(known) - 1)

@@ -16,14 +16,22 @@ from fedrows.rows.ragged import Column, Ragged
 LOSS_EXAMPLES = 1_000  # of each client
 
 
-def losses(model: Model, local: LocalData, start: Submodels) -> Tensor:
-    """Each client's mean loss over its first examples, of the submodel it was sent: (K,)."""
+def losses(
+    model: Model, local: LocalData, start: Submodels, keys: Tensor | None = None
+) -> Tensor:  # fmt: skip
+    """Each client's mean loss over its first examples, of the submodel it was sent: (K,).
+
+    keys (K,): of the clients' streams of negatives. Of ranking data it is the loss of each
+    example's item among negatives from the client's pool of the round.
+    """
     return torch.stack(
-        [_loss(model, local, i, start.slice(i, i + 1)) for i in range(len(local.clients))]
+        [_loss(model, local, i, start.slice(i, i + 1), keys) for i in range(len(local.clients))]
     )
 
 
-def _loss(model: Model, local: LocalData, client: int, submodel: Submodels) -> Tensor:
+def _loss(
+    model: Model, local: LocalData, client: int, submodel: Submodels, keys: Tensor | None
+) -> Tensor:
     """One client's mean loss: its rows are a small model, and its slots the ids of that one."""
     low, size = int(local.starts[client]), int(local.sizes[client])
     some = torch.arange(low, low + min(size, LOSS_EXAMPLES))
@@ -39,7 +47,14 @@ def _loss(model: Model, local: LocalData, client: int, submodel: Submodels) -> T
     examples = replace(own, ids=shifted)
     with torch.no_grad():
         model.calibrate(params, examples)
-        scores = model.scores(params, examples.fields(torch.arange(len(some))))
+        fields = examples.fields(torch.arange(len(some)))
+        if local.pools is not None and keys is not None:
+            name, one = local.pools.field, slice(client, client + 1)
+            positives = own.ids[name]
+            assert isinstance(positives, Tensor)
+            candidates = local.pools.slice(client, client + 1).beside(positives, keys[one])
+            fields[name] = candidates + first[local.fields[name]]
+        scores = model.scores(params, fields)
         return model.loss(scores, examples.label).mean()
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from fedrows.algorithm import Round
 from fedrows.client import Assignment, train
 from fedrows.data.federation import FederatedData
+from fedrows.data.fresh_negatives import check_room
 from fedrows.data.personal import in_one_row
 from fedrows.flower.node.client_memory import Memory, overlay, recall, store
 from fedrows.flower.node.enrolled import (
@@ -71,6 +72,9 @@ class ClientNode:
         self.data = in_one_row(data).to(torch.device("cpu"), contract.plan.torch_dtype)
         self.name, self._secret = state.identity(name)
         self.model: Model = contract.model(self.data)
+        self._draws = contract.draws(self.data)
+        if self._draws is not None:
+            check_room(self.data, self._draws)
         self._fingerprint = contract.fingerprint(self.model, self.data)
 
     @cached_property
@@ -170,22 +174,27 @@ class ClientNode:
         numbers = torch.tensor(integers_from_bytes(message.parts["numbers"], len(positions)))
         accepted = integers_from_bytes(message.parts["accepted"], len(positions))
         examples, position = fit_to_enrolled(self.data, self._current, asked)
-        download = self._download(message, asked.index)
+        examples, number, index = replace(examples, clients=numbers), round_of(tag), asked.index
+        keys = None
+        if self._draws is not None:
+            pools = self._draws.pools(index[self._draws.table].lengths)
+            keys = pools.keys(contract.plan.seed, number, numbers)
+            examples = replace(examples, pools=pools)
+            index = self._draws.index(index, numbers, number)
+        download = self._download(message, index)
         memories = [
             self.state.of(name).settle(last) or {}
             for name, last in zip(asked.names, accepted, strict=True)
         ]
-        start = spread_rows(download["model"], asked.index)
+        start = spread_rows(download["model"], index)
         start = self._with_local(start, position, memories)
-        sent = spread_rows(download["sent"], asked.index) if "sent" in download else None
-        kept = self._recall("kept", memories, asked.index) if contract.algorithm.keeps else None
-        number = round_of(tag)
+        sent = spread_rows(download["sent"], index) if "sent" in download else None
+        kept = self._recall("kept", memories, index) if contract.algorithm.keeps else None
         facts = Round(number, contract.plan.lr_at(number), len(numbers), 0.0, numbers)
         parts = {}
         if contract.options.report_loss:
-            reported = losses(self.model, examples, start)
+            reported = losses(self.model, examples, start, keys)
             parts["losses"] = reported.to(torch.float32).numpy().tobytes()
-        examples = replace(examples, clients=numbers)
         given = Assignment(examples, start, sent, kept, facts)
         upload = train(self.training, contract.algorithm, contract.plan, given)
         parts["steps"] = ids_to_bytes(upload.steps.to(torch.int64).add(1).cumsum(0))

@@ -32,7 +32,6 @@ from fedrows.flower.server.uploads import NOT_FINITE, UpdateReader
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
 from fedrows.flower.wire.tags import tag_of
 from fedrows.flower.wire.upload_checks import UploadRefused
-from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
 
@@ -87,19 +86,19 @@ class AsyncFlowerFleet(UnwaitedFleet):
             node, tag = self.registry.nodes[name], tag_of(round_.number)
             message = self._request(name, cohort, positions, tag)
             hashes, spared = self._add_download_(message, name, positions, start, sent)
-            members = [self.registry.clients[int(cohort[i])] for i in positions]
-            read = {
-                table: moves[torch.cat([one.index[table] for one in members])]
-                for table, moves in self.moves.items()
-            }
+            numbers = cohort[positions].tolist()
+            members = [self.registry.clients[number] for number in numbers]
+            index = self.registry.round_index(numbers, round_.number)
+            read = {table: moves[index[table].ids] for table, moves in self.moves.items()}
             exchange.rows_spared += spared
             if node.one_by_one:
                 message.facts["waiting"] = self._gateways.waiting(name)
             messages[node.address] = pack(message)
             until = time.monotonic() + seconds
             works[node.address] = NodeWork(
-                name, node.address, node.version, tag, round_.number, members, read, hashes, until
-            )
+                name, node.address, node.version, tag, round_.number, members, index, read, hashes,
+                until,
+            )  # fmt: skip
         assert isinstance(opened, AsyncRound)
         opened.down = sum(map(len, messages.values()))
         exchange.asked += len(cohort)
@@ -173,7 +172,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
             messages[node.address] = pack(message)
             until = time.monotonic() + seconds
             works[node.address] = NodeWork(
-                name, node.address, node.version, tag, exchange.round, [], {}, {}, until
+                name, node.address, node.version, tag, exchange.round, [], {}, {}, {}, until
             )
         exchange.messages += len(messages)
         exchange.bytes_down += sum(map(len, messages.values()))
@@ -263,7 +262,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
         """The message of an upload, and its updates on the disk; None if it is refused whole."""
         name = work.node
         self._up = self._up[0] + len(answer), self._up[1] + len(work.members)
-        index = {t: Index.of([one.index[t] for one in work.members]) for t in self.registry.tables}
+        index = work.index
         try:
             reply, updates, silent = self.reader.read(answer, index, work.tag)
         except UploadRefused as error:

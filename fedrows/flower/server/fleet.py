@@ -179,7 +179,7 @@ class FlowerFleet:
         groups: list[list[int]] = [[] for _ in cohort]
         for positions in hosts.values():
             groups[positions[0]] = cohort[positions].tolist()
-        return ClearRound(self, round_, self.registry.unions(groups), hosts)
+        return ClearRound(self, round_, self.registry.unions(groups, round_.number), hosts)
 
     def train(self, opened: ClearRound, start: Submodels, sent: Submodels | None) -> Upload:
         """Sends an open round's submodels to the nodes, and joins what they send back."""

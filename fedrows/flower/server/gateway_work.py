@@ -19,6 +19,7 @@ from torch import Tensor
 from fedrows.flower.server.registry import RegisteredClient
 from fedrows.flower.server.row_cache import RowHashes
 from fedrows.flower.wire.clients import ClientName
+from fedrows.rows.index import Index
 
 ANSWER = 60.0  # seconds at most that a gateway's next answer takes; it holds one for a few
 PAUSE = 1.0  # seconds until a gateway is asked again that has answered with an error
@@ -34,17 +35,19 @@ class NodeWork:
     tag: int
     began: int  # the step that it began before
     members: list[RegisteredClient]  # as they were registered then
+    index: dict[str, Index]  # the rows that each of them has
     read: dict[str, Tensor]  # how often their rows had been moved, by table (R,)
     hashes: RowHashes
     until: float  # when it is given up
 
     def apart(self) -> Iterator[NodeWork]:
         """The work of each client by itself."""
-        rows = {table: [len(one.index[table]) for one in self.members] for table in self.read}
+        rows = {table: self.index[table].lengths.tolist() for table in self.read}
         read = {table: x.split(rows[table]) for table, x in self.read.items()}
         for i, one in enumerate(self.members):
+            index = {table: x.slice(i, i + 1) for table, x in self.index.items()}
             own = {table: x[i] for table, x in read.items()}
-            yield replace(self, members=[one], read=own, hashes={})
+            yield replace(self, members=[one], index=index, read=own, hashes={})
 
 
 class GatewayWork:

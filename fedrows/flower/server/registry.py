@@ -23,8 +23,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from fedrows.data.fresh_negatives import PoolDraws
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import write_private
+from fedrows.flower.server.drawn_rows import check_held
 from fedrows.flower.wire.clients import ClientName, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes
 from fedrows.flower.wire.message import Message, WireError
@@ -79,6 +81,7 @@ class Registry:
     version: int = 0  # grows with every change
     sets_known: bool = True  # whether nodes send their clients' index sets
     weight_quantile: float | None = None  # of all clients' examples, at which each is capped
+    draws: PoolDraws | None = None  # of negatives, for data that are to be ranked
 
     def __post_init__(self) -> None:
         self._ceiling = self._newest_ceiling()
@@ -99,13 +102,19 @@ class Registry:
         chosen = [self.clients[number] for number in clients]
         return {table: Index.of([one.index[table] for one in chosen]) for table in self.tables}
 
-    def unions(self, groups: Sequence[Sequence[int]]) -> dict[str, Index]:
-        """The rows that any client of a group holds, group by group."""
+    def round_index(self, clients: Sequence[int], round_: int) -> dict[str, Index]:
+        """The rows that some clients have in a round: what they hold, and what they draw."""
+        held = self.index(clients)
+        if self.draws is None or not clients:
+            return held
+        return self.draws.index(held, torch.tensor(clients), round_)
+
+    def unions(self, groups: Sequence[Sequence[int]], round_: int) -> dict[str, Index]:
+        """The rows that any client of a group has in a round, group by group."""
         sets: dict[str, list[Tensor]] = {table: [] for table in self.tables}
         for group in groups:
-            for table, ids in sets.items():
-                held = [self.clients[number].index[table] for number in group]
-                ids.append(torch.unique(torch.cat([no_ids(), *held])))
+            for table, index in self.round_index(group, round_).items():
+                sets[table].append(torch.unique(index.ids))
         return {table: Index.of(ids) for table, ids in sets.items()}
 
     def register(self, address: int, version: int, message: Message) -> str:
@@ -190,6 +199,7 @@ class Registry:
             splits = torch.searchsorted(flat, torch.arange(len(names) + 1) * rows)
             parts = flat.split(splits.diff().tolist())
             index[table] = [part.sub_(i * rows) for i, part in enumerate(parts)]
+            check_held(self.draws, node, table, index[table])
         return [
             RegisteredClient(
                 node, name, examples[i], {table: its[i] for table, its in index.items()}
@@ -256,7 +266,11 @@ class Registry:
             some, own = members[first:last], weights[first:last]
             for table, heat in self.heat.items():
                 index = Index.of([one.index[table] for one in some])
-                self.heat[table] = heat.changed(index.ids, index.spread(own), float(own.sum()))
+                counts, everywhere = own, 0.0
+                if self.draws is not None and table == self.draws.table:
+                    counts, everywhere = self.draws.expected(index.lengths, own)
+                counts = index.spread(counts)
+                self.heat[table] = heat.changed(index.ids, counts, float(own.sum()), everywhere)
 
     def _renumber(self) -> None:
         self.weights = self._weights(self.clients)

@@ -13,6 +13,7 @@ from fedrows.flower.server.registry import Registry
 from fedrows.flower.wire.contract import Contract
 from fedrows.flower.wire.message import Message
 from fedrows.flower.wire.submodels import SubmodelLayout
+from fedrows.flower.wire.tags import round_of
 from fedrows.flower.wire.upload_checks import finite_clients, read_upload, too_long
 from fedrows.robust import clip_norms_, trim
 from fedrows.rows.heat import Heat
@@ -144,7 +145,7 @@ class RoundUploads:
     def add(self, positions: list[int], answer: bytes) -> Message:
         """Takes in a node's answer; raises UploadRefused if none of it can be trusted."""
         numbers = [int(self._cohort[position]) for position in positions]
-        index = self._registry.index(numbers)
+        index = self._registry.round_index(numbers, round_of(self._tag))
         message, updates, silent = self._reader.read(answer, index, self._tag)
         self._silent |= {positions[i] for i in silent}
         for position, number, update in zip(positions, numbers, updates, strict=True):

@@ -19,6 +19,7 @@ from torch import nn
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
+from fedrows.data.fresh_negatives import PoolDraws
 from fedrows.errors import PlanError
 from fedrows.flower.wire.message import VERSION
 from fedrows.lifting.lifted import Lifted
@@ -28,6 +29,7 @@ from fedrows.plan import Plan
 from fedrows.privacy.named_mechanism import DIAL
 from fedrows.privacy.options import Privacy
 from fedrows.simulator.asynchronous import check_virtual
+from fedrows.simulator.simulated_fleet import check_fits
 from fedrows.version import __version__
 from fedrows.watch import Watching
 
@@ -119,14 +121,19 @@ class Contract:
         return self.privacy.secret_sums
 
     def model(self, data: FederatedData) -> Model:
-        """The task's model, over some data; a PlanError if they are to be ranked."""
-        if data.labels == "ranking":
+        """The task's model, over some data; a PlanError if the run cannot train on them."""
+        check_fits(self.algorithm, data)
+        if data.labels == "ranking" and self.secret:
             raise PlanError(
-                f"The labels of {data.name} are ranking, but nodes cannot ask for the rows of "
-                "negatives that they draw anew in every round: simulate this run."
+                f"The labels of {data.name} are ranking, whose clients draw the rows of negatives "
+                "anew in every round, which no secure sum is made for: choose privacy clear."
             )
         made = self.task.model(data, self.plan.seed)
         return made if isinstance(made, Model) else Lifted(made, data)
+
+    def draws(self, data: FederatedData) -> PoolDraws | None:
+        """How clients draw negatives, if the data are to be ranked."""
+        return PoolDraws.of(data, self.plan) if data.labels == "ranking" else None
 
     @cached_property
     def coding(self) -> str:
@@ -151,6 +158,8 @@ class Contract:
             "plan": repr(self.plan),
             "privacy": repr(self.privacy),
         }
+        if (draws := self.draws(data)) is not None:  # both sides must draw the same pools
+            facts["draws"] = repr(draws)
         if self.secret:  # rows of one value open together, so both sides must know the values
             facts["groups"] = {
                 t: {g: list(x) for g, x in its.items()} for t, its in data.groups.items()
