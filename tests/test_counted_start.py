@@ -215,13 +215,3 @@ def test_what_cannot_be_counted_is_refused(data):
         label_sets(replace(data, target=None))
     with pytest.raises(DataError, match=r"labels are numbers in data, so there are no positives"):
         label_sets(replace(data, labels="numbers"))
-
-
-def test_deployments_do_not_count_labels(data):
-    from fedrows.flower.wire.contract import DeployedTask, make_contract
-
-    task = DeployedTask(
-        "t", lambda config: data, lambda own, seed: mf.build(own), lambda config: data
-    )
-    with pytest.raises(PlanError, match=r"start is 'counted', but only simulations count labels"):
-        make_contract(task, {"start": "counted"})

@@ -31,6 +31,7 @@ from fedrows.flower.node.policy import PolicyError
 from fedrows.flower.wire.clients import ClientName
 from fedrows.flower.wire.codings import ids_to_bytes
 from fedrows.flower.wire.contract import digest
+from fedrows.flower.wire.label_counters import prior_in
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
 from fedrows.flower.wire.model_digests import DIGESTS, check_model
 from fedrows.flower.wire.signing import own_key, read_peers, sign_enrolment
@@ -319,7 +320,7 @@ class PrivateNode(ClientNode):
             for name, accepted in zip(names, facts["accepted"], strict=True)
         ]
         start = spread_rows(self._rows_sent(facts, parts, asked), index)
-        start = self._with_local(start, position, memories)
+        start = self._with_local(start, position, memories, prior_in(facts, plan))
         number = round_of(tag)
         about = Round(number, plan.lr_at(number), len(numbers), 0.0, numbers)
         of = dict(zip(position.tolist(), numbers.tolist(), strict=True))

@@ -20,6 +20,7 @@ from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
+from fedrows.flower.wire.label_counters import check_countable, counted_facts
 from fedrows.flower.wire.message import VERSION
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
@@ -126,7 +127,10 @@ class Contract:
                 "negatives that they draw anew in every round: simulate this run."
             )
         made = self.task.model(data, self.plan.seed)
-        return made if isinstance(made, Model) else Lifted(made, data)
+        made = made if isinstance(made, Model) else Lifted(made, data)
+        if self.plan.start == "counted":
+            check_countable(made, data, self.plan)
+        return made
 
     @cached_property
     def coding(self) -> str:
@@ -151,6 +155,8 @@ class Contract:
             "plan": repr(self.plan),
             "privacy": repr(self.privacy),
         }
+        if self.plan.start == "counted":
+            facts |= counted_facts(model, data)
         if self.secret:  # rows of one value open together, so both sides must know the values
             facts["groups"] = {
                 t: {g: list(x) for g, x in its.items()} for t, its in data.groups.items()
@@ -208,10 +214,10 @@ def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
             f"clock is {made.plan.clock}, but only simulations have a virtual time: leave it out."
         )
     _check_mode(made)
-    if made.plan.start != "zero":
+    if made.plan.start != "zero" and made.secret:
         raise PlanError(
-            f"start is {made.plan.start!r}, but only simulations count labels before the first "
-            "round: leave it out."
+            f"start is {made.plan.start!r}, but only simulations, and deployments in the clear, "
+            "count labels before the first round: leave it out."
         )
     _check_privacy(made)
     return made
