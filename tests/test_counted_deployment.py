@@ -86,8 +86,8 @@ def counters(**changed: bytes) -> bytes:
         (pack(Message("labels", {}, {"ids": b""})), "answers something else"),
         (pack(Message("trained", {}, {})), "answers something else"),
         (counters() + b"\0" * 5000, "at most 4192 can be right"),
-        (counters()[:-1], ""),
-        (b"", ""),
+        (counters()[:-1], "message"),
+        (b"", "message"),
     ],
 )
 def test_counters_that_cannot_be_are_refused_in_a_sentence(answer: bytes, words: str) -> None:

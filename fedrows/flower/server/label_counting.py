@@ -19,7 +19,7 @@ from fedrows.errors import FedrowsError
 from fedrows.flower.server.exchange import short_kind
 from fedrows.flower.server.fleet import POLL, FlowerFleet
 from fedrows.flower.wire.clients import no_ids
-from fedrows.flower.wire.label_counters import COUNT, PRIOR, read_labels
+from fedrows.flower.wire.label_counters import PRIOR, read_labels
 from fedrows.flower.wire.message import Message, WireError, pack
 from fedrows.model import Model
 from fedrows.rows.params import Params
@@ -100,7 +100,7 @@ class _Silent(Exception):
 
 def _request(fleet: FlowerFleet, name: str) -> bytes:
     facts = {"version": fleet.registry.nodes[name].version, **fleet.about_run}
-    return pack(Message(COUNT, facts, {}))
+    return pack(Message("count-labels", facts, {}))
 
 
 def _read(fleet: FlowerFleet, name: str, answer: bytes, table: str) -> LabelCounts:

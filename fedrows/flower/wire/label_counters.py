@@ -26,7 +26,7 @@ from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.simulator.counted_start import check_counted
 
-COUNT, LABELS = "count-labels", "labels"  # the kinds of the two messages
+COUNT = "count-labels"  # what asks for them
 PRIOR = "prior"  # the fact by which clients begin the biases that they keep
 _PARTS = frozenset({"ids", "examples", "positives"})
 
@@ -59,7 +59,7 @@ def labels_message(counts: LabelCounts) -> Message:
         "examples": as_bytes(counts.examples[some].to(torch.int64).tolist()),
         "positives": as_bytes(counts.positives[some].to(torch.int64).tolist()),
     }
-    return Message(LABELS, {}, parts)
+    return Message("labels", {}, parts)
 
 
 def read_labels(answer: bytes, table: str, held: Tensor, holders: Tensor) -> LabelCounts:
@@ -71,7 +71,7 @@ def read_labels(answer: bytes, table: str, held: Tensor, holders: Tensor) -> Lab
     if len(answer) > most:
         raise WireError(f"It has {len(answer)} bytes, but at most {most} can be right.")
     message = unpack(answer, most)
-    if message.kind != LABELS or message.parts.keys() != _PARTS:
+    if message.kind != "labels" or message.parts.keys() != _PARTS:
         raise WireError("It answers something else than how many clients have and like an item.")
     rows = int(held[-1]) + 1 if len(held) else 0
     ids = ids_from_bytes(message.parts["ids"], rows, len(held))
