@@ -67,6 +67,8 @@ def start_shared_(
         if plan.start_near:  # also of rows that nobody has counted; row 0 may be no item
             ids = torch.arange(int(padded), len(rows))
             levels = counts.log_odds_near(len(rows), plan.start_near, plan.start_pseudo)[ids]
+        elif padded:  # counts with noise have that row, too
+            ids, levels = ids[ids > 0], levels[ids > 0]
         rows[ids.to(rows.device), biases.columns[counts.table]] = levels.to(rows)
 
 

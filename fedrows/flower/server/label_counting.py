@@ -1,9 +1,11 @@
 """A counted start of a deployment: nodes count their labels before the first round, once.
 
-Every node counts for all its clients, and what it sends is checked against the rows that they have
-enrolled with (`read_labels`). An answer that is refused costs its node that answer: its clients
-train like all others. The start values are those of a simulation (`start_shared_`). Clients work
-out where their own biases begin from the prior, which goes out with every request to train.
+In the clear every node counts for all its clients, and what it sends is checked against the rows
+that they have enrolled with (`read_labels`). An answer that is refused costs its node that answer:
+its clients train like all others. In a private run both counters are in the sum that counts heat.
+
+The start values are those of a simulation (`start_shared_`). Clients work out where their own
+biases begin from the prior, which goes out with every request to train.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from fedrows.data.label_counts import LabelCounts, items_of
 from fedrows.errors import FedrowsError
 from fedrows.flower.server.exchange import short_kind
 from fedrows.flower.server.fleet import POLL, FlowerFleet
+from fedrows.flower.server.private_sums import PrivateSumFleet
 from fedrows.flower.wire.clients import no_ids
 from fedrows.flower.wire.label_counters import PRIOR, read_labels
 from fedrows.flower.wire.message import Message, WireError, pack
@@ -37,6 +40,8 @@ class DeployedStart:
         assert model.biases is not None, "the contract has checked it"
         self.fleet, self.biases, self.table, self._log = fleet, model.biases, items_of(data), log
         self.padded = self.table in data.padded
+        if isinstance(fleet, PrivateSumFleet):
+            fleet.items = self.table
 
     @property
     def prior(self) -> float:
@@ -50,7 +55,11 @@ class DeployedStart:
     def set_(self, params: Params) -> None:
         """Sets the biases that all clients share; counts first."""
         self.fleet.gather()
-        counts = labels_in_the_clear(self.fleet, self.table, self._log)
+        if isinstance(self.fleet, PrivateSumFleet):
+            assert self.fleet.labels is not None, "they are counted with the first heat"
+            counts = self.fleet.labels
+        else:
+            counts = labels_in_the_clear(self.fleet, self.table, self._log)
         start_shared_(params, self.biases, counts, self.padded, self.fleet.contract.plan)
         self.restore_(counts.prior)
 

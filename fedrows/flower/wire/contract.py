@@ -214,11 +214,6 @@ def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
             f"clock is {made.plan.clock}, but only simulations have a virtual time: leave it out."
         )
     _check_mode(made)
-    if made.plan.start != "zero" and made.secret:
-        raise PlanError(
-            f"start is {made.plan.start!r}, but only simulations, and deployments in the clear, "
-            "count labels before the first round: leave it out."
-        )
     _check_privacy(made)
     return made
 
