@@ -30,7 +30,7 @@ def save_heat(
     tensors = {}
     if labels is not None:
         counters = {"ids": labels.ids, "have": labels.examples, "like": labels.positives}
-        tensors |= {f"labels/{name}": x.contiguous() for name, x in counters.items()}
+        tensors |= {f"labels/{name}": x.clone() for name, x in counters.items()}
     for table, its in heat.items():
         tensors[f"{table}/ids"], tensors[f"{table}/counts"] = its.ids, its.counts
     totals = {table: its.total for table, its in heat.items()}

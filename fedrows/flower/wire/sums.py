@@ -24,7 +24,6 @@ from fedrows.privacy.distributed_mean import DistributedMean
 from fedrows.privacy.layout import SumLayout
 from fedrows.privacy.messages import digest
 from fedrows.privacy.openings import Openings
-from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.randomness import fresh
 from fedrows.privacy.ring import Coding, WordCoding
 from fedrows.privacy.row_space import RowSpace
@@ -96,8 +95,6 @@ def distributed_mean(
 def heat_terms(contract: Contract, facts: Mapping[str, Any], space: RowSpace) -> SumTerms:
     """The terms of a sum of heat."""
     table = facts.get("labels")
-    if table is not None and table not in space.sizes:
-        raise ProtocolError("The message asks for labels of a table that nodes do not share.")
     return SumTerms(
         _name(facts),
         cohort(facts),
