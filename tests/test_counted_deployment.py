@@ -16,6 +16,8 @@ from counted import COUNTED, RUN, build, deployment, finish, liked_items, twin
 from deployed import difference, shards_of, task_of
 from loopback import with_policy
 
+from fedrows import catalogue
+from fedrows.device.program import build as device_program
 from fedrows.errors import FedrowsError, PlanError
 from fedrows.flower.journal import Journal, carry_out
 from fedrows.flower.node.policy import NodePolicy
@@ -24,7 +26,9 @@ from fedrows.flower.wire.codings import ids_to_bytes, integers_to_bytes
 from fedrows.flower.wire.contract import digest, make_contract
 from fedrows.flower.wire.label_counters import labels_message, prior_in, read_labels
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
+from fedrows.models import mf
 from fedrows.plan import Plan
+from fedrows.runs.export import ExportError
 from fedrows.simulator.counted_start import count_labels
 from fedrows.watch import Observers
 
@@ -261,6 +265,14 @@ def test_what_cannot_start_from_counts_is_refused() -> None:
     agreed = make_contract(task_of(data, without), COUNTED)
     with pytest.raises(PlanError, match=r"the model names no biases"):
         agreed.model(data)
+
+
+def test_devices_count_no_labels() -> None:
+    """A gateway makes their program when it enrols, and declines the run."""
+    data = liked_items()
+    plan = Plan(start="counted", clients_per_round=6)
+    with pytest.raises(ExportError, match=r"start is 'counted', but a device counts no labels: e"):
+        device_program(mf.build(data), data, plan, catalogue.algorithm("fedavg")())
 
 
 def test_a_node_with_another_target_does_not_fit() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
+from torch import Tensor
 
 from fedrows.data.label_counts import LabelCounts
 from fedrows.errors import RunFolderError
@@ -27,15 +28,18 @@ def save_heat(
     labels: LabelCounts | None = None,
 ) -> None:
     """Writes the heat of every table, the clients of every count, and what labels came to."""
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     if labels is not None:
         counters = {"ids": labels.ids, "have": labels.examples, "like": labels.positives}
         tensors |= {f"labels/{name}": x.clone() for name, x in counters.items()}
     for table, its in heat.items():
         tensors[f"{table}/ids"], tensors[f"{table}/counts"] = its.ids, its.counts
     totals = {table: its.total for table, its in heat.items()}
-    facts = {"totals": totals, "counted": [sorted(count, key=str) for count in counts]}
-    facts["labels"] = None if labels is None else labels.table
+    facts = {
+        "totals": totals,
+        "counted": [sorted(count, key=str) for count in counts],
+        "labels": None if labels is None else labels.table,
+    }
     write_private(path, safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
 
 
