@@ -253,12 +253,6 @@ def _check_bounds(plan: Plan, algorithm: Algorithm, private: Privacy | None) -> 
                 f"{name.replace('_', '-')} is {getattr(plan, name)}, but with {why} the server "
                 "does not see single clients: leave it out."
             )
-    if plan.start == "counted" and private is not None and private.mechanism is not None:
-        raise PlanError(
-            f"start is 'counted', but under privacy {private.privacy!r} every number of the model "
-            "has an ε, and these counters would have none: choose start zero, or privacy heat or "
-            "index."
-        )
 
 
 def _count_privately(fleet: PrivateSimulatedFleet, data: FederatedData) -> LabelCounts:

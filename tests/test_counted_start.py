@@ -201,6 +201,35 @@ def test_noisy_ways_give_estimates_and_spend_for_both_counters(data):
     assert spent == pytest.approx([1, 1, 1])  # heat, and two more counts of the same kind
 
 
+@pytest.mark.parametrize("mechanism", ["gaussian", "distributed"])
+def test_under_full_the_counters_have_noise_and_an_epsilon(data, mechanism):
+    """With next to no noise the start is the clear one; with noise it is another."""
+    algorithm, settings = (
+        catalogue.algorithm("fedsubavg")(),
+        plan(weighting="uniform", clients_per_round=3),
+    )
+    clear = Simulation(data, mf.build(data), algorithm, settings).tensors()
+    starts, spent = [], []
+    for noise in (1e-7, 3.0, 3.0):
+        dials = {"dp_heat_noise": noise, "dp_heat_rows": 10, "mechanism": mechanism}
+        privacy = Privacy.of("full", index_epsilon=None, **dials)
+        run = Simulation(data, mf.build(data), algorithm, settings, privacy)
+        run.prepare()
+        starts.append(run.tensors())
+        assert run.private is not None
+        spent.append(run.private.accounts.ledger)
+    names = [name for name in clear if "item" in name or "bias" in name]
+    far = [max(float((x[n] - clear[n]).abs().max()) for n in names) for x in starts]
+    assert far[0] < 1e-5
+    assert min(far[1:]) > 1e-3
+    kind = "model/user-replaced"
+    entries = [x for x in spent[1].entries if x.kind == kind]
+    assert [x.mechanism for x in entries] == [
+        "heat of item", "heat of item, clients", "heat of item, positives"
+    ]  # fmt: skip
+    assert 0 < spent[1].spent(kind) < float("inf")
+
+
 def test_what_cannot_be_counted_is_refused(data):
     algorithm = catalogue.algorithm("fedsubavg")()
     without = mf.build(data)
@@ -209,19 +238,7 @@ def test_what_cannot_be_counted_is_refused(data):
         Simulation(data, without, algorithm, plan())
     with pytest.raises(PlanError, match=r"tables is 'mapped', and rows in files start by"):
         Simulation(data, mf.build(data), algorithm, plan(tables="mapped"))
-    with pytest.raises(PlanError, match=r"under privacy 'full' every number of the model has"):
-        Simulation(data, mf.build(data), algorithm, plan(clients_per_round=3), Privacy.of("full"))
     with pytest.raises(DataError, match=r"examples have no target in data, so there are no pos"):
         label_sets(replace(data, target=None))
     with pytest.raises(DataError, match=r"labels are numbers in data, so there are no positives"):
         label_sets(replace(data, labels="numbers"))
-
-
-def test_deployments_do_not_count_labels(data):
-    from fedrows.flower.wire.contract import DeployedTask, make_contract
-
-    task = DeployedTask(
-        "t", lambda config: data, lambda own, seed: mf.build(own), lambda config: data
-    )
-    with pytest.raises(PlanError, match=r"start is 'counted', but only simulations count labels"):
-        make_contract(task, {"start": "counted"})

@@ -119,7 +119,15 @@ def test_a_counted_start_tells_of_its_counters(mode, dials, learns, epsilon):
     assert "counters: the server learns" in text(replace(setting, counted="item"), SPEED)
 
 
-def test_a_counted_start_is_refused_where_the_model_has_an_epsilon():
-    [line] = [x for x in explain(replace(SETTING, counted="item"), SPEED) if x.part == "counters"]
-    assert line.who == "nobody"
-    assert "refused under privacy full" in line.learns
+@pytest.mark.parametrize("mechanism", ["gaussian", "distributed"])
+def test_where_the_model_has_an_epsilon_the_counters_are_in_it(mechanism):
+    setting = under("full", mechanism=mechanism)
+    with_counters = replace(setting, counted="item")
+    server, others = (x for x in explain(with_counters, SPEED) if x.part == "counters")
+    assert ("noise clients add before" in server.learns) == (mechanism == "distributed")
+    assert others.epsilon.startswith("see `model` below")
+    spent = [
+        float(next(x for x in explain(one, SPEED) if x.part == "model").epsilon.split()[0])
+        for one in (setting, with_counters)
+    ]
+    assert spent[1] > spent[0]

@@ -88,9 +88,10 @@ def test_enough_new_nodes_are_counted(tmp_path: Path) -> None:
     whole, heat = heat_of(data.index["item"], torch.ones(7)), fleet.heat()["item"]
     assert torch.equal(heat.ids, whole.ids)
     assert torch.equal(heat.counts, whole.counts.double())
-    again, counts = load_heat(tmp_path / "heat.safetensors")
+    again, counts, labels = load_heat(tmp_path / "heat.safetensors")
     assert torch.equal(again["item"].counts, heat.counts)
     assert [len(count) for count in counts] == [4, 7]
+    assert labels is None
     (tmp_path / "heat.safetensors").write_bytes(b"half a file")
     with pytest.raises(RunFolderError, match="counting again would show more"):
         fleet.keep_in(tmp_path / "heat.safetensors")

@@ -42,8 +42,8 @@ def enrolment(config: dict[str, Any], data: FederatedData) -> bytes:
 
 
 KINDS = (
-    "declined", "enrol", "enrolled", "refused", "silent", "state-lost", "sum", "sums",
-    "terms", "train", "trained", "work",
+    "count-labels", "declined", "enrol", "enrolled", "labels", "refused", "silent", "state-lost",
+    "sum", "sums", "terms", "train", "trained", "work",
 )  # fmt: skip
 
 

@@ -89,18 +89,23 @@ def log_odds(
     return torch.logit(share, eps=1e-6) - torch.logit(level, eps=1e-6)
 
 
-def label_sets(data: FederatedData) -> tuple[Index, Index]:
-    """The items that each client has training examples about, and those of them that it likes.
-
-    Both are index sets among the rows that anybody holds, as the heat's are.
-    """
+def items_of(data: FederatedData) -> str:
+    """The table of the items whose labels are counted; a DataError if there can be none."""
     if data.labels != "binary" or data.target is None:
         what = f"labels are {data.labels}" if data.labels != "binary" else "examples have no target"
         raise DataError(
             f"The {what} in {data.name}, so there are no positives of an item to count: start "
             "from zero."
         )
-    held = data.index[data.fields[data.target[0]]].held
+    return data.fields[data.target[0]]
+
+
+def label_sets(data: FederatedData) -> tuple[Index, Index]:
+    """The items that each client has training examples about, and those of them that it likes.
+
+    Both are index sets among the rows that anybody holds, as the heat's are.
+    """
+    held = data.index[items_of(data)].held
     assert held is not None, "data that were built have it"
     ids, owner, label = data.targets(data.train), data.train.owner, data.train.label
     place = torch.searchsorted(held, ids).clamp(max=len(held) - 1)

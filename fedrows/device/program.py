@@ -141,6 +141,11 @@ def _check(model: Model, data: FederatedData, plan: Plan, algorithm: Algorithm) 
             f"The labels of {data.name} are ranking, but a device program draws no negatives: "
             "export a run on other labels."
         )
+    if plan.start != "zero":
+        raise ExportError(
+            f"start is {plan.start!r}, but a device counts no labels: export a run that starts at "
+            "zero."
+        )
     if plan.optimizer not in STATES:
         raise ExportError(
             f"optimizer is {plan.optimizer!r}, but a device program knows {', '.join(STATES)}."

@@ -21,6 +21,7 @@ from fedrows.flower.server.exchange import Exchange
 from fedrows.flower.server.fleet import FlowerFleet
 from fedrows.flower.server.group_fleet import GroupFleet
 from fedrows.flower.server.grouped_rounds import GroupedRounds
+from fedrows.flower.server.label_counting import DeployedStart
 from fedrows.flower.server.noisy_fleet import private_fleet
 from fedrows.flower.server.private_sums import PrivateSumFleet
 from fedrows.flower.server.registry import EnrolmentLimits, Registry
@@ -73,6 +74,8 @@ class Deployment:
         local = frozenset(data.local)
         self.progress = begin(self.model, self.algorithm, self.plan, local)
         self.schedule = _schedule(self.fleet, self.progress.params.without(local))
+        counted = self.plan.start == "counted"
+        self.start = DeployedStart(self.fleet, self.model, data, log) if counted else None
         self.seconds = 0.0
         self._rejected: dict[str, int] = {}  # as far as observers know
 
@@ -81,6 +84,8 @@ class Deployment:
         running = rounds(self.fleet, self.plan, self.progress, one)
         while self._may_go_on():
             since = time.perf_counter()
+            if self.start is not None and self.progress.round == 0:
+                self.start.set_(self.progress.params)
             progress = next(running, None)
             self.seconds += time.perf_counter() - since
             if progress is None:
@@ -154,6 +159,8 @@ class Deployment:
         tensors = self.progress.tensors()
         tensors["fleet/accepted"] = self.registry.accepted()
         tensors["fleet/registry"] = torch.tensor([self.registry.version])
+        if self.start is not None:
+            tensors["fleet/prior"] = torch.tensor(self.start.prior, dtype=torch.float64)
         return tensors
 
     def restore_(self, tensors: Mapping[str, Tensor], round_: int, seconds: float) -> None:
@@ -163,6 +170,8 @@ class Deployment:
                 tensor.copy_(tensors[name])
         for one, tag in zip(self.registry.clients, tensors["fleet/accepted"].tolist(), strict=True):
             one.accepted = tag
+        if self.start is not None:
+            self.start.restore_(float(tensors["fleet/prior"]))
         self.progress.round = round_
         self.seconds = seconds
 

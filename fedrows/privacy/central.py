@@ -48,6 +48,21 @@ def private_heat(
     at max(1, z deviations). Every row of the table has a noisy count: a list of the rows that
     somebody holds would be exact.
     """
+    whole, event = private_counts(index, rows, how, noise, most, source)
+    deviation = noise * math.sqrt(most * (2 if how.sampling == "fixed" else 1))
+    whole = whole.clamp(min=max(1.0, z * deviation))
+    device = index.ids.device
+    heat = Heat(torch.arange(rows, device=device), whole.to(device), float(index.clients))
+    return heat, Entry(how.kind, "heat", 0, event=event)
+
+
+def private_counts(
+    index: Index, rows: int, how: Mechanism, noise: float, most: int, source: Source = os.urandom
+) -> tuple[Tensor, Event]:
+    """How many clients have each row of a table, with the noise of `private_heat`, and its event.
+
+    Unbiased, so a count may be below 0.
+    """
     if most < 1 or not noise > 0:
         raise PlanError(f"Private heat has noise {noise} and {most} rows a user: both must be > 0.")
     alike = torch.ones(index.clients, dtype=torch.float64)
@@ -65,10 +80,7 @@ def private_heat(
         steps += discrete_gaussians(math.sqrt(index.clients) * coding.deviation, rows, source)
         whole = torch.from_numpy(steps / coding.steps)
         event = Event((noise * math.sqrt(how.counted_share),), "all", discrete=True)
-    whole = whole.clamp(min=max(1.0, z * deviation))
-    device = index.ids.device
-    heat = Heat(torch.arange(rows, device=device), whole.to(device), float(index.clients))
-    return heat, Entry(how.kind, "heat", 0, event=event)
+    return whole, event
 
 
 @dataclass(frozen=True)

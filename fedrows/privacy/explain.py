@@ -189,17 +189,20 @@ def _counters(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
     table, how = setting.counted, setting.privacy
     if table is None:
         return []
-    if how.mechanism is not None:
-        refused = (
-            f"anything: a counted start is refused under privacy {how.privacy}, because these "
-            "counters would have no ε; choose --start zero"
-        )
-        return [Disclosure("counters", "nobody", refused, "none: nothing is counted")]
     [heat] = _heat(replace(setting, rows={table: setting.rows[table]}), speed)
     epsilon = f"at most {heat.epsilon}, for each of the two counters and on top of heat"
     if not how.private:
-        learns = f"which clients have each item of table {table}, and which of them like it"
+        learns = (
+            f"which clients have each item of table {table}, and which of them like it; in a "
+            "deployment, how many clients of each node"
+        )
         epsilon = "none"
+    elif how.noise_in_sum:
+        learns = (
+            f"two noisy counts of every item of table {table}, whose noise clients add before the "
+            "sum: who has it, and who likes it"
+        )
+        epsilon = IN_SUM
     elif how.heat == "secure":
         learns = (
             f"how many clients have each item of table {table}, and how many of them like it; a "
@@ -214,14 +217,14 @@ def _counters(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
             f"two noisy bits of every client for each {how.coins} of table {table}: whether it has "
             "it, and whether it likes it"
         )
+    seen = epsilon if how.mechanism is None else "see `model` below: these counts have noise"
     shares = "the share of the clients that like each item, from its bias, and the share of all"
     return [
         Disclosure(
-            "counters", "the server", f"{learns}. A deployment refuses a counted start", epsilon,
-            2 * heat.bytes_up, 0, 2 * heat.seconds,
+            "counters", "the server", learns, epsilon, 2 * heat.bytes_up, 0, 2 * heat.seconds
         ),
-        Disclosure("counters", "whoever sees the first model", shares, epsilon),
-    ]  # fmt: skip
+        Disclosure("counters", "whoever sees the first model", shares, seen),
+    ]
 
 
 def _index(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
@@ -306,7 +309,7 @@ def _model(setting: ExplainedRun) -> list[Disclosure]:
         ]
     ledger = Ledger(privacy.delta)
     noise = privacy.dp_heat_noise * math.sqrt(how.counted_share)
-    heat = [Event((noise,))] * len(setting.rows)
+    heat = [Event((noise,))] * (len(setting.rows) + 2 * (setting.counted is not None))
     ledger.add_(*(Entry(how.kind, "heat", 0, event=event) for event in heat))
     for number in range(1, setting.rounds + 1):
         ledger.add_(how.accounted(number, setting.cohort, setting.clients, bool(setting.rows)))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrows.data.federation import FederatedData
 from fedrows.data.label_counts import LabelCounts, label_sets
-from fedrows.privacy.central import private_heat
+from fedrows.privacy.central import private_counts, private_heat
 from fedrows.privacy.counting import count, heats, values_of
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry
 from fedrows.privacy.noise import Source
@@ -41,11 +41,21 @@ def heat_of_mode(
         dials = privacy.dp_heat_noise, privacy.dp_heat_rows, privacy.heat_z
         rows = data.tables[table]
         heat[table], entry = private_heat(index, rows, privacy.mechanism, *dials, source)
-        entry = replace(entry, mechanism=f"heat of {table}")
-        # Without noise inside the sum, the server sees the exact total before it adds noise.
-        exact = Entry("totals/value", entry.mechanism, 0, math.inf)
-        entries += [entry, replace(entry, kind=AGAINST_SERVER) if privacy.noise_in_sum else exact]
+        entries += noisy_entries(privacy, replace(entry, mechanism=f"heat of {table}"))
     return heat, entries
+
+
+def noisy_entries(privacy: Privacy, entry: Entry) -> list[Entry]:
+    """The entries of a count with noise: for whoever sees the model, and for the server."""
+    if privacy.noise_in_sum:
+        return [entry, replace(entry, kind=AGAINST_SERVER)]
+    # The server sees the exact total before it adds noise.
+    return [entry, Entry("totals/value", entry.mechanism, 0, math.inf)]
+
+
+def counter_names(table: str) -> tuple[str, str]:
+    """What the two counters of a counted start are called in a ledger."""
+    return f"heat of {table}, clients", f"heat of {table}, positives"
 
 
 def labels_of_mode(
@@ -55,6 +65,16 @@ def labels_of_mode(
     assert data.target is not None
     table = data.fields[data.target[0]]
     one, rows = torch.ones(data.clients, dtype=torch.float64), data.tables[table]
+    if (how := privacy.mechanism) is not None:
+        dials = privacy.dp_heat_noise, privacy.dp_heat_rows
+        noisy = [private_counts(each, rows, how, *dials, source) for each in label_sets(data)]
+        (have, _), (like, _) = noisy
+        entries = [
+            entry
+            for name, (_, event) in zip(counter_names(table), noisy, strict=True)
+            for entry in noisy_entries(privacy, Entry(how.kind, name, 0, event=event))
+        ]
+        return LabelCounts(table, torch.arange(rows), have, like), entries
     counted = [
         count(index, one, rows, privacy.counting, values_of(data, table), source)
         for index in label_sets(data)

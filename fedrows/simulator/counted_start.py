@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from fedrows.data.federation import FederatedData
-from fedrows.data.label_counts import LabelCounts, client_log_odds, label_sets
+from fedrows.data.label_counts import LabelCounts, client_log_odds, items_of, label_sets
 from fedrows.errors import PlanError
 from fedrows.model import Biases, Model
 from fedrows.plan import Plan
@@ -39,27 +40,42 @@ def check_counted(model: Model, plan: Plan) -> Biases:
 
 def count_labels(data: FederatedData) -> LabelCounts:
     """The two counters of every item, in the clear."""
-    assert data.target is not None
-    examples, positives = label_sets(data)
+    table, (examples, positives) = items_of(data), label_sets(data)
     one = torch.ones(data.clients, dtype=torch.float64)
     have, like = heat_of(examples, one), heat_of(positives, one)
-    return LabelCounts(data.fields[data.target[0]], have.ids, have.counts, like.counts)
+    return LabelCounts(table, have.ids, have.counts, like.counts)
 
 
 def start_counted_(
     params: Params, biases: Biases, data: FederatedData, counts: LabelCounts, plan: Plan
 ) -> None:
     """Sets the biases of a model that has not been trained yet."""
+    start_shared_(params, biases, counts, counts.table in data.padded, plan)
+    for table, levels in own_levels(biases, data, counts.prior, plan).items():
+        rows = params.tables[table]
+        rows[data.index[table].ids.to(rows.device), biases.columns[table]] = levels.to(rows)
+
+
+def start_shared_(
+    params: Params, biases: Biases, counts: LabelCounts, padded: bool, plan: Plan
+) -> None:
+    """Sets the biases that all clients share. padded: whether row 0 of the items is no item."""
     params.dense[biases.general].fill_(math.log(counts.prior / (1 - counts.prior)))
     if counts.table in biases.columns:
         rows = params.tables[counts.table]
         ids, levels = counts.ids, counts.log_odds(plan.start_pseudo)
         if plan.start_near:  # also of rows that nobody has counted; row 0 may be no item
-            ids = torch.arange(int(counts.table in data.padded), len(rows))
+            ids = torch.arange(int(padded), len(rows))
             levels = counts.log_odds_near(len(rows), plan.start_near, plan.start_pseudo)[ids]
+        elif padded:  # counts with noise have that row, too
+            ids, levels = ids[ids > 0], levels[ids > 0]
         rows[ids.to(rows.device), biases.columns[counts.table]] = levels.to(rows)
-    own = client_log_odds(data, counts.prior, plan.start_pseudo)
-    for table in data.local & biases.columns.keys():
-        index, rows = data.index[table], params.tables[table]
-        if bool((index.lengths == 1).all()):  # a client's one row
-            rows[index.ids.to(rows.device), biases.columns[table]] = own.to(rows)
+
+
+def own_levels(
+    biases: Biases, data: FederatedData, prior: float, plan: Plan
+) -> dict[str, Tensor]:  # fmt: skip
+    """Where the biases begin that clients keep: for each table with one row a client, (N,)."""
+    own = client_log_odds(data, prior, plan.start_pseudo)
+    tables = data.local & biases.columns.keys()
+    return {table: own for table in tables if bool((data.index[table].lengths == 1).all())}

@@ -32,6 +32,7 @@ from fedrows.flower.node.enrolled import (
     changes_since,
     current_clients,
     fit_to_enrolled,
+    version_of,
 )
 from fedrows.flower.node.losses import losses
 from fedrows.flower.node.policy import NodePolicy
@@ -40,6 +41,7 @@ from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.clients import describe_clients, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
 from fedrows.flower.wire.contract import Contract, difference, digest
+from fedrows.flower.wire.label_counters import COUNT, labels_message, prior_in
 from fedrows.flower.wire.marks import encode_marks
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
 from fedrows.flower.wire.submodels import (
@@ -51,6 +53,7 @@ from fedrows.flower.wire.tags import round_of
 from fedrows.model import Model
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels, index_select
+from fedrows.simulator.counted_start import count_labels, own_levels
 from fedrows.simulator.fast_paths import traced
 
 
@@ -102,6 +105,8 @@ class ClientNode:
 
     def reply(self, message: Message) -> bytes:
         """The answer to a message that is not the first."""
+        if message.kind == COUNT and self.contract.plan.start == "counted":
+            return self._count_labels(message)
         if message.kind != "train":
             raise WireError("A node in a run in the clear trains, and answers nothing else.")
         self.use.begin_round_()
@@ -162,6 +167,13 @@ class ClientNode:
         }
         return EnrolledClients(names, tensors["examples"].tolist(), index)
 
+    def _count_labels(self, message: Message) -> bytes:
+        """How many clients have and like each item; a count of heat, as far as the policy goes."""
+        if changes_since(self._enrolled(message.facts["version"]), self._current) is not None:
+            raise StateLost  # the server would refuse rows that it does not know of
+        self.use.count_heat_(version_of(self._current.index))
+        return pack(labels_message(count_labels(self.data)))
+
     def _train(self, message: Message) -> bytes:
         """Trains the clients that a message names, and stores what they remember."""
         contract, local = self.contract, self.data.local
@@ -187,7 +199,8 @@ class ClientNode:
             for name, last in zip(asked.names, accepted, strict=True)
         ]
         start = spread_rows(download["model"], index)
-        start = self._with_local(start, position, memories)
+        prior = prior_in(message.facts, contract.plan)
+        start = self._with_local(start, position, memories, prior)
         sent = spread_rows(download["sent"], index) if "sent" in download else None
         kept = self._recall("kept", memories, index) if contract.algorithm.keeps else None
         facts = Round(number, contract.plan.lr_at(number), len(numbers), 0.0, numbers)
@@ -289,15 +302,23 @@ class ClientNode:
         return recall(name, memories, index, self.model.schema, self.contract.plan.torch_dtype)
 
     def _with_local(
-        self, start: Submodels, position: Tensor, memories: list[Memory]
-    ) -> Submodels:  # fmt: skip
-        """The submodels with the rows that never leave: as they started, or as they were left."""
+        self, start: Submodels, position: Tensor, memories: list[Memory], prior: float | None
+    ) -> Submodels:
+        """The submodels with the rows that never leave: as they started, or as they were left.
+
+        prior: of a counted start, by which a client works out where its own biases begin.
+        """
         if not self.data.local:
             return start
+        biases, levels = self.model.biases, dict[str, Tensor]()
+        if prior is not None and biases is not None:
+            levels = own_levels(biases, self.data, prior, self.contract.plan)
         rows, index, begin = dict(start.rows), dict(start.index), self.model.start().tables
         for table in self.data.local:
             index[table] = its = self.data.index[table].select(position)
             own = index_select(begin[table], its.ids).to(self.contract.plan.torch_dtype)
+            if biases is not None and table in levels:
+                own[:, biases.columns[table]] = levels[table][position].to(own)
             for i, memory in enumerate(memories):
                 if f"local/{table}" in memory:
                     low, high = int(its.splits[i]), int(its.splits[i + 1])

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrows.flower.node.label_counters import counter_sets
 from fedrows.flower.node.node_sums import Arrays, NodeSums
 from fedrows.flower.node.private_node import PrivateNode
 from fedrows.flower.wire.signing import own_key
@@ -35,7 +36,7 @@ class NoisyNode(PrivateNode):
 
     def _inputs(self, sums: NodeSums, facts: dict[str, Any], parts: dict[str, bytes]) -> Arrays:
         if facts["use"] == "heat":
-            return {"words": self._noisy_heat(len(cohort(facts)))}
+            return {"words": self._noisy_heat(facts)}
         names, position = self._asked_clients(facts)
         if len(names) > self.contract.plan.clients_per_round:
             raise ProtocolError("More clients are asked than a cohort has: the node drops out.")
@@ -53,7 +54,8 @@ class NoisyNode(PrivateNode):
         assert privacy.mechanism is not None, "noise inside the sum is a mechanism's"
         counted = privacy.mechanism.counted_share
         if facts["use"] == "heat":
-            rho = len(self._space.tables) / (2 * privacy.dp_heat_noise**2 * counted)
+            counts = len(self._space.tables) + 2 * (facts.get("labels") is not None)
+            rho = counts / (2 * privacy.dp_heat_noise**2 * counted)
             self.use.spend_(map(str, self._current.names), rho)
         elif facts["use"] == "update":
             noise = privacy.mechanism.client_noise or 0.0
@@ -83,12 +85,17 @@ class NoisyNode(PrivateNode):
         parties = len(cohort(facts))
         return distributed_mean(self.contract, self.model.schema, self._space.tables, parties, heat)
 
-    def _noisy_heat(self, parties: int) -> np.ndarray:
-        """How many clients hold each row, each counting for few rows, with the node's noise."""
+    def _noisy_heat(self, facts: dict[str, Any]) -> np.ndarray:
+        """How many clients hold each row, each counting for few rows, with the node's noise.
+
+        The counters of a counted start come behind, each with noise as the count of a table has it.
+        """
         privacy, words = self.contract.privacy, []
-        coding = heat_coding(privacy.dp_heat_noise, parties, privacy.dp_heat_rows)
-        for table, rows in self._space.sizes.items():
-            index = self.data.index[table]
+        coding = heat_coding(privacy.dp_heat_noise, len(cohort(facts)), privacy.dp_heat_rows)
+        sets = [(self.data.index[table], rows) for table, rows in self._space.sizes.items()]
+        for each in counter_sets(facts, self.contract, self.data):
+            sets.append((each, self._space.sizes[facts["labels"]]))
+        for index, rows in sets:
             alike = torch.ones(index.clients, dtype=torch.float64)
             held, counts = capped_counts(index, alike, privacy.dp_heat_rows, fresh)
             steps = discrete_gaussians(coding.deviation, rows, fresh)

@@ -23,6 +23,7 @@ from fedrows.errors import FedrowsError
 from fedrows.flower.node.client_memory import Memory, with_local_rows
 from fedrows.flower.node.contribution import contribution_arrays, read_contribution
 from fedrows.flower.node.enrolled import StateLost, version_of
+from fedrows.flower.node.label_counters import counted_words
 from fedrows.flower.node.losses import losses
 from fedrows.flower.node.node import ClientNode, spread_rows
 from fedrows.flower.node.node_sums import Arrays, NodeSums
@@ -31,6 +32,7 @@ from fedrows.flower.node.policy import PolicyError
 from fedrows.flower.wire.clients import ClientName
 from fedrows.flower.wire.codings import ids_to_bytes
 from fedrows.flower.wire.contract import digest
+from fedrows.flower.wire.label_counters import prior_in
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
 from fedrows.flower.wire.model_digests import DIGESTS, check_model
 from fedrows.flower.wire.signing import own_key, read_peers, sign_enrolment
@@ -51,12 +53,7 @@ from fedrows.flower.wire.sums import (
 from fedrows.flower.wire.tags import round_of
 from fedrows.privacy import openings, secure_sum, union
 from fedrows.privacy.asking import Asking
-from fedrows.privacy.client_side import (
-    AskedTraining,
-    heat_vector,
-    shared_update,
-    train_on_asked,
-)
+from fedrows.privacy.client_side import AskedTraining, shared_update, train_on_asked
 from fedrows.privacy.counting import values_of
 from fedrows.privacy.held_back import HeldBack
 from fedrows.privacy.layout import PartyVectors
@@ -175,7 +172,7 @@ class PrivateNode(ClientNode):
     def _inputs(self, sums: NodeSums, facts: dict[str, Any], parts: dict[str, bytes]) -> Arrays:
         """What the node puts into a sum."""
         if facts["use"] == "heat":
-            return {"words": heat_vector(self._space, self.data)}
+            return {"words": counted_words(facts, self.contract, self.data, self._space)}
         names, position = self._asked_clients(facts)
         if facts["use"] == "union":
             index = {t: self.data.index[t].select(position) for t in self._space.tables}
@@ -319,7 +316,7 @@ class PrivateNode(ClientNode):
             for name, accepted in zip(names, facts["accepted"], strict=True)
         ]
         start = spread_rows(self._rows_sent(facts, parts, asked), index)
-        start = self._with_local(start, position, memories)
+        start = self._with_local(start, position, memories, prior_in(facts, plan))
         number = round_of(tag)
         about = Round(number, plan.lr_at(number), len(numbers), 0.0, numbers)
         of = dict(zip(position.tolist(), numbers.tolist(), strict=True))

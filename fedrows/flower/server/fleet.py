@@ -72,6 +72,7 @@ class FlowerFleet:
         self._left_out: set[int] = set()  # nodes that declined, as far as operators know
         self.notice: Callable[[str], None] = lambda _: None  # takes what operators must hear
         self.records = NodeRecords()  # who answers, and who does not
+        self.begun: dict[str, float] = {}  # what nodes are told of a counted start
         self.revoked: Callable[[], Collection[int]] = lambda: ()  # addresses to go on without
 
     @property
@@ -79,6 +80,11 @@ class FlowerFleet:
         """The nodes that take no part, by Flower's id, and why."""
         declined = dict.fromkeys(self._enrolment.declined, "it declines: its own log says why")
         return {**declined, **self._enrolment.not_let_in}
+
+    @property
+    def about_run(self) -> dict[str, object]:
+        """What a message that is not the first says of the run."""
+        return {"run": self.run, "contract": digest(self._fingerprint), **self.begun}
 
     @property
     def clients(self) -> int:
@@ -208,7 +214,7 @@ class FlowerFleet:
         exchange.messages = len(messages)
         exchange.bytes_down = sum(map(len, messages.values()))
         packed = time.perf_counter()
-        answers = self._send_and_wait(messages, number)
+        answers = self.send_and_wait(messages, number)
         waited = time.perf_counter()
         for name, positions in hosts.items():
             answer = answers.get(self.registry.nodes[name].address, "it did not answer in time")
@@ -273,19 +279,13 @@ class FlowerFleet:
         node = self.registry.nodes[name]
         order = {client: i for i, client in enumerate(node.clients)}
         clients = [self.registry.clients[int(cohort[position])] for position in positions]
-        facts = {
-            "tag": tag,
-            "run": self.run,
-            "version": node.version,
-            "contract": digest(self._fingerprint),
-        }
         positions_there = torch.tensor([order[one.name] for one in clients], dtype=torch.int64)
         parts = {
             "positions": ids_to_bytes(positions_there),
             "numbers": integers_to_bytes(cohort[positions].tolist()),
             "accepted": integers_to_bytes([one.accepted for one in clients]),
         }
-        return Message("train", facts, parts)
+        return Message("train", {"tag": tag, "version": node.version, **self.about_run}, parts)
 
     def _add_download_(
         self,
@@ -312,7 +312,7 @@ class FlowerFleet:
             message.parts |= encode_submodels("sent", distinct_rows(sent, positions), exact)
         return hashes, spared
 
-    def _send_and_wait(
+    def send_and_wait(
         self, messages: Mapping[int, bytes], round_: int, awaited: Collection[int] | None = None
     ) -> dict[int, bytes | str]:
         """Sends messages and waits for their answers, at most as long as the time-out.

@@ -12,24 +12,40 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
+from torch import Tensor
 
+from fedrows.data.label_counts import LabelCounts
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import write_private
 from fedrows.privacy.heat_counts import Member
 from fedrows.rows.heat import Heat
 
 
-def save_heat(path: Path, heat: Mapping[str, Heat], counts: Sequence[frozenset[Member]]) -> None:
-    """Writes the heat of every table, and the clients of every count."""
-    tensors = {}
+def save_heat(
+    path: Path,
+    heat: Mapping[str, Heat],
+    counts: Sequence[frozenset[Member]],
+    labels: LabelCounts | None = None,
+) -> None:
+    """Writes the heat of every table, the clients of every count, and what labels came to."""
+    tensors: dict[str, Tensor] = {}
+    if labels is not None:
+        counters = {"ids": labels.ids, "have": labels.examples, "like": labels.positives}
+        tensors |= {f"labels/{name}": x.clone() for name, x in counters.items()}
     for table, its in heat.items():
         tensors[f"{table}/ids"], tensors[f"{table}/counts"] = its.ids, its.counts
     totals = {table: its.total for table, its in heat.items()}
-    facts = {"totals": totals, "counted": [sorted(count, key=str) for count in counts]}
+    facts = {
+        "totals": totals,
+        "counted": [sorted(count, key=str) for count in counts],
+        "labels": None if labels is None else labels.table,
+    }
     write_private(path, safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
 
 
-def load_heat(path: Path) -> tuple[dict[str, Heat], list[frozenset[Member]]]:
+def load_heat(
+    path: Path,
+) -> tuple[dict[str, Heat], list[frozenset[Member]], LabelCounts | None]:
     """What `save_heat` has written."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
@@ -40,10 +56,14 @@ def load_heat(path: Path) -> tuple[dict[str, Heat], list[frozenset[Member]]]:
                 )
                 for table, total in facts["totals"].items()
             }
+            labels = None
+            if facts["labels"] is not None:
+                parts = (file.get_tensor(f"labels/{name}") for name in ("ids", "have", "like"))
+                labels = LabelCounts(facts["labels"], *parts)
         counts = [frozenset((node, name) for node, name in each) for each in facts["counted"]]
     except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"The heat in {path} cannot be read ({error}): restore the file, since counting again "
             "would show more."
         ) from error
-    return heat, counts
+    return heat, counts, labels

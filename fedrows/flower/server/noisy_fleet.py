@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedrows.data.label_counts import LabelCounts
 from fedrows.flower.server.fleet import FlowerFleet
 from fedrows.flower.server.heat_file import save_heat
 from fedrows.flower.server.heat_sum import closed
@@ -30,7 +31,7 @@ from fedrows.privacy import secure_sum, union
 from fedrows.privacy.accounts import Releasable
 from fedrows.privacy.central import heat_coding
 from fedrows.privacy.distributed_mean import DistributedMean
-from fedrows.privacy.heat_of_mode import heat_tensors
+from fedrows.privacy.heat_of_mode import counter_names, heat_tensors
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Event
 from fedrows.privacy.noisy_coding import NoisyCoding
 from fedrows.privacy.protocol import ServerHalf
@@ -62,15 +63,19 @@ class NoisyFlowerFleet(PrivateFlowerFleet):
         return self.accounts.releasable(self.space.tables, heat_tensors(self._heat))
 
     def _count(self, nodes: list[str], complete: bool = False) -> None:
-        sum_, privacy = self._exchange("heat", nodes), self.contract.privacy
+        sum_, privacy = self._exchange("heat", nodes, **self._labels_too()), self.contract.privacy
         terms = heat_terms(self.contract, sum_.facts, self.space)
         sum_.work = SumWork({})
-        self.accounts.spend_(0, self._heat_entries())
+        labels = "labels" in sum_.facts
+        self.accounts.spend_(0, self._heat_entries(labels))
         total = self._carry(Lane(sum_, closed(secure_sum.server(terms, self._keys(sum_)))))
         members = self._members([sum_.parties[number] for number in total.clients])
         coding = heat_coding(privacy.dp_heat_noise, len(nodes), privacy.dp_heat_rows)
         counts = total.values.view(np.int64) / coding.steps
         deviation = privacy.dp_heat_noise * math.sqrt(2 * privacy.dp_heat_rows)
+        if labels:
+            have, like = torch.from_numpy(counts[self.space.rows :].copy()).view(2, -1)
+            self.labels = LabelCounts(str(self.items), torch.arange(len(have)), have, like)
         counts = np.maximum(counts, max(1.0, privacy.heat_z * deviation))
         self._heat = {}
         for table, start in self.space.starts.items():
@@ -79,17 +84,17 @@ class NoisyFlowerFleet(PrivateFlowerFleet):
             self._heat[table] = Heat(every, torch.from_numpy(own), float(len(members)))
         self._counts.add_(members)
         if self._heat_file is not None:
-            save_heat(self._heat_file, self._heat, self._counts.counts)
+            save_heat(self._heat_file, self._heat, self._counts.counts, self.labels)
         self._log(f"Heat is counted with noise by secure sum of {len(total.clients)} nodes.")
 
-    def _heat_entries(self) -> list[Entry]:
+    def _heat_entries(self, labels: bool) -> list[Entry]:
         privacy, mechanism = self.contract.privacy, self.contract.privacy.mechanism
         assert mechanism is not None, "noise inside the sum is a mechanism's"
         noise = privacy.dp_heat_noise * math.sqrt(mechanism.counted_share)
         event = Event((noise,), "all", discrete=True)
-        entries = [
-            Entry(mechanism.kind, f"heat of {table}", 0, event=event) for table in self.space.tables
-        ]
+        names = [f"heat of {table}" for table in self.space.tables]
+        names += counter_names(str(self.items)) if labels else ()
+        entries = [Entry(mechanism.kind, name, 0, event=event) for name in names]
         return entries + [replace(entry, kind=AGAINST_SERVER) for entry in entries]
 
     def _union_half(

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from fedrows.client import Upload
+from fedrows.data.label_counts import LabelCounts
 from fedrows.errors import PlanError
 from fedrows.flower.server.exchange import distinct_rows
 from fedrows.flower.server.fleet import PAUSE
 from fedrows.flower.server.heat_file import load_heat, save_heat
-from fedrows.flower.server.heat_sum import closed, whole
+from fedrows.flower.server.heat_sum import closed, label_entries, labels_from, whole
 from fedrows.flower.server.round_union import Hosts, RoundUnion
 from fedrows.flower.server.round_update import RoundUpdate
 from fedrows.flower.server.sum_exchange import Lane, SumExchange, SumWork
@@ -76,6 +77,8 @@ class PrivateSumFleet(SumFleet):
         self.space = row_space(self.schema, tables)
         self.mean = weighted_mean(self.contract, self.schema, tables, groups)
         self._heat: dict[str, Heat] | None = None
+        self.items: str | None = None  # the table whose labels are counted with the first heat
+        self.labels: LabelCounts | None = None  # what they came to
         plan, privacy = self.contract.plan, self.contract.privacy
         self._lost_counts = 0  # of heat, after the first one
         self._counts = HeatCounts(least_parties(privacy.min_contributors, privacy.colluding))
@@ -93,7 +96,7 @@ class PrivateSumFleet(SumFleet):
         """Keeps the heat in a file, and goes on from what is there: counting again shows more."""
         self._heat_file = path
         if path.exists():
-            self._heat, self._counts.counts = load_heat(path)
+            self._heat, self._counts.counts, self.labels = load_heat(path)
 
     @property
     def fewest_nodes(self) -> int:
@@ -137,17 +140,26 @@ class PrivateSumFleet(SumFleet):
 
     def _count(self, nodes: list[str], complete: bool = False) -> None:
         """Counts heat by a secure sum of some nodes; of all of them or not at all, if complete."""
-        sum_ = self._exchange("heat", nodes)
+        sum_ = self._exchange("heat", nodes, **self._labels_too())
         sum_.work = SumWork({})
+        if "labels" in sum_.facts:
+            self.accounts.spend_(0, label_entries(str(self.items)))
         terms = heat_terms(self.contract, sum_.facts, self.space)
         half = secure_sum.server(terms, self._keys(sum_))
         total = self._carry(Lane(sum_, closed(whole(half) if complete else half)))
         members = self._members([sum_.parties[number] for number in total.clients])
         self._heat = heat_from(total.values, self.space, len(members))
+        if "labels" in sum_.facts:
+            heat, sums = self._heat[str(self.items)], total.values[self.space.rows :]
+            self.labels = labels_from(sums, str(self.items), heat)
         self._counts.add_(members)
         if self._heat_file is not None:
-            save_heat(self._heat_file, self._heat, self._counts.counts)
+            save_heat(self._heat_file, self._heat, self._counts.counts, self.labels)
         self._log(f"Heat is counted by secure sum of {len(total.clients)} nodes.")
+
+    def _labels_too(self) -> dict[str, str]:
+        """What the first count of heat also counts: labels, if the run starts from them."""
+        return {"labels": self.items} if self.items is not None and self._heat is None else {}
 
     def _nodes_here(self) -> list[str]:
         here = set(self.transport.nodes())
@@ -239,7 +251,7 @@ class PrivateSumFleet(SumFleet):
         name = united.union.facts["sum"]
         heat = (self._heat or {}) if self.contract.privacy.noise_in_sum else {}  # that is sent
         digests = model_digests(name, start, heat, self.space, united.places)
-        about = {"union": name, "tag": tag, "model": model_name(digests)}
+        about = {"union": name, "tag": tag, "model": model_name(digests), **self.begun}
         about["coding"] = asdict(coding)
         first = {node: self._work(cohort, node, its, start) for node, its in hosts.items()}
         if update is None or not update.has_keys_for(number, hosts):

@@ -114,6 +114,6 @@ class SumFleet(FlowerFleet):
         names = {nodes[node].address: node for node in messages if node in nodes}
         sent = {address: messages[node] for address, node in names.items() if address}
         wanted = [address for address, node in names.items() if node in awaited]
-        received = self._send_and_wait(sent, self.last.round if self.last else 0, wanted)
+        received = self.send_and_wait(sent, self.last.round if self.last else 0, wanted)
         answers: dict[str, bytes | str] = {node: "it did not answer in time" for node in awaited}
         return answers | {names[address]: answer for address, answer in received.items()}

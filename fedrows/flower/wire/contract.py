@@ -21,6 +21,7 @@ from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.data.fresh_negatives import PoolDraws
 from fedrows.errors import PlanError
+from fedrows.flower.wire.label_counters import check_countable, counted_facts
 from fedrows.flower.wire.message import VERSION
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
@@ -129,7 +130,10 @@ class Contract:
                 "anew in every round, which no secure sum is made for: choose privacy clear."
             )
         made = self.task.model(data, self.plan.seed)
-        return made if isinstance(made, Model) else Lifted(made, data)
+        made = made if isinstance(made, Model) else Lifted(made, data)
+        if self.plan.start == "counted":
+            check_countable(made, data, self.plan)
+        return made
 
     def draws(self, data: FederatedData) -> PoolDraws | None:
         """How clients draw negatives, if the data are to be ranked."""
@@ -160,6 +164,8 @@ class Contract:
         }
         if (draws := self.draws(data)) is not None:  # both sides must draw the same pools
             facts["draws"] = repr(draws)
+        if self.plan.start == "counted":
+            facts |= counted_facts(model, data)
         if self.secret:  # rows of one value open together, so both sides must know the values
             facts["groups"] = {
                 t: {g: list(x) for g, x in its.items()} for t, its in data.groups.items()
@@ -217,11 +223,6 @@ def make_contract(task: DeployedTask, config: Mapping[str, Any]) -> Contract:
             f"clock is {made.plan.clock}, but only simulations have a virtual time: leave it out."
         )
     _check_mode(made)
-    if made.plan.start != "zero":
-        raise PlanError(
-            f"start is {made.plan.start!r}, but only simulations count labels before the first "
-            "round: leave it out."
-        )
     _check_privacy(made)
     return made
 

@@ -1,6 +1,7 @@
 """What both sides of a secure sum work out alike, from its first message and the contract.
 
-    heat      how many of a node's clients hold each row
+    heat      how many of a node's clients hold each row; before a counted start, also the two
+              counters of its labels (`labels` names the table), in the same vector
     union     the rows that any client of a node holds; then which of the union's rows it asks for
     update    what a node's clients made of the rows they have, added up, and which rows they hold
 
@@ -34,7 +35,14 @@ from fedrows.rows.heat import Heat
 from fedrows.rows.schema import Schema
 
 WHO = ("contract", "round")  # facts that are alike for all parties and known before all others
-WHAT = ("union", "tag", "coding", "model")  # facts about what is added up, alike for all parties
+WHAT = (
+    "union",
+    "tag",
+    "coding",
+    "model",
+    "labels",
+    "prior",
+)  # facts about what is added up, alike for all parties
 USES = ("heat", "union", "update")
 VECTORS = 2  # the phase that brings what is added up, if keys were exchanged ahead
 ASKED = "asked"  # what a node signs when a union is over: the rows it asks for
@@ -86,11 +94,12 @@ def distributed_mean(
 
 def heat_terms(contract: Contract, facts: Mapping[str, Any], space: RowSpace) -> SumTerms:
     """The terms of a sum of heat."""
+    table = facts.get("labels")
     return SumTerms(
         _name(facts),
         cohort(facts),
         threshold(contract, facts),
-        space.rows,
+        space.rows + (0 if table is None else 2 * space.sizes[table]),
         "uint64",
         colluding=contract.privacy.colluding,
         early_list=True,
