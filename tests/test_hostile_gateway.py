@@ -1,4 +1,4 @@
-"""A gateway that breaks the rules of private sums towards its devices, who are the browser's client."""
+"""A gateway that breaks the rules of private sums towards the browser's devices."""
 
 from __future__ import annotations
 
@@ -54,6 +54,15 @@ def update_terms(cohort: Cohort, **change: Any) -> AgreedTerms:
     return cohort.sums.terms(cohort.devices, facts, parts)
 
 
+def tried(cohort: Cohort, agreed: AgreedTerms, half: Any, size: int) -> Any:
+    """What a sum has shown; None if no device took part in it."""
+    try:
+        return cohort.run(agreed, half, size)
+    except ProtocolError as error:
+        assert "0 of 5 clients came through phase 'keys'" in str(error)
+        return None
+
+
 def test_rows_of_one_device_stay_closed_without_openers(cohort: Cohort) -> None:
     """Without pads every row would be in the sum that is opened, whoever holds it."""
     agreed = update_terms(cohort, openers=0)
@@ -65,10 +74,8 @@ def test_rows_of_one_device_stay_closed_without_openers(cohort: Cohort) -> None:
         about=about, early_list=True,
     )  # fmt: skip
     keys = dict(enumerate(one.key for one in cohort.devices))
-    with pytest.raises(ProtocolError, match="0 of 5 clients came through phase 'keys'"):
-        found = cohort.run(agreed, lambda _: secure_sum.server(terms, keys), 400)
-        rows = CODING.decode(found.values[:10]).reshape(5, 2)
-        pytest.fail(f"row 8 of device 2 alone was read: {rows[4]}")
+    found = tried(cohort, agreed, lambda _: secure_sum.server(terms, keys), 400)
+    assert found is None, f"read of device 2: {CODING.decode(found.values[8:10])}"
 
 
 def test_rows_of_one_device_stay_closed_under_a_minimum_of_one(cohort: Cohort) -> None:
@@ -78,9 +85,8 @@ def test_rows_of_one_device_stay_closed_under_a_minimum_of_one(cohort: Cohort) -
     plan = MEAN.layout({"item": UNION}).plan(agreed.name, tuple(range(5)), privacy, CODING, 1)
     terms = plan.terms(4, colluding=1, early_list=True)
     keys = dict(enumerate(one.key for one in cohort.devices))
-    with pytest.raises(ProtocolError, match="0 of 5 clients came through phase 'keys'"):
-        found = cohort.run(agreed, lambda _: openings.server(plan, terms, keys), 8 * plan.length)
-        pytest.fail(f"{found.opened.sum()} rows were opened, also those of one device")
+    found = tried(cohort, agreed, lambda _: openings.server(plan, terms, keys), 8 * plan.length)
+    assert found is None, f"{found.opened.sum()} rows were opened, also those of one device"
 
 
 @pytest.mark.parametrize(
