@@ -164,8 +164,7 @@ def test_a_gateway_that_answers_at_once_does_not_keep_the_server_busy(
     """As one does, too, of which a device spoils its work at once: each try costs the server."""
     looks, told = 0, list[Message]()
     with begun(examples(clients=4), tmp_path, concurrency=4, buffer=2) as it:
-        for thread in [registered(it.devices, client) for client in range(4)]:
-            thread.join()
+        gone = [registered(it.devices, client) for client in range(4)]
         honest, collect = it.transport.here[1], it.fleet.collect
         monkeypatch.setattr(gateway_work, "PAUSE", 10.0**6)
         monkeypatch.setattr(async_fleet, "POLL", 0.01)
@@ -190,6 +189,8 @@ def test_a_gateway_that_answers_at_once_does_not_keep_the_server_busy(
         monkeypatch.setattr(it.fleet, "collect", counted)
         with pytest.raises(Enough):
             list(it.run)
+        for thread in gone:
+            thread.join()
     assert 1 <= len(told) < 20
 
 
