@@ -37,7 +37,8 @@ class NodeDevice(PrivateDevice):
         low, high = int(train.splits[self.client]), int(train.splits[self.client + 1])
         ids = {name: column[low:high].tolist() for name, column in train.ids.items()}
         given = {"ids": ids, "label": train.label[low:high].tolist()}
-        made = self.script.ask(device=self.name, manifest=self.manifest, given=given)
+        least = {"contributors": self.contract.privacy.min_contributors}
+        made = self.script.ask(device=self.name, manifest=self.manifest, given=given, policy=least)
         self.registration = bytes.fromhex(made["body"])
 
     def answer(self, message: Message) -> bytes:

@@ -46,12 +46,12 @@ Change = Callable[[int, Message], Message]
 class Cohort:
     """Five devices of the browser's client, who answer what lies in a gateway's store."""
 
-    def __init__(self, script: BrowserRounds, folder: Path) -> None:
+    def __init__(self, script: BrowserRounds, folder: Path, **policy: Any) -> None:
         self.script, self.work = script, WorkStore(GatewayStore(folder))
         self.devices: list[SumDevice] = []
         for number, held in enumerate(HELD):
             given = {"ids": {"item": held}, "label": [1] * len(held)}
-            made = script.ask(device=f"d{number}", manifest=MANIFEST, given=given)
+            made = script.ask(device=f"d{number}", manifest=MANIFEST, given=given, policy=policy)
             key = unpack(bytes.fromhex(made["body"])).parts["key"]
             self.devices.append(SumDevice(f"d{number}", "r", key))
         self.sums = DeviceSums(self.work, "a" * 16, "p" * 32)
@@ -262,8 +262,8 @@ def test_a_vector_is_masked_once(cohort: Cohort) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"threshold": 2}, "too few"),
-        ({"threshold": 3}, "too few"),
+        ({"threshold": 2}, "has share 0.4,"),
+        ({"threshold": 3}, "has share 0.6,"),
         ({"colluding": 3}, "too few"),
         ({"tables": [{"name": "item", "rows": ROWS + 1, "width": 2}]}, "for other tables"),
         ({"tables": []}, "for other tables"),
@@ -307,8 +307,11 @@ def test_updates_that_would_tell_something_are_refused(
     assert why in cohort.news[1][-1]
 
 
-def test_a_device_without_all_of_its_rows_adds_nothing(cohort: Cohort) -> None:
+def test_a_device_without_all_of_its_rows_adds_nothing(
+    script: BrowserRounds, tmp_path: Path
+) -> None:
     """The union lacks row 2: device 2 sits the round out, and its weight is not in the sum."""
+    cohort = Cohort(script, tmp_path / "gate", contributors=1)
     ids, privacy = np.array([0, 1, 3, 8]), Privacy.of("index", min_contributors=1)
     mean = WeightedMean({"item": 2}, {}, 4.0, True, None)
     layout, coding = mean.layout({"item": ids}), mean.coding(np.ones(5), 5, 4, 1.0)

@@ -27,7 +27,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.flower.deployment import Deployment
 from fedrows.flower.gateway import gateway_node as node_side
 from fedrows.flower.journal import Journal, carry_out
-from fedrows.flower.server import gateway_work
+from fedrows.flower.server import async_fleet, gateway_work
 from fedrows.flower.server.async_fleet import AsyncFlowerFleet
 from fedrows.flower.server.node_records import SILENT
 from fedrows.flower.server.update_log import UPDATES, BufferedUpdate, UpdateLog, read_updates
@@ -151,6 +151,47 @@ def test_it_is_asked_again_when_its_time_is_up(tmp_path: Path) -> None:
                 break
         else:
             pytest.fail("the device that was back took no part")
+
+
+class Enough(Exception):
+    """The server has looked for answers often enough."""
+
+
+@pytest.mark.parametrize("says", ["all are silent", "nothing"])
+def test_a_gateway_that_answers_at_once_does_not_keep_the_server_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    """As one does, too, of which a device spoils its work at once: each try costs the server."""
+    looks, told = 0, list[Message]()
+    with begun(examples(clients=4), tmp_path, concurrency=4, buffer=2) as it:
+        gone = [registered(it.devices, client) for client in range(4)]
+        honest, collect = it.transport.here[1], it.fleet.collect
+        monkeypatch.setattr(gateway_work, "PAUSE", 10.0**6)
+        monkeypatch.setattr(async_fleet, "POLL", 0.01)
+
+        def hasty(message: bytes) -> bytes:
+            asked = unpack(message)
+            if asked.kind != "train":
+                return honest(message)
+            told.append(asked)
+            tag, count = asked.facts["tag"], len(asked.parts["numbers"])
+            silent = [(tag, place) for place in range(count)] if says != "nothing" else []
+            return pack(Message("arrived", {"tag": tag, "silent": silent}, {}))
+
+        def counted(step: int, wait: bool) -> list[BufferedUpdate]:
+            nonlocal looks
+            looks += 1
+            if looks > 60:
+                raise Enough
+            return collect(step, wait)
+
+        it.transport.here[1] = hasty
+        monkeypatch.setattr(it.fleet, "collect", counted)
+        with pytest.raises(Enough):
+            list(it.run)
+        for thread in gone:
+            thread.join()
+    assert 1 <= len(told) < 20
 
 
 class Noted:

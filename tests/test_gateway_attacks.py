@@ -171,7 +171,7 @@ def test_nothing_of_a_removed_device_stays(tmp_path: Path) -> None:
         assert session.http.ask("PUT", target, b"half").json()["received"] == 4
         assert store.remove_device(session.name)
         with store.read() as database:
-            for table in ("pieces", "work", "nonces", "registrations", "devices"):
+            for table in ("pieces", "work", "nonces", "registrations", "keys", "devices"):
                 found = database.execute(f"SELECT count(*) FROM {table}").fetchone()
                 assert found == (0,), table
         with pytest.raises(GatewayRefused, match="does not know the device"):
@@ -195,3 +195,35 @@ def test_what_an_earlier_run_allowed_does_not_stop_a_later_one(tmp_path: Path) -
         run(it.fleet, data)
         assert not it.fleet.rejected
         assert device.name not in {one.name for one in it.fleet.registry.clients}
+
+
+def test_a_device_cannot_register_the_key_of_another(tmp_path: Path) -> None:
+    """Nobody takes part in a sum with one key twice, so a copied key would end all sums."""
+    store, programs_ = GatewayStore(tmp_path / "s"), ("a" * 32, "b" * 32)
+
+    def body(key: bytes) -> bytes:
+        return pack(Message("registration", {"examples": 1}, {"key": key}))
+
+    with serving(application(store)) as url:
+        sessions = []
+        for name in ("victim", "before"):
+            sessions.append(
+                DeviceSession(SignedHttp(url), DeviceStorage(tmp_path / name), tmp_path)
+            )
+            sessions[-1].enrol(store.make_token(), name)
+        victim, liar = sessions
+        for program in programs_:  # in a later run the liar is first
+            Programs(store).publish(program, RegistrationForm({}, 1, private=True))
+            target = f"/v1/registration?program={program}"
+            order = sessions if program == "a" * 32 else sessions[::-1]
+            for one in order:
+                if one is victim:
+                    one.http.ask("PUT", target, body(b"k" * 32))
+                else:
+                    with pytest.raises(GatewayRefused, match="The key is another device's"):
+                        one.http.ask("PUT", target, body(b"k" * 32))
+            assert [x.name for x in store.registered(program)] == ["victim"]
+        liar.http.ask("PUT", target, body(b"o" * 32))
+        assert len(store.registered(program)) == 2
+        for one in sessions:
+            one.http.close()

@@ -15,12 +15,15 @@ from deployed import CONFIG, examples, run, shards_of, task_of
 from loopback import federation
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
+from fedrows.data.federation import FederatedData
+from fedrows.flower.node import private_node
 from fedrows.flower.node.private_node import PrivateNode
 from fedrows.privacy.layout import PartyVectors
 from fedrows.privacy.mean_bounds import bounded
 from fedrows.privacy.protocol import ProtocolError
+from fedrows.privacy.row_space import RowSpace
 from fedrows.privacy.weighted_mean import Mean, WeightedMean
-from fedrows.rows.heat import Heat
+from fedrows.rows.heat import Heat, heat_of
 
 SUMMING = WeightedMean({"t": 1}, {"bias": ()}, 4.0)
 HEAT = {"t": Heat(torch.arange(3), torch.tensor([100.0, 10.0, 1.0]).double(), 100.0)}
@@ -83,3 +86,23 @@ def test_a_lie_in_a_secure_sum_moves_a_row_no_further_than_the_range(
     monkeypatch.setattr(PartyVectors, "words", lying_words)
     moved = run(fleet, data).whole().tables["item"].abs()
     assert 0.5 < float(moved.max()) <= 2.0 + 1e-9  # the lie is there, within the range
+
+
+def test_a_lie_about_heat_stops_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that more clients held than there are would move by next to nothing, for ever."""
+    data, honest = examples(), private_node.heat_vector
+
+    def lying(space: RowSpace, shard: FederatedData) -> np.ndarray:
+        words = honest(space, shard)
+        words[3] += np.uint64(2**40)
+        words[4] -= np.uint64(2**20)  # a sum below 0
+        return words
+
+    monkeypatch.setattr(private_node, "heat_vector", lying)
+    config = CONFIG | {"privacy": "index", "index-epsilon": "", "index-epsilon-for-ever": ""}
+    fleet, _ = federation(task_of(data), config, shards_of(data, 3), tmp_path)
+    fleet.gather()
+    found, wanted = fleet.heat()["item"], heat_of(data.index["item"], data.weights("uniform"))
+    counts = dict(zip(found.ids.tolist(), found.counts.tolist(), strict=True))
+    right = dict(zip(wanted.ids.tolist(), wanted.counts.tolist(), strict=True))
+    assert counts == {row: x for row, x in right.items() if row != 4} | {3: 12.0}

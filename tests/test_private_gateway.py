@@ -24,6 +24,7 @@ from fedrows.flower.gateway.forms import RegistrationForm
 from fedrows.flower.wire.codings import ids_to_bytes
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
+from fedrows.privacy import secure_sum
 from fedrows.privacy.keys import SIGNATURE
 from fedrows.rows.heat import heat_of
 
@@ -122,6 +123,27 @@ def test_the_browsers_devices_do_what_pythons_do(tmp_path: Path, script: Browser
         order = np.argsort(others)
         assert ids.tolist() == np.array(others)[order].tolist()
         assert np.abs(rows - np.array(theirs).reshape(rows.shape)[order]).max(initial=0) < 2e-5
+
+
+def test_a_device_that_lies_about_heat_counts_as_the_gateways_devices_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, honest = examples(), secure_sum.client
+
+    def lying(terms: Any, me: int, key: Any, keys: Any, words: Any, *more: Any) -> Any:
+        if isinstance(words, np.ndarray) and me == 0 and set(words.tolist()) == {0, 1}:
+            words = words.copy()
+            words[7] = 2**31
+        return honest(terms, me, key, keys, words, *more)
+
+    monkeypatch.setattr(secure_sum, "client", lying)
+    with private_run(data, PRIVATE | {"rounds": 1}, tmp_path, 5) as it:
+        begin(it, PrivateDevice)
+        it.fleet.gather()
+    heat = it.fleet.heat()["item"]
+    others = data.select(torch.arange(data.clients - 5)).index["item"].ids
+    [counted] = heat.counts[heat.ids == 7].tolist()
+    assert counted == int((others == 7).sum()) + 5
 
 
 class Absent(PrivateDevice):

@@ -45,7 +45,7 @@ def test_tabs_in_a_private_run_train_as_simulated(
         run = Served(it.url, it.store, it.fleet, it.shard, tmp_path)
         context = browser.new_context()
         errors: list[str] = []
-        tabs = [run.open(context, client) for client in range(5)]
+        tabs = [run.open(context, client, more="&contributors=1") for client in range(5)]
         for tab in tabs:
             tab.on("pageerror", lambda error: errors.append(str(error)))
         run.data = data

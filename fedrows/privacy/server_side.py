@@ -80,8 +80,11 @@ def plan_bytes(plan: union.UnionPlan) -> int:
 
 
 def heat_from(counts: np.ndarray, space: RowSpace, clients: int) -> dict[str, Heat]:
-    """The heat of every table, from the sum of the heat vectors of so many clients."""
-    sums, heat = torch.from_numpy(counts.astype("int64")).to(torch.float64), {}
+    """The heat of every table, from the sum of the heat vectors of so many clients.
+
+    No row is held by more clients than there are. A node that says otherwise would stop the row.
+    """
+    sums, heat = torch.from_numpy(counts.astype("int64")).clamp(0, clients).double(), {}
     for table, start in space.starts.items():
         own = sums[start : start + space.sizes[table]]
         held = own.nonzero().view(-1)

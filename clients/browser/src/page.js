@@ -2,6 +2,8 @@
 //
 //   /                           a device of one's own: a token and a file of examples begin it
 //   /?program=SHA256            the same, for the program alone whose manifest.json has this sum
+//   /?private=1                 the same, for private runs alone
+//   /?contributors=1            the same, where rows of fewer than 2 devices may be opened in private runs
 //   /?device=NAME&demo=FOLDER   a device of the demo, which finds both in FOLDER/NAME.json; panel=1: in a frame
 
 import { DeviceError } from "./errors.js";
@@ -60,7 +62,9 @@ async function ranked(device, { given, index, result }) {
 }
 
 async function main() {
-  const device = await Device.open(name, { pinned: query.get("program") ?? undefined });
+  const policy = { privateOnly: query.has("private") };
+  if (query.has("contributors")) policy.contributors = Number(query.get("contributors"));
+  const device = await Device.open(name, { pinned: query.get("program") ?? undefined, policy });
   if (!(await device.identity())) {
     if (query.has("demo")) await begin(device, await demoFile());
     else await form(device);

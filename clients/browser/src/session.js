@@ -15,6 +15,7 @@ import { DeviceError } from "./errors.js";
 import { columnsOf, indexOf } from "./examples.js";
 import { Gateway, Refusal, Unreachable, enrol, makeKey, sha256 } from "./gateway.js";
 import { recall, remembered } from "./memory.js";
+import { DevicePolicy } from "./private/policy.js";
 import { PrivateRounds } from "./private/rounds.js";
 import { Program } from "./program.js";
 import { Storage } from "./storage.js";
@@ -32,25 +33,28 @@ export class Device extends EventTarget {
   #private = null; // the device's part in a private run; null if the run is in the clear
 
   #pinned;
+  #policy;
 
-  constructor(storage, pinned) {
+  constructor(storage, pinned, policy) {
     super();
     this.#storage = storage;
     this.#pinned = pinned;
+    this.#policy = new DevicePolicy(storage, policy);
   }
 
   /** The device so named, of whom only one tab at a time may be the owner.
    *
    * pinned: the SHA-256 of the manifest.json of the only program that it runs; without, any.
+   * policy: what the device's owner asks of private runs instead of the defaults (private/policy.js).
    */
-  static async open(name, { pinned } = {}) {
+  static async open(name, { pinned, policy } = {}) {
     const storage = await Storage.open(name);
     if (!(await locked(name))) {
       storage.close();
       throw new DeviceError("This device is open in another tab: use that one, or close it and reload this page.");
     }
     navigator.storage?.persist?.().catch(() => {}); // asks that nothing be thrown away when room is short
-    return new Device(storage, pinned?.toLowerCase());
+    return new Device(storage, pinned?.toLowerCase(), policy);
   }
 
   get storage() {
@@ -136,6 +140,7 @@ export class Device extends EventTarget {
     if (stored?.id !== id) {
       const { program, files, private: secret } = await this.#gateway.json("GET", "/v1/program");
       if (program !== id) throw new Unreachable("The program has just changed: this device asks again.");
+      await this.#policy.checkRun(secret === true);
       stored = { id, files: {}, private: secret === true };
       for (const [name, facts] of Object.entries(files)) {
         const response = await this.#gateway.ask("GET", `/v1/program/${id}/${name}`);
@@ -149,10 +154,11 @@ export class Device extends EventTarget {
       this.#program = await Program.load(stored.id, stored.files);
       await this.#storage.keep({ program: stored });
     } else {
+      await this.#policy.checkRun(stored.private);
       await this.#checkPinned(stored.files);
       this.#program = await Program.load(stored.id, stored.files);
     }
-    this.#private = stored.private ? new PrivateRounds(this.#storage) : null;
+    this.#private = stored.private ? new PrivateRounds(this.#storage, this.#policy) : null;
     this.#tell("program", { manifest: this.#program.manifest });
   }
 

@@ -4,6 +4,7 @@
 
 import { createInterface } from "node:readline";
 import { indexOf } from "../src/examples.js";
+import { DevicePolicy } from "../src/private/policy.js";
 import { PrivateRounds } from "../src/private/rounds.js";
 import { unpack } from "../src/wire.js";
 
@@ -46,24 +47,28 @@ const program = (manifest) => ({
 const devices = new Map();
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const { device, manifest, given, message, ask } = JSON.parse(line);
+  const { device, manifest, given, message, ask, policy, run } = JSON.parse(line);
   let answer;
   try {
     if (given) {
       const storage = new Memory();
-      devices.set(device, { storage, its: new PrivateRounds(storage), program: program(manifest), registered: { given, index: indexOf(given, manifest) }, news: [] });
+      const make = () => new PrivateRounds(storage, new DevicePolicy(storage, policy));
+      devices.set(device, { storage, make, its: make(), program: program(manifest), registered: { given, index: indexOf(given, manifest) }, news: [] });
       answer = { body: Buffer.from(await devices.get(device).its.registration()).toString("hex") };
     } else if (message) {
       const it = devices.get(device);
-      if (ask === "reload") it.its = new PrivateRounds(it.storage);
+      if (ask === "reload") it.its = it.make();
       const tell = (kind, detail) => it.news.push(detail.sentence ?? kind);
       const made = await it.its.answer(unpack(bytes(message)), message.length / 2, it.program, it.registered, tell);
       answer = { body: Buffer.from(made.body).toString("hex"), line: made.line, news: it.news };
+    } else if (run) {
+      await new DevicePolicy(devices.get(device)?.storage ?? new Memory(), policy).checkRun(run === "private");
+      answer = {};
     } else {
       answer = { kept: Object.fromEntries((await devices.get(device).storage.names()).map((name) => [name, true])), held: await devices.get(device).storage.get(ask) };
     }
   } catch (error) {
-    answer = { error: String(error.stack) };
+    answer = { error: error.name === "DeviceError" ? error.message : String(error.stack) };
   }
   console.log(JSON.stringify(answer));
 }

@@ -72,6 +72,11 @@ class RegistrationForm:
         }
 
 
+def key_in(data: bytes) -> bytes | None:
+    """The public key in a registration that was checked; None if it has none."""
+    return unpack(data, LARGEST_REGISTRATION).parts.get("key")
+
+
 def _check_private(message: Message) -> tuple[int, dict[str, Tensor]]:
     """The same of a registration for a private run, which has a public key alone."""
     key = message.parts.get("key", b"")

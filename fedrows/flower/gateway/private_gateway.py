@@ -119,7 +119,7 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
         own: list[dict[str, Any]] = [{}] * len(devices)
         total = sums.carry(half, agreed, devices, own, 4 * plan.length, self._seconds)
         self._log_left_out(total, names)
-        return total.values
+        return total.values.clip(max=len(total.clients)) if about["use"] == "heat" else total.values
 
     def _facts(self, devices: Sequence[SumDevice], facts: Mapping[str, Any]) -> dict[str, Any]:
         """What all devices of a sum are told, whatever it is for."""

@@ -39,6 +39,7 @@ CREATE TABLE IF NOT EXISTS devices (
 CREATE TABLE IF NOT EXISTS registrations (
     device TEXT PRIMARY KEY, program TEXT NOT NULL, version TEXT NOT NULL,
     examples INTEGER NOT NULL, message BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS keys (key BLOB PRIMARY KEY, device TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS nonces (
     device TEXT, nonce TEXT, at REAL NOT NULL, PRIMARY KEY (device, nonce)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS nonces_at ON nonces (at);
@@ -56,6 +57,10 @@ CREATE TABLE IF NOT EXISTS pieces (
 
 class StoreError(FedrowsError):
     """The gateway's store cannot be read or written."""
+
+
+class KeyTaken(FedrowsError):
+    """A public key that is another device's."""
 
 
 class TokenRefused(FedrowsError):
@@ -209,6 +214,7 @@ class GatewayStore:
                 ("registrations", "device"),
                 ("work", "device"),
                 ("nonces", "device"),
+                ("keys", "device"),
             ):
                 database.execute(f"DELETE FROM {table} WHERE {column} = ?", row)
             database.execute("DELETE FROM devices WHERE id = ?", row)
@@ -246,11 +252,27 @@ class GatewayStore:
             database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", [name, value])
 
     def register(
-        self, device: str, program: str, version: str, examples: int, message: bytes
+        self,
+        device: str,
+        program: str,
+        version: str,
+        examples: int,
+        message: bytes,
+        key: bytes | None = None,
     ) -> None:
-        """Stores what a device has registered."""
+        """Stores what a device has registered.
+
+        key: its public key. Devices see each other's keys, and in a sum with one key twice no
+        device takes part, so a key belongs to whoever has registered it first.
+        """
         values: list[Any] = [device, program, version, examples, message]
         with self.change() as database:
+            if key is not None:
+                database.execute("INSERT OR IGNORE INTO keys VALUES (?, ?)", [key, device])
+                query = "SELECT device FROM keys WHERE key = ?"
+                if database.execute(query, [key]).fetchone() != (device,):
+                    raise KeyTaken("The key is another device's: make one of your own.")
+                database.execute("DELETE FROM keys WHERE device = ? AND key <> ?", [device, key])
             database.execute("INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?, ?)", values)
 
     def registration(self, device: str, program: str | None) -> str | None:

@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from fedrows.flower.gateway.forms import (
     LARGEST_REGISTRATION,
     UploadForm,
+    key_in,
     version_of_registration,
 )
 from fedrows.flower.gateway.guard import RequestGuard, too_many
@@ -33,7 +34,7 @@ from fedrows.flower.gateway.page_files import PageFiles
 from fedrows.flower.gateway.phase_form import PhaseForm, read_form
 from fedrows.flower.gateway.programs import Programs
 from fedrows.flower.gateway.signatures import Refusal, SignedHeader
-from fedrows.flower.gateway.store import EnrolledDevice, GatewayStore, TokenRefused
+from fedrows.flower.gateway.store import EnrolledDevice, GatewayStore, KeyTaken, TokenRefused
 from fedrows.flower.gateway.waiting import LONGEST, WaitingDevices
 from fedrows.flower.gateway.work import HeldWork, WorkStore
 from fedrows.flower.launch.connections import PROOF
@@ -144,8 +145,11 @@ class DeviceApi:
             examples, _ = form.check(body)
         except WireError as error:
             raise Refusal(422, f"The registration is refused: {error}") from None
-        version = version_of_registration(body)
-        self.store.register(device.id, program, version, examples, body)
+        version, key = version_of_registration(body), key_in(body) if form.private else None
+        try:
+            self.store.register(device.id, program, version, examples, body, key)
+        except KeyTaken as error:
+            raise Refusal(422, f"The registration is refused: {error}") from None
         return JSONResponse({"version": version})
 
     async def check_in(self, request: Request) -> Response:

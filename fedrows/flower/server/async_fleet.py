@@ -215,17 +215,24 @@ class AsyncFlowerFleet(UnwaitedFleet):
             self._gateways.pause(name)
             return []
         self._confirm(message, reply)
-        buffered = list[BufferedUpdate]()
+        buffered, ended = list[BufferedUpdate](), 0
         for key, part in reply.parts.items():
             if key.startswith("changed/"):
                 continue
             if (work := self._gateways.end(name, key)) is not None:
-                buffered += self._read(exchange, work, part)[1]
+                found, ended = self._read(exchange, work, part)[1], ended + 1
+                buffered += found
+                if not found:
+                    self._pause_((name, work.members[0].name))
             else:
                 self._refuse(exchange, "stale", f"node {name!r}", "nobody waits for this update")
         for key in silent:
             if (work := self._gateways.end(name, key)) is not None:
+                ended += 1
                 self._lost(exchange, work, SILENT)
+                self._pause_((name, work.members[0].name))
+        if not ended and self._gateways.is_hasty(message):
+            self._gateways.pause(name)
         return buffered
 
     def _worthless(self, exchange: Exchange, work: NodeWork, answer: bytes | str) -> str:
@@ -293,8 +300,8 @@ class AsyncFlowerFleet(UnwaitedFleet):
         """Counts an update that was accepted, and is refused beside others."""
         assert self.last is not None
         node = self.registry.nodes.get(one.node)
-        if node is not None and not node.one_by_one:  # one device does not hold up the others
-            self._pause_(one.node)
+        if node is not None:  # one device does not hold up the others
+            self._pause_((one.node, one.client) if node.one_by_one else one.node)
         self._refuse(self.last, reason, f"client {one.client!r} of node {one.node!r}", why)
 
     def _lost(self, exchange: Exchange, work: NodeWork, why: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from fedrows.flower.wire.clients import ClientName
 from fedrows.rows.index import Index
 
 ANSWER = 60.0  # seconds at most that a gateway's next answer takes; it holds one for a few
-PAUSE = 1.0  # seconds until a gateway is asked again that has answered with an error
+PAUSE = 1.0  # seconds until a gateway is asked again that has answered with an error, or nothing
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class NodeWork:
     read: dict[str, Tensor]  # how often their rows had been moved, by table (R,)
     hashes: RowHashes
     until: float  # when it is given up
+    since: float = field(default_factory=time.monotonic)  # when it was asked
 
     def apart(self) -> Iterator[NodeWork]:
         """The work of each client by itself."""
@@ -91,8 +92,12 @@ class GatewayWork:
                     del own[key]
                     yield work, left
 
+    def is_hasty(self, message: NodeWork) -> bool:
+        """Whether a gateway has answered at once; one that has nothing to say holds its answer."""
+        return time.monotonic() < message.since + PAUSE
+
     def pause(self, node: str) -> None:
-        """Asks a gateway that has answered with an error a little later."""
+        """Asks a gateway a little later."""
         self._paused[node] = time.monotonic() + PAUSE
 
     def idle(self) -> list[str]:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from fedrows.flower.server.exchange import Exchange
 from fedrows.flower.server.fleet import POLL, FlowerFleet
-from fedrows.flower.server.update_log import BufferedUpdate, UpdateLog
+from fedrows.flower.server.update_log import BufferedUpdate, Member, UpdateLog
 from fedrows.flower.wire.clients import ClientName
 
 LEFT = "its node has left, or has enrolled again"
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds that a node gets no work after useless answers
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0  # seconds without work after useless answers
+MOST_PAUSED = 10_000  # remembered; beyond, pauses that are over are forgotten
 
 
 class UnwaitedFleet(FlowerFleet):
@@ -27,7 +28,8 @@ class UnwaitedFleet(FlowerFleet):
         self.moves: dict[str, Tensor] = {}  # of every row, if its staleness counts
         self._connected: Collection[int] = ()
         self._next_look = 0.0
-        self._paused: dict[str, tuple[float, float]] = {}  # node → gets work at, after a pause of
+        # A node, or a client of a gateway → when it gets work again, after a pause of …
+        self._paused: dict[str | Member, tuple[float, float]] = {}
         self._places: tuple[int, dict[tuple[str, ClientName], int], Tensor] | None = None
 
     @property
@@ -67,10 +69,13 @@ class UnwaitedFleet(FlowerFleet):
     def occupied(self) -> Tensor:
         """Which clients cannot begin, as their node is at work, or away, or has to pause: (N,)."""
         now = time.monotonic()
-        working = {name for name, (until, _) in self._paused.items() if until > now}
-        working |= {*self._working()}
+        paused = {who for who, (until, _) in self._paused.items() if until > now}
+        working = paused | {*self._working()}
         away = [name in working or not self._is_here(name) for name in self.registry.nodes]
-        return torch.tensor(away, dtype=torch.bool)[self._placed()[1]]
+        numbers, nodes = self._placed()
+        busy = torch.tensor(away, dtype=torch.bool)[nodes]
+        busy[[numbers[who] for who in paused if isinstance(who, tuple) and who in numbers]] = True
+        return busy
 
     def _working(self) -> Collection[str]:
         """The nodes that are at work, and can be sent nothing."""
@@ -99,14 +104,17 @@ class UnwaitedFleet(FlowerFleet):
     def applied(self, updates: Collection[BufferedUpdate]) -> None:
         """Takes note of updates that a step takes: their nodes pause no longer."""
         for one in updates:
-            for node, _ in one.clients:
-                self._paused.pop(node, None)
+            for who in one.clients:
+                self._paused.pop(who, None)
+                self._paused.pop(who[0], None)
 
-    def _pause_(self, node: str) -> None:
-        """Gives a node no work for a while, each time for longer."""
-        _, before = self._paused.get(node, (0.0, 0.0))
+    def _pause_(self, who: str | Member) -> None:
+        """Gives a node, or a client of a gateway, no work for a while, each time for longer."""
+        now, (_, before) = time.monotonic(), self._paused.get(who, (0.0, 0.0))
+        if len(self._paused) >= MOST_PAUSED:
+            self._paused = {one: x for one, x in self._paused.items() if x[0] > now}
         seconds = min(max(2 * before, FIRST_PAUSE), LONGEST_PAUSE)
-        self._paused[node] = time.monotonic() + seconds, seconds
+        self._paused[who] = now + seconds, seconds
 
     def _heard(self, address: int, answer: bytes | str) -> None:
         self.records.asked(self.registry.addresses(), [address], {address: answer})

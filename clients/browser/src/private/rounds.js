@@ -1,6 +1,6 @@
 // A device's part in private runs: it answers the phases of secure sums, and shows its rows and its update to nobody.
 //
-//   heat     1 for every row that it holds, once in a run
+//   heat     1 for every row that it holds
 //   union    a random word for every row that it holds
 //   update   what it made of its rows
 //
@@ -8,6 +8,7 @@
 //   signing       the device's key, which cannot be read
 //   newest sum    the newest name of a sum; names rise, and no sum is begun twice
 //   held/RUN      rows that were not opened, for the next upload
+// and what its policy counts (policy.js).
 
 import { DeviceError } from "../errors.js";
 import { columnsOf } from "../examples.js";
@@ -17,6 +18,7 @@ import { idsFromBytes, numbersFromBytes, pack, rowsFromParts, unpack } from "../
 import { contribution, keepBack, rowsOf, SumRows, toStore } from "./contribution.js";
 import { encode, marks } from "./fixed_point.js";
 import { SigningKey } from "./keys.js";
+import { DevicePolicy } from "./policy.js";
 import { SumHalf } from "./sum_half.js";
 import { SumTerms } from "./terms.js";
 
@@ -25,10 +27,12 @@ const NAME = /^[0-9a-f]{32}$/;
 
 export class PrivateRounds {
   #storage;
+  #policy;
   #sums = new Map(); // name → {half, about, down, up, end}
 
-  constructor(storage) {
+  constructor(storage, policy = new DevicePolicy(storage)) {
     this.#storage = storage;
+    this.#policy = policy;
   }
 
   /** The message that registers this device for a private run: its public key, and nothing of its data. */
@@ -74,7 +78,8 @@ export class PrivateRounds {
     if (name.slice(0, 16) <= newest) throw new DeviceError("The gateway asks for a private sum that is not a new one: this device takes no part.");
     await this.#storage.keep({ "newest sum": name.slice(0, 16) });
     const agreed = unpack(message.parts.terms ?? new Uint8Array(0));
-    const about = agreed.facts;
+    const about = agreed.facts ?? {};
+    this.#policy.check(about);
     const shared = Object.entries(program.manifest.tables).filter(([, facts]) => !facts.local);
     const known = new Map(shared.map(([table, { rows, width }]) => [table, `${rows} of ${width}`]));
     const fitting = about.tables.filter((one) => known.get(one.name) === `${one.rows} of ${one.width}`);
@@ -84,10 +89,11 @@ export class PrivateRounds {
     }
     const bytes = new Uint8Array(await crypto.subtle.digest("SHA-256", message.parts.terms));
     const cohort = about.parties.map((_, party) => party);
-    const registry = new Map(about.parties.map((key, party) => [party, Uint8Array.from(key.match(/../g) ?? [], (byte) => parseInt(byte, 16))]));
+    const registry = new Map(about.parties.map((key, party) => [party, Uint8Array.from(key.match(/../g), (byte) => parseInt(byte, 16))]));
     const terms = { name: `${name}, ${hex(bytes)}`, cohort, threshold: about.threshold, colluding: about.colluding };
     const made = await this.#uses(about, agreed, message.facts, program, registered, cohort.length, tell);
     const wholeTerms = await SumTerms.of({ ...terms, ...(await made.terms()) });
+    await this.#policy.use(about.use, registered.given.made);
     const half = new SumHalf(wholeTerms, message.facts.party, await this.#key(), registry, made.vector, made.plan ?? null);
     while (this.#sums.size >= AT_A_TIME) this.#sums.delete(this.#sums.keys().next().value);
     this.#sums.set(name, { half, about, down: 0, up: 0, end: made.end });
@@ -118,7 +124,7 @@ export class PrivateRounds {
     const fits = dense.every(({ name, shape }) => String(manifest.dense[name]) === String(shape));
     const all = fits && new Set(dense.map(({ name }) => name)).size === Object.keys(manifest.dense).length;
     const most = Math.max(1, about.range);
-    if (!all || dense.length !== Object.keys(manifest.dense).length || !(about.coding.range >= most) || ![32, 64].includes(about.coding.bits)) {
+    if (!all || dense.length !== Object.keys(manifest.dense).length || !(about.coding.range >= most)) {
       throw new DeviceError("The gateway's terms of an update do not fit the program: this device takes no part.");
     }
     const tables = about.tables.map(({ name, width }) => ({ name, width, ids: idsFromBytes(parts[`union/${name}`] ?? new Uint8Array(0)) }));
