@@ -180,7 +180,7 @@ def ranks(found: Mapping[str, Json]) -> str:
 
 
 def bars(found: Mapping[str, Json]) -> str:
-    """Everything that was asked for, in one table."""
+    """Every goal and what was measured, in one table."""
     rows = []
     for name, its in sorted(found.items()):
         parts = {"": its, **{f"{key}, ": x for key, x in its.items() if isinstance(x, dict)}}
@@ -192,8 +192,8 @@ def bars(found: Mapping[str, Json]) -> str:
                              f"{side} {wanted:g}", "yes" if bar["met"] else "**no**"])  # fmt: skip
     if not rows:
         return ""
-    head = ["benchmark", "what", "measured", "asked for", "met"]
-    return f"## What was asked for\n\n{table(head, rows)}"
+    head = ["benchmark", "what", "measured", "goal", "reached"]
+    return f"## Goals and results\n\n{table(head, rows)}"
 
 
 def measured_on(sources: Sequence[Json]) -> str:

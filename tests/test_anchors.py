@@ -137,3 +137,6 @@ def test_a_run_shows_them_beside_its_own_numbers(tmp_path, capsys):
     assert list(found["baselines"]) == ["prior", "client", "item", "both"]
     assert f"{found['anchors']['als']['test_auc']:.3f}" in shown
     assert all(title in shown for title in TITLES.values())
+    titles = next(line for line in shown.splitlines() if line.startswith("Anchor "))
+    assert "test AUC" in titles
+    assert "test RMSE" not in titles  # nothing here has one

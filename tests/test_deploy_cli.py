@@ -74,7 +74,6 @@ CASES = {  # what is typed, with words in capitals filled in, and what the sente
     "no token": ("status CA --superlink x:1 --token none", "control token none cannot be read"),
     "no run": ("stop CA --superlink x:1 last", "RUN is 'last'"),
     "no node": ("revoke CA --superlink x:1", "Name the node"),
-    "an older name": ("expel CA --superlink x:1", "Name the node"),
     "no file": ("export CA --superlink x:1", "--to"),
     "odd rounds": ("run project CA --superlink x:1 --rounds many", "--rounds is 'many'"),
     "odd metrics": ("run project CA --superlink x:1 --metrics-port x", "--metrics-port is 'x'"),

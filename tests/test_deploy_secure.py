@@ -288,7 +288,7 @@ def test_operators_see_and_stop_a_run_that_nobody_waits_for(
         assert (code, "No run is going on." in said_) == (2, True)
         assert deploy("stop", "12345", *token)[0] == 2
         (node,) = federation.control.nodes()
-        assert deploy("expel", str(node.node), *token)[0] == 0
+        assert deploy("revoke", str(node.node), *token)[0] == 0
         assert "No node is admitted." in deploy("status", *token)[1]
 
 

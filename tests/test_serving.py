@@ -171,6 +171,7 @@ BAD: dict[str, tuple[Any, list[str]]] = {
     "a column without a value": (
         lambda s: s.recommend([101], client="u3"), ["'price'", "context="]
     ),
+    "no client": (lambda s: s.recommend([101], context={"price": 1}), ["'user'", "client="]),
     "a strange column": (
         lambda s: s.recommend([101], context={"size": 3}), ["context names 'size'"]
     ),
@@ -217,7 +218,7 @@ def test_models_that_cannot_do_what_is_asked(tmp_path: Path) -> None:
         served.recommend()
     with pytest.raises(DataError, match="no column for the client"):
         served.recommend(client="u3")
-    with pytest.raises(DataError, match="0 columns of the model are lists"):
+    with pytest.raises(DataError, match="reads no list of items"):
         served.recommend([105])
     assert served.recommend(candidates=[101, "102", 103.0], k=3).scores.shape == (3,)
     with pytest.raises(ModelError, match="not about one item"):

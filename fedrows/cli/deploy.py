@@ -38,7 +38,6 @@ ACTIONS = {
     "stop": "end a run after its present round, whoever submitted it",
     "export": "write the model of a deployed run as a bundle",
 }
-OLD_NAMES = {"expel": "revoke"}
 
 
 def main(words: Sequence[str]) -> int:
@@ -49,7 +48,7 @@ def main(words: Sequence[str]) -> int:
             say(f"  {name:15} {what}")
         say("\n  fedrows deploy ACTION --help      what an action does and its options")
         return 0
-    action, rest = OLD_NAMES.get(words[0], words[0]), words[1:]
+    action, rest = words[0], words[1:]
     if action not in ACTIONS:
         raise UnknownNameError("action", action, ACTIONS)
     if importlib.util.find_spec("flwr") is None:

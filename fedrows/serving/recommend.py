@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedrows.data.encode_rows import EncodedRows, KnownValues, rows_of
-from fedrows.data.encoder import GIVEN, HASHES
+from fedrows.data.encoder import GIVEN, HASHES, Encoder
 from fedrows.data.frames import as_objects
 from fedrows.data.values import text_of, texts
 from fedrows.errors import DataError, ModelError
@@ -120,7 +120,11 @@ def _context(
     if history is not None:
         table = encoder.features[target].table
         lists = [c for c, x in encoder.features.items() if x.table == table and x.length]
-        if len(lists) != 1:
+        if not lists:
+            raise DataError(
+                "The model reads no list of items, so there is no column for a history: leave it out."
+            )
+        if len(lists) > 1:
             raise DataError(
                 f"{len(lists)} columns of the model are lists of items, so a history cannot be "
                 "placed: give the columns in context=."
@@ -135,11 +139,7 @@ def _context(
         for column, own in served.adapted.values.items():
             columns.setdefault(column, next(iter(own)))
     if client is not None:
-        own_columns = [
-            c
-            for c, x in encoder.features.items()
-            if c == encoder.client or x.table in encoder.local
-        ]
+        own_columns = _client_columns(encoder)
         if not own_columns:
             raise DataError(
                 "The model reads no column for the client: its items are ranked alike for all. "
@@ -149,10 +149,21 @@ def _context(
     return columns
 
 
+def _client_columns(encoder: Encoder) -> list[str]:
+    """The columns whose value is the client."""
+    return [
+        column
+        for column, feature in encoder.features.items()
+        if column == encoder.client or feature.table in encoder.local
+    ]
+
+
 def _require(served: ItemModel, columns: Mapping[str, Any]) -> None:
     encoder = served.bundle.encoder
     for name in (*encoder.features, *encoder.numbers):
         if name not in columns:
+            if name in _client_columns(encoder):
+                raise DataError(f"The model reads column {name!r}, the client: name it in client=.")
             raise DataError(
                 f"The model reads column {name!r}: give it in context=, or for each item in a "
                 "frame of candidates."
