@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("FEDROWS_DATA", str(Path(__file__).parents[1] / "data"))
 
 from fedrows import Plan, Simulation, catalogue
-from fedrows.datasets import movielens_rank, movielens_sasrec
+from fedrows.datasets import movielens_rank, movielens_rank_mf
 from fedrows.files.whole import write_whole
 from fedrows.measure.ranking_baselines import ranking_baselines, ranking_ease
 from fedrows.model import RANKING_LOSSES
@@ -127,8 +127,8 @@ def ends(setting: dict[str, Any], axes: dict[str, list[Any]]) -> list[str]:
 def load(model: str, history: int) -> Any:
     """The data of a model, once in every process."""
     if model == "mf":
-        return movielens_rank.load(movielens_rank.MovieLensRankOptions())
-    return movielens_sasrec.load(movielens_sasrec.MovieLensSequenceOptions(history))
+        return movielens_rank_mf.load(movielens_rank_mf.MovieLensRankMFOptions())
+    return movielens_rank.load(movielens_rank.MovieLensRankOptions(history))
 
 
 def made(jobs: Sequence[Job], report: dict[str, Any], file: Path | None = None) -> Iterator[Run]:
