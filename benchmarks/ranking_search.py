@@ -55,6 +55,7 @@ GRID: dict[str, tuple[type, str]] = {  # flag → type, and the values without i
     "negatives_pool": (int, "100"),
     "weighting": (str, "uniform"),
     "lr_decay": (float, "1"),
+    "lr_schedule": (str, ""),
     "clip": (float, ""),
     "optimizer": (str, ""),
     "weight_decay": (float, ""),
@@ -239,7 +240,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=("mf", "sasrec"), default="mf")
     parser.add_argument("--algorithms", default="fedsubavg", help="such as fedavg,fedsubavg:cap=50")
-    parser.add_argument("--seeds", default="0,1,2,3,4", help="of the runs that are reported")
+    parser.add_argument("--seeds", default="0,1,2,3,4", help="of the runs reported, or none")
     parser.add_argument("--rounds", type=int, default=600)
     parser.add_argument("--search-rounds", type=int, default=300)
     parser.add_argument("--anchors", action="store_true", help="and EASE, in one place")
@@ -255,7 +256,7 @@ def parsed() -> argparse.Namespace:
         text = getattr(args, name)
         setattr(args, name, [kind(value) for value in text.split(",") if value])
     args.algorithms = [name for name in args.algorithms.split(",") if name]
-    args.seeds = [int(seed) for seed in args.seeds.split(",")]
+    args.seeds = [int(seed) for seed in args.seeds.split(",") if seed]
     return args
 
 
