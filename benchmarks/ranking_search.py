@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("FEDROWS_DATA", str(Path(__file__).parents[1] / "data"))
 
 from fedrows import Plan, Simulation, catalogue
-from fedrows.datasets import movielens_rank, movielens_sasrec
+from fedrows.datasets import movielens_rank, movielens_rank_mf
 from fedrows.files.whole import write_whole
 from fedrows.measure.ranking_baselines import ranking_baselines, ranking_ease
 from fedrows.model import RANKING_LOSSES
@@ -55,6 +55,7 @@ GRID: dict[str, tuple[type, str]] = {  # flag → type, and the values without i
     "negatives_pool": (int, "100"),
     "weighting": (str, "uniform"),
     "lr_decay": (float, "1"),
+    "lr_schedule": (str, ""),
     "clip": (float, ""),
     "optimizer": (str, ""),
     "weight_decay": (float, ""),
@@ -127,8 +128,8 @@ def ends(setting: dict[str, Any], axes: dict[str, list[Any]]) -> list[str]:
 def load(model: str, history: int) -> Any:
     """The data of a model, once in every process."""
     if model == "mf":
-        return movielens_rank.load(movielens_rank.MovieLensRankOptions())
-    return movielens_sasrec.load(movielens_sasrec.MovieLensSequenceOptions(history))
+        return movielens_rank_mf.load(movielens_rank_mf.MovieLensRankMFOptions())
+    return movielens_rank.load(movielens_rank.MovieLensRankOptions(history))
 
 
 def made(jobs: Sequence[Job], report: dict[str, Any], file: Path | None = None) -> Iterator[Run]:
@@ -239,7 +240,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=("mf", "sasrec"), default="mf")
     parser.add_argument("--algorithms", default="fedsubavg", help="such as fedavg,fedsubavg:cap=50")
-    parser.add_argument("--seeds", default="0,1,2,3,4", help="of the runs that are reported")
+    parser.add_argument("--seeds", default="0,1,2,3,4", help="of the runs reported, or none")
     parser.add_argument("--rounds", type=int, default=600)
     parser.add_argument("--search-rounds", type=int, default=300)
     parser.add_argument("--anchors", action="store_true", help="and EASE, in one place")
@@ -255,7 +256,7 @@ def parsed() -> argparse.Namespace:
         text = getattr(args, name)
         setattr(args, name, [kind(value) for value in text.split(",") if value])
     args.algorithms = [name for name in args.algorithms.split(",") if name]
-    args.seeds = [int(seed) for seed in args.seeds.split(",")]
+    args.seeds = [int(seed) for seed in args.seeds.split(",") if seed]
     return args
 
 

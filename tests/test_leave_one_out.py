@@ -1,14 +1,21 @@
 """A log as data to be ranked: who trains on what, what is held out, and what is left out."""
 
+import json
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedrows import catalogue
 from fedrows.data.leave_one_out import leave_one_out
-from fedrows.datasets import movielens_rank, movielens_sasrec
+from fedrows.datasets import movielens_rank, movielens_rank_mf
 from fedrows.errors import DataError
+from fedrows.plan import Plan
+from fedrows.runs.settings import presets
+from fedrows.simulation import Simulation
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "recommenders.json"
 
 CLIENT = ["b", "a", "a", "a", "a", "b", "b", "a", "c", "c", "d"]
 ITEM = [7, 5, 9, 5, 7, 5, 9, 3, 3, 5, 3]
@@ -63,24 +70,59 @@ def test_what_cannot_be_ranked_is_refused():
         leave_one_out([0, 0], np.array([4, "a"], dtype=object))
 
 
-def test_movielens_rank_reads_the_official_file(tmp_path):
+def official(folder):
     lines = [f"{u}::{m}::{1 + m % 5}::{100 - m}" for u in (1, 2) for m in (10, 20, 30, 40)]
-    with zipfile.ZipFile(tmp_path / "ml-1m.zip", "w") as archive:
+    with zipfile.ZipFile(folder / "ml-1m.zip", "w") as archive:
         archive.writestr("ml-1m/ratings.dat", "\n".join(lines) + "\n")
-    data = movielens_rank.read(tmp_path / "ml-1m.zip")
-    assert data.vocabulary["item"][data.test.ids["item"].numpy()].tolist() == [10, 10]
-    assert len(data.train) == 4
-    sequence = movielens_sasrec.read(
-        tmp_path / "ml-1m.zip", movielens_sasrec.MovieLensSequenceOptions(history=3)
-    )
-    assert sequence.test.ids["history"].sizes.tolist() == [3, 3]
-    for name in ("movielens-rank", "movielens-sasrec"):
+    return folder / "ml-1m.zip"
+
+
+def test_movielens_rank_reads_the_official_file(tmp_path):
+    file = official(tmp_path)
+    data = movielens_rank.read(file, movielens_rank.MovieLensRankOptions(history=3))
+    assert data.vocabulary["item"][data.test.ids["item"].numpy() - 1].tolist() == [10, 10]
+    assert data.test.ids["history"].sizes.tolist() == [3, 3]
+    by_user = movielens_rank_mf.read(file)
+    assert by_user.vocabulary["item"][by_user.test.ids["item"].numpy()].tolist() == [10, 10]
+    assert len(data.train) == len(by_user.train) == 4
+
+
+@pytest.mark.parametrize(("name", "model"), [("movielens-rank", "sasrec"),
+                                             ("movielens-rank-mf", "mf")])  # fmt: skip
+def test_a_ranking_task_trains_its_own_model(name, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDROWS_DATA", str(tmp_path))
+    folder = tmp_path / movielens_rank.SOURCE.folder
+    folder.mkdir()
+    official(folder)
+    task = catalogue.task(name)
+    assert task.model == model
+    data = task.load(task.options())
+    assert data.name == name
+    for algorithm in ("fedsubavg", "fedavg"):
+        plan, own = presets(task, algorithm)
+        few = Plan(**{**plan, "rounds": 1, "clients_per_round": 2, "device": "cpu"})
+        by = catalogue.algorithm(algorithm)(**own)
+        run = Simulation(data, catalogue.model(model)(data, 0), by, few)
+        for _ in run:
+            assert run.evaluate()["test_hr10"] == 1  # of fewer than ten items
+
+
+def test_the_presets_of_ranking_are_what_the_searches_chose():
+    found = json.loads(RESULTS.read_text("utf-8"))["ranking"]
+    for name in ("movielens-rank", "movielens-rank-mf"):
         task = catalogue.task(name)
-        assert task.name == name
-        assert catalogue.model(task.model)(sequence if "sasrec" in name else data, 0)
+        for algorithm, one in found[task.model]["algorithms"].items():
+            plan, own = presets(task, algorithm.partition(":")[0])
+            given = {**plan, **own}
+            shared = given.keys() & one["setting"].keys()
+            assert {"lr", "clients_per_round", "local_steps", "batch_size"} <= shared
+            assert {x: given[x] for x in shared} == {x: one["setting"][x] for x in shared}
+            if ":" in algorithm:
+                option, value = algorithm.partition(":")[2].split("=")
+                assert own[option] == value
 
 
 def test_movielens_rank_of_the_real_file(data_folder):
-    data = movielens_rank.read(data_folder / movielens_rank.SOURCE.folder / "ml-1m.zip")
+    data = movielens_rank_mf.read(data_folder / movielens_rank_mf.SOURCE.folder / "ml-1m.zip")
     assert (data.clients, data.tables["item"]) == (6_040, 3_706)
     assert (len(data.train), len(data.validation), len(data.test)) == (988_129, 6_040, 6_040)

@@ -4,6 +4,9 @@ Every rating is a positive, whatever its stars. Nobody says which movies are neg
 those themselves, afresh in every round. The last rating of each user is the test, the one before it
 validation, and all others are for training. Of ratings in the same second the later line of the
 file is the later one.
+
+An example has the user's earlier movies in place of the user: no row belongs to one client alone,
+and a model trained on some users serves any other.
 """
 
 from __future__ import annotations
@@ -15,13 +18,17 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.leave_one_out import leave_one_out
 from fedrows.files.fetch import require
 from fedrows.files.movielens_file import SOURCE, read_ratings
-from fedrows.options import check
+from fedrows.options import check, option
 from fedrows.task import Task
 
 
 @dataclass(frozen=True)
 class MovieLensRankOptions:
-    """There is one split, and nothing to choose."""
+    """What an example has beside the movie."""
+
+    history: int = option(
+        20, "How many of the user's earlier movies an example has, the last.", least=1, most=1_000
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -29,31 +36,38 @@ class MovieLensRankOptions:
 
 def load(options: MovieLensRankOptions) -> FederatedData:
     """The examples of all users, from the file in the data folder."""
-    return read(require(SOURCE))
+    return read(require(SOURCE), options)
 
 
-def read(file: Path) -> FederatedData:
+def read(file: Path, options: MovieLensRankOptions) -> FederatedData:
     """The examples of all users, from an ml-1m.zip anywhere."""
     ratings = read_ratings(file)
-    return leave_one_out(ratings.user, ratings.movie, ratings.time, name="movielens-rank")
+    columns = (ratings.user, ratings.movie, ratings.time)
+    return leave_one_out(*columns, history=options.history, name="movielens-rank")
 
 
 TASK = Task(
     name="movielens-rank",
-    summary="MovieLens-1M: which movie a user rates next, ranked against the others.",
+    summary="MovieLens-1M: which movie a user rates next, by self-attention over earlier ones.",
     options=MovieLensRankOptions,
     load=load,
-    model="mf",
+    model="sasrec",
     plan={
         "rounds": 600,
-        "clients_per_round": 500,
-        "local_steps": 20,
-        "batch_size": 32,
-        "lr": 4.0,
+        "clients_per_round": 200,
+        "local_steps": 10,
+        "batch_size": 16,
+        "optimizer": "adam",
+        "lr": 0.008,
         "weighting": "uniform",
         "negatives": 4,
         "negatives_pool": 100,
         "evaluate_every": 50,
+    },
+    algorithms={
+        "fedavg": {"lr": 0.032},
+        "fedsubavg": {"cap": "cohort"},
+        "fedadam": {"server_lr": 0.01, "tau": 0.0001},
     },
     source=SOURCE,
 )
