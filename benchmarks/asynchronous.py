@@ -12,8 +12,10 @@ All have the same number of updates. A run is judged by its least loss, a mean o
 The target is 1 % above that of the synchronous run without a deadline. Each of `waiting` and the
 three rules has a learning rate of its own for each kind of devices: of some, the one that is first
 at the target, by validation examples and on a seed that is not measured again. There the target is
-that of the best synchronous rate. `smaller` has the rate of `waiting`. The measured runs are judged
-by test examples. A run of which only the time to the target is wanted ends there.
+that of the best synchronous rate. On `amazon` a rule's rate must also reach the least loss of the
+synchronous run that was chosen; if none does, it is the rate with the least loss. `smaller` has the
+rate of `waiting`. The measured runs are judged by test examples. A run of which only the time to
+the target is wanted ends there.
 
 Every run that has ended is a line of the file `--runs`, and is not run again. So a command that was
 stopped, by `--seconds` or otherwise, goes on where it was. Writes results/asynchronous.json: the
@@ -81,14 +83,19 @@ def chosen(done: Done, task: str, clock: str) -> dict[str, Run]:
     if target is None:
         return {}
 
-    def worth(run: Run) -> tuple[float, float]:
-        seconds = reached(done[run], target)
-        return math.inf if seconds is None else seconds, best(done[run])
+    def worth(run: Run) -> tuple[bool, float, float]:
+        seconds, loss = reached(done[run], target), best(done[run])
+        if SETTINGS[task].as_good and loss > least:
+            return True, loss, 0.0
+        return False, math.inf if seconds is None else seconds, loss
 
+    least = math.inf
     for kind in KINDS:
         runs = searched(task, clock, kind)
         if all(run in done for run in runs):
             found[kind] = min(runs, key=worth)
+        if kind == "waiting":
+            least = best(done[found[kind]])
     return found
 
 
@@ -100,7 +107,8 @@ def needed(done: Done, given: argparse.Namespace) -> Iterator[tuple[Run, float]]
             if kind == "waiting":
                 yield from ((run, -math.inf) for run in searched(task, clock, kind))
             elif target is not None:
-                yield from ((run, target) for run in searched(task, clock, kind))
+                ends = -math.inf if SETTINGS[task].as_good else target
+                yield from ((run, ends) for run in searched(task, clock, kind))
         for seed in range(given.seeds):
             runs = measured(seed, chosen(done, task, clock))
             for run in runs:

@@ -43,6 +43,8 @@ class Setting:
     # Schedules of the learning rate: the rules have the first, a synchronous run can choose.
     schedules: tuple[str, ...] = ("constant",)
     deadlines: tuple[float, ...] = (1.0, 2.0, 5.0)  # in median times of an update
+    # Whether a rule's rate must also reach the least loss of the synchronous run.
+    as_good: bool = False
     evaluations: int = 100
     judged: int = 8_000  # examples, at most
     why: str = "the presets"
@@ -59,9 +61,9 @@ SETTINGS = {
             "zero, to fit a CPU",
         ),
         Setting(
-            "amazon", (0.5, 1, 2, 4), {"validation": 0.2}, {"rounds": 30, "train_sample": 2_000},
+            "amazon", (0.5, 1, 2, 4, 8), {"validation": 0.2}, {"rounds": 30, "train_sample": 2_000},
             schedules=("cosine", "constant"), deadlines=(0.7, 1.0, 2.0),
-            evaluations=15, judged=3_000,
+            as_good=True, evaluations=15, judged=3_000,
             why="30 rounds instead of 300, since the loss is least before and then rises, with a "
             "rate that falls as a cosine; the synchronous run can also choose a constant rate",
         ),

@@ -31,10 +31,17 @@ def test_a_synchronous_run_chooses_among_more_schedules_than_the_rules() -> None
 
 
 def test_the_rate_that_is_first_at_the_target_is_chosen(done: Done) -> None:
-    assert {run.rate for run in chosen(done, "amazon", CLOCK).values()} == {4}
+    largest = max(SETTINGS["amazon"].rates)
+    assert {run.rate for run in chosen(done, "amazon", CLOCK).values()} == {largest}
+
+
+def test_a_rules_rate_must_be_as_good_as_the_synchronous_one(done: Done) -> None:
     for run in searched("amazon", CLOCK, "row"):
-        done[run] = [(1.0, 0.5 * NEAR + 0.01 * run.rate)]  # none is at the target
-    assert chosen(done, "amazon", CLOCK)["row"].rate == 0.5
+        done[run] = [(10 / run.rate, 0.5 if run.rate <= 2 else 0.502)]  # below the target, too
+    assert chosen(done, "amazon", CLOCK)["row"].rate == 2
+    for run in searched("amazon", CLOCK, "row"):
+        done[run] = [(10 / run.rate, 0.501 + 0.001 * run.rate)]
+    assert chosen(done, "amazon", CLOCK)["row"].rate == min(SETTINGS["amazon"].rates)
 
 
 def test_runs_of_which_only_the_time_is_wanted_end_at_the_target(done: Done) -> None:
