@@ -3,8 +3,8 @@
     python benchmarks/async_chaos.py [--nodes 6] [--steps 200] [--every 5] [--servers 3]
 
 Starts a SuperLink and nodes on this machine, kills a node every few seconds and starts it again,
-and kills the server (the ServerApp, then the SuperLink, by turns) at even distances. A kill is
-missed if only two nodes run, because the others are still being started.
+and kills the server (the ServerApp, then the SuperLink, by turns) at even distances. The kills wait
+for nothing. While only two nodes are ready, a node that is being started is killed instead.
 
 Then it checks three things. By updates.jsonl, every update that was accepted was applied by one
 step or waits for one, or was dropped for a reason that is named. Every step has applied as many
@@ -22,7 +22,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +50,28 @@ from fedrows.runs.folder import CHECKPOINT
 RESULT = Path(__file__).parent / "results" / "async_chaos.json"
 CLIENTS, BUFFER, CONCURRENCY = 60, 4, 18
 LEFT = 2  # nodes that are not killed while all others are being started
+AGAIN = 1.0  # seconds from a start that failed to the next
 TIMEOUT = 15.0  # seconds until a message is given up
 
 
 class Chaos:
-    """Kills nodes and servers of a federation until its run has ended."""
+    """Kills nodes and servers of a federation until its run has ended.
+
+    Kills of nodes keep a clock of their own, and wait for nothing. Every node has a thread that
+    starts it again. If no more than LEFT are ready, a node that is being started is killed.
+    """
 
     def __init__(self, federation: LocalFederation, out: Path, seed: int) -> None:
         self.federation, self.out, self.draw = federation, out, random.Random(seed)
-        self.node_kills, self.missed, self.server_kills = 0, 0, list[str]()
+        self.kills, self.missed, self.server_kills = list[float](), 0, list[str]()
+        self.early = 0  # kills of nodes that were being started
         self.starts = list[float]()  # seconds that each start of a node took
-        self._starting: dict[int, threading.Thread] = {}
+        self.ready = set(range(len(federation.nodes)))
+        self._dead = [threading.Event() for _ in federation.nodes]
+        self._lock, self._over = threading.Lock(), threading.Event()
+        self._killer: threading.Thread | None = None
         self._server: threading.Thread | None = None  # starts the SuperLink
+        self._threads = [begun(self._keep, node) for node in self.ready]
 
     @property
     def step(self) -> int:
@@ -67,32 +79,50 @@ class Chaos:
         lines = read_rounds(self.out / ROUNDS)
         return int(lines[-1]["round"]) if lines else 0
 
-    def kill_a_node(self) -> None:
-        """Kills a node that runs, and has it started again meanwhile."""
-        for node in [x for x, thread in self._starting.items() if not thread.is_alive()]:
-            del self._starting[node]
-        running = [x for x in range(len(self.federation.nodes)) if x not in self._starting]
-        if len(running) > LEFT:
-            node = self.draw.choice(running)
-            self.federation.kill_node(node)
-            self.node_kills += 1
-            thread = threading.Thread(target=self._start, args=(node,), daemon=True)
-            self._starting[node] = thread
-            thread.start()
-        else:
+    def kill_nodes(self, every: float) -> None:
+        """Begins to kill a node every so many seconds."""
+        if self._killer is None:
+            self._killer = begun(self._kill_nodes, every)
+
+    def _kill_nodes(self, every: float) -> None:
+        first, ticks = time.monotonic(), 0
+        while not self._over.wait(max(0.0, first + ticks * every - time.monotonic())):
+            ticks += 1
+            self._kill_a_node()
+
+    def _kill_a_node(self) -> None:
+        with self._lock:
+            ready = sorted(self.ready)
+            starting = [x for x in range(len(self._dead)) if x not in self.ready]
+            among = ready if len(ready) > LEFT else starting
+            for node in self.draw.sample(among, len(among)):
+                with suppress(FedrowsError):  # it is dead, and has not begun to start
+                    self.federation.kill_node(node)
+                    self.kills.append(time.monotonic())
+                    self.early += node in starting
+                    self.ready.discard(node)
+                    self._dead[node].set()
+                    return
             self.missed += 1
 
-    def _start(self, node: int) -> None:
-        began = time.monotonic()
-        while True:
+    def _keep(self, node: int) -> None:
+        """Starts a node whenever it is dead."""
+        dead = self._dead[node]
+        while dead.wait() and not self._over.is_set():
+            dead.clear()
+            began = time.monotonic()
             try:
                 self.federation.start_node(node)
-                self.starts.append(time.monotonic() - began)
-                return
-            except FedrowsError:  # the SuperLink is away, too
-                with suppress(FedrowsError):
+            except FedrowsError:  # the SuperLink is away, or the node was killed again
+                with self._lock, suppress(FedrowsError):
                     self.federation.kill_node(node)
-                time.sleep(1.0)
+                dead.set()
+                self._over.wait(AGAIN)
+                continue
+            with self._lock:
+                if not dead.is_set():
+                    self.ready.add(node)
+                    self.starts.append(time.monotonic() - began)
 
     def kill_server(self) -> None:
         """Kills the ServerApp, or the SuperLink with it, by turns; unless it is being started."""
@@ -103,14 +133,23 @@ class Chaos:
                 self.server_kills.append("ServerApp")
         else:
             self.federation.kill_superlink()
-            self._server = threading.Thread(target=self.federation.start_superlink, daemon=True)
-            self._server.start()
+            self._server = begun(self.federation.start_superlink)
             self.server_kills.append("SuperLink")
 
-    def settle(self) -> None:
-        """Waits for what is being started."""
-        for thread in (*self._starting.values(), *([self._server] if self._server else [])):
+    def close(self) -> None:
+        """Ends the kills of nodes, and waits for what is being started."""
+        self._over.set()
+        for dead in self._dead:
+            dead.set()
+        for thread in filter(None, [*self._threads, self._killer, self._server]):
             thread.join(timeout=60)
+
+
+def begun(do: Callable[..., None], *args: Any) -> threading.Thread:
+    """A thread that has begun to do something."""
+    thread = threading.Thread(target=do, args=args, daemon=True)
+    thread.start()
+    return thread
 
 
 def chaos(
@@ -143,31 +182,25 @@ def chaos(
         began = time.monotonic()
         project = write_project(folder / "project", settings, terms, out, folder / "data")
         said = list[str]()
-        submitter = threading.Thread(
-            target=lambda: submit_until_done(federation.control, project, {}, 50, said.append),
-            daemon=True,
-        )
-        submitter.start()
-        deeds = Chaos(federation, out, seed)
+        submitter = begun(submit_until_done, federation.control, project, {}, 50, said.append)
         at = [steps * (i + 1) // (servers + 1) for i in range(servers)]
-        due, first = time.monotonic(), 0.0
-        while submitter.is_alive():
-            if time.monotonic() - began > limit:
-                raise FedrowsError(f"After {limit:g} s only {deeds.step} steps: {said[-5:]}")
-            done = deeds.step
-            if done and time.monotonic() >= due and done < steps:
-                first = first or time.monotonic()
-                due = max(due + every, time.monotonic() + every / 2)
-                deeds.kill_a_node()
-            if len(deeds.server_kills) < servers and done >= at[len(deeds.server_kills)]:
-                deeds.kill_server()
-            time.sleep(0.1)
-        killing = time.monotonic() - first
-        deeds.settle()
+        with closing(Chaos(federation, out, seed)) as deeds:
+            while submitter.is_alive():
+                if time.monotonic() - began > limit:
+                    raise FedrowsError(f"After {limit:g} s only {deeds.step} steps: {said[-5:]}")
+                done = deeds.step
+                if done:
+                    deeds.kill_nodes(every)
+                if len(deeds.server_kills) < servers and done >= at[len(deeds.server_kills)]:
+                    deeds.kill_server()
+                time.sleep(0.1)
+    gaps = [b - a for a, b in pairwise(deeds.kills)]
     result = {"steps": steps, "nodes": nodes, "buffer": BUFFER, "concurrency": concurrency}
     result |= {"clients": data.clients, "seconds": round(time.monotonic() - began, 1)}
-    result |= {"node_kills": deeds.node_kills, "missed_kills": deeds.missed}
-    result |= {"seconds_per_kill": round(killing / max(deeds.node_kills, 1), 2)}
+    result |= {"node_kills": len(deeds.kills), "missed_kills": deeds.missed}
+    result |= {"kills_of_starting_nodes": deeds.early}
+    result |= {"seconds_per_kill": round(sum(gaps) / max(len(gaps), 1), 2)}
+    result |= {"longest_without_a_kill": round(max(gaps, default=0), 2)}
     result |= {"start_of_a_node": round(sum(deeds.starts) / max(len(deeds.starts), 1), 1)}
     result |= {"server_kills": deeds.server_kills}
     return {**result, **checked(out, data, steps)}

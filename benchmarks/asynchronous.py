@@ -8,12 +8,14 @@ For every task, kind of devices and seed:
     smaller   synchronous rounds of M = K / 5 clients, so that they take as many steps as the next
     async     a step on every M updates, C = 10 M or 20 M clients at a time, by rule of staleness
 
-All use the same number of updates. A run is judged by its least loss, a mean of three evaluations.
+All have the same number of updates. A run is judged by its least loss, a mean of three evaluations.
 The target is 1 % above that of the synchronous run without a deadline. Each of `waiting` and the
 three rules has a learning rate of its own for each kind of devices: of some, the one that is first
 at the target, by validation examples and on a seed that is not measured again. There the target is
-that of the best synchronous rate. `smaller` has the rate of `waiting`. The measured runs are judged
-by test examples.
+that of the best synchronous rate. On `amazon` a rule's rate must also reach the least loss of the
+synchronous run that was chosen; if none does, it is the rate with the least loss. `smaller` has the
+rate of `waiting`. The measured runs are judged by test examples. A run of which only the time to
+the target is wanted ends there.
 
 Every run that has ended is a line of the file `--runs`, and is not run again. So a command that was
 stopped, by `--seconds` or otherwise, goes on where it was. Writes results/asynchronous.json: the
@@ -31,7 +33,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
 from functools import cache
@@ -63,6 +65,7 @@ from benchmarks.speed.machine import facts
 RESULTS = Path(__file__).parent / "results"
 RESULT = RESULTS / "asynchronous.json"
 KINDS = ("waiting", *RULES)
+EXPLODED = 5.0  # a loss from which no run comes back
 Done = Mapping[Run, list[Line]]
 
 
@@ -74,20 +77,25 @@ def target_of_search(done: Done, task: str, clock: str) -> float | None:
     return None
 
 
-def rates(done: Done, task: str, clock: str) -> dict[str, float]:
-    """The learning rate of every kind of run, times the plan's, once its search has ended."""
+def chosen(done: Done, task: str, clock: str) -> dict[str, Run]:
+    """The run whose learning rate is chosen for every kind, once its search has ended."""
     target, found = target_of_search(done, task, clock), {}
     if target is None:
         return {}
 
-    def worth(run: Run) -> tuple[float, float]:
-        seconds = reached(done[run], target)
-        return math.inf if seconds is None else seconds, best(done[run])
+    def worth(run: Run) -> tuple[bool, float, float]:
+        seconds, loss = reached(done[run], target), best(done[run])
+        if SETTINGS[task].as_good and loss > least:
+            return True, loss, 0.0
+        return False, math.inf if seconds is None else seconds, loss
 
+    least = math.inf
     for kind in KINDS:
         runs = searched(task, clock, kind)
         if all(run in done for run in runs):
-            found[kind] = min(runs, key=worth).rate
+            found[kind] = min(runs, key=worth)
+        if kind == "waiting":
+            least = best(done[found[kind]])
     return found
 
 
@@ -99,10 +107,25 @@ def needed(done: Done, given: argparse.Namespace) -> Iterator[tuple[Run, float]]
             if kind == "waiting":
                 yield from ((run, -math.inf) for run in searched(task, clock, kind))
             elif target is not None:
-                yield from ((run, target) for run in searched(task, clock, kind))
+                ends = -math.inf if SETTINGS[task].as_good else target
+                yield from ((run, ends) for run in searched(task, clock, kind))
         for seed in range(given.seeds):
-            runs = measured(task, clock, seed, rates(done, task, clock))
-            yield from ((run, -math.inf) for run in runs)
+            runs = measured(seed, chosen(done, task, clock))
+            for run in runs:
+                if not only_seconds(run):
+                    yield run, -math.inf
+                elif (base := unhurried(runs)) in done:
+                    yield run, NEAR * best(done[base])
+
+
+def only_seconds(run: Run) -> bool:
+    """Whether nothing but its time to the target is wanted of a run that is measured."""
+    return run.kind == "smaller" or run.deadline is not None
+
+
+def unhurried(runs: Iterable[Run]) -> Run:
+    """The synchronous run without a deadline, whose least loss sets the target."""
+    return next(run for run in runs if run.kind == "waiting" and run.deadline is None)
 
 
 @cache
@@ -112,11 +135,11 @@ def _bench(task: str, device: str) -> Bench:
 
 
 def run_one(run: Run, device: str, target: float) -> tuple[list[Line], float]:
-    """A run until its loss is at most a target, and how many seconds it took."""
+    """A run until its loss is at most a target or has exploded, and how many seconds it took."""
     since, lines = time.monotonic(), list[Line]()
     for line in _bench(run.task, device).lines(run):
         lines.append(line)
-        if line[1] <= target:
+        if line[1] <= target or not line[1] < EXPLODED:
             break
     return lines, time.monotonic() - since
 
@@ -182,18 +205,19 @@ def part_of(done: Done, task: str, clocks: Collection[str], seeds: int) -> dict[
     """What came of a task's runs; nothing if no kind of devices is complete."""
     found: dict[str, Any] = {}
     for clock in clocks:
-        chosen = rates(done, task, clock)
-        runs = [measured(task, clock, seed, chosen) for seed in range(seeds)]
-        if len(chosen) < len(KINDS) or not all(run in done for each in runs for run in each):
+        choice = chosen(done, task, clock)
+        runs = [measured(seed, choice) for seed in range(seeds)]
+        if len(choice) < len(KINDS) or not all(run in done for each in runs for run in each):
             continue
         target = target_of_search(done, task, clock)
         assert target is not None
         search = {
-            kind: {f"{run.rate:g}": outcome(done[run], target)
+            kind: {run.named_rate: outcome(done[run], target)
                    for run in searched(task, clock, kind)}
             for kind in KINDS
         }  # fmt: skip
-        found.setdefault("rates", {})[clock] = chosen
+        found.setdefault("rates", {})[clock] = {k: run.rate for k, run in choice.items()}
+        found.setdefault("schedules", {})[clock] = {k: run.schedule for k, run in choice.items()}
         found.setdefault("searched", {})[clock] = search
         found.setdefault("clocks", {})[clock] = [compared(done, each) for each in runs]
     if not found:
@@ -214,12 +238,12 @@ def part_of(done: Done, task: str, clocks: Collection[str], seeds: int) -> dict[
 
 def compared(done: Done, runs: Collection[Run]) -> dict[str, Any]:
     """The runs of a seed by kind and name, each with what came of it."""
-    waiting = next(run for run in runs if run.kind == "waiting" and run.deadline is None)
-    target = NEAR * best(done[waiting])
+    target = NEAR * best(done[unhurried(runs)])
     found: dict[str, Any] = {"target": target, "waiting": {}, "smaller": {}, "async": {}}
     for run in runs:
         place = found[run.kind if run.waits else "async"]
-        place[run.name] = outcome(done[run], target)
+        came = outcome(done[run], target)
+        place[run.name] = {"seconds": came["seconds"]} if only_seconds(run) else came
     return found
 
 

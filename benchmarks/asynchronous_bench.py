@@ -7,9 +7,10 @@ not by steps, so that runs with more steps do not end with a smaller one.
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -39,6 +40,11 @@ class Setting:
     rates: tuple[float, ...]  # learning rates to choose from, times that of the plan
     options: Mapping[str, Any] = field(default_factory=dict)
     plan: Mapping[str, Any] = field(default_factory=dict)
+    # Schedules of the learning rate: the rules have the first, a synchronous run can choose.
+    schedules: tuple[str, ...] = ("constant",)
+    deadlines: tuple[float, ...] = (1.0, 2.0, 5.0)  # in median times of an update
+    # Whether a rule's rate must also reach the least loss of the synchronous run.
+    as_good: bool = False
     evaluations: int = 100
     judged: int = 8_000  # examples, at most
     why: str = "the presets"
@@ -55,11 +61,11 @@ SETTINGS = {
             "zero, to fit a CPU",
         ),
         Setting(
-            "amazon", (0.5, 1, 2), {"validation": 0.2},
-            {"rounds": 60, "clients_per_round": 50, "train_sample": 2_000},
-            evaluations=30, judged=3_000,
-            why="50 clients in a round instead of 100, to fit a CPU, and 60 rounds instead of 300: "
-            "the loss is least before, and then rises",
+            "amazon", (0.5, 1, 2, 4, 8), {"validation": 0.2}, {"rounds": 30, "train_sample": 2_000},
+            schedules=("cosine", "constant"), deadlines=(0.7, 1.0, 2.0),
+            as_good=True, evaluations=15, judged=3_000,
+            why="30 rounds instead of 300, since the loss is least before and then rises, with a "
+            "rate that falls as a cosine; the synchronous run can also choose a constant rate",
         ),
     )
 }  # fmt: skip
@@ -79,6 +85,7 @@ class Run:
     seed: int
     kind: str
     rate: float = 1  # times that of the plan
+    schedule: str = "constant"  # of the rate
     deadline: float | None = None  # in median times of an update
     times: int = 0  # C / M
 
@@ -99,32 +106,42 @@ class Run:
             return "none" if self.deadline is None else f"{self.deadline:g}"
         return f"{self.kind}, {self.times}"
 
+    @property
+    def named_rate(self) -> str:
+        """What the results call it among the runs that choose a rate."""
+        return f"{self.rate:g}" + f", {self.schedule}" * (self.schedule != "constant")
 
-def deadlines(clock: str) -> tuple[float | None, ...]:
+
+def deadlines(task: str, clock: str) -> tuple[float | None, ...]:
     """Deadlines of synchronous rounds, in median times of an update.
 
     Equal devices take nearly equally long, so that no deadline helps.
     """
-    return (None,) if clock == "constant" else (None, 1.0, 2.0, 5.0)
+    return (None,) if clock == "constant" else (None, *SETTINGS[task].deadlines)
 
 
 def searched(task: str, clock: str, kind: str) -> list[Run]:
     """The runs that choose a learning rate: at the largest concurrency, and without a deadline."""
     times = 0 if kind == "waiting" else CONCURRENCY[-1]
-    rates = SETTINGS[task].rates
-    return [Run(task, clock, SEARCH_SEED, kind, rate, times=times) for rate in rates]
+    setting = SETTINGS[task]
+    among = setting.schedules if kind == "waiting" else setting.schedules[:1]
+    return [
+        Run(task, clock, SEARCH_SEED, kind, rate, schedule, times=times)
+        for schedule, rate in itertools.product(among, setting.rates)
+    ]
 
 
-def measured(task: str, clock: str, seed: int, rates: Mapping[str, float]) -> list[Run]:
-    """The runs that are compared, of the kinds whose learning rate is known."""
+def measured(seed: int, chosen: Mapping[str, Run]) -> list[Run]:
+    """The runs that are compared, of the kinds whose learning rate is chosen."""
     runs = []
-    for kind, rate in rates.items():
+    for kind, found in chosen.items():
+        run = replace(found, seed=seed)
         if kind == "waiting":
-            runs += [Run(task, clock, seed, kind, rate, x) for x in deadlines(clock)]
-            if clock == "heavy-tail":
-                runs.append(Run(task, clock, seed, "smaller", rate))
+            runs += [replace(run, deadline=x) for x in deadlines(run.task, run.clock)]
+            if run.clock == "heavy-tail":
+                runs.append(replace(run, kind="smaller"))
         else:
-            runs += [Run(task, clock, seed, kind, rate, times=x) for x in CONCURRENCY]
+            runs += [replace(run, times=x) for x in CONCURRENCY]
     return runs
 
 
@@ -141,7 +158,8 @@ class Bench:
         task, of = catalogue.task(self.setting.task), catalogue.algorithm(ALGORITHM)
         usual, own = presets(task, ALGORITHM)
         usual = {**usual, **self.setting.plan}
-        made = {**usual, "seed": run.seed, "clock": run.clock, "lr": run.rate * usual["lr"]}
+        made = {**usual, "seed": run.seed, "clock": run.clock, "lr": run.rate * usual["lr"],
+                "lr_schedule": run.schedule}  # fmt: skip
         options = task.options(**self.setting.options)
         return Settings(task, options, of(**own), Plan(**{**made, "device": self.device, **plan}))
 
@@ -195,11 +213,6 @@ def best(lines: Sequence[Line]) -> float:
     return min(fmean(losses[i : i + 3]) for i in range(max(1, len(losses) - 2)))
 
 
-def final(lines: Sequence[Line]) -> float:
-    """The loss that a run ends with: the mean of the last three evaluations."""
-    return best(lines[-3:])
-
-
 def reached(lines: Sequence[Line], target: float) -> float | None:
     """The virtual seconds until the loss is first no higher than the target."""
     return next((now for now, loss in lines if loss <= target), None)
@@ -207,7 +220,7 @@ def reached(lines: Sequence[Line], target: float) -> float | None:
 
 def outcome(lines: Sequence[Line], target: float) -> dict[str, Any]:
     """What is kept of a run."""
-    return {"seconds": reached(lines, target), "best": best(lines), "final": final(lines)}
+    return {"seconds": reached(lines, target), "best": best(lines)}
 
 
 def bench_of(task: str, device: str = "cpu") -> Bench:

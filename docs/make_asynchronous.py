@@ -199,10 +199,16 @@ def rates(results: Json) -> str:
         part = results.get(task, {"rates": {}})
         for clock in (x for x in CLOCKS if x in part["rates"]):
             usual, chosen = part["lr"], part["rates"][clock]
-            among = [usual * float(x) for x in part["searched"][clock]["waiting"]]
-            rows.append([f"`{task}`", clock, ", ".join(f"{x:g}" for x in among),
-                         *(f"{usual * chosen[kind]:g}" for kind in kinds)])  # fmt: skip
+            tried = (x.split(", ")[0] for x in part["searched"][clock]["waiting"])
+            among = [f"{usual * float(x):g}" for x in dict.fromkeys(tried)]
+            schedules = part.get("schedules", {}).get(clock, {})
+            cells = (f"{usual * chosen[x]:g}{_falling(schedules.get(x))}" for x in kinds)
+            rows.append([f"`{task}`", clock, ", ".join(among), *cells])
     return table(head, rows)
+
+
+def _falling(schedule: str | None) -> str:
+    return "" if schedule in (None, "constant") else f", {schedule}"
 
 
 def distance(results: Json) -> str:

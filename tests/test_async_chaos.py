@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from deployed import examples
 
 pytest.importorskip("flwr")
 
-from benchmarks.async_chaos import chaos, checked
+from benchmarks.async_chaos import LEFT, Chaos, chaos, checked
+from fedrows.errors import FedrowsError
 from fedrows.flower.journal import ROUNDS, Journal, carry_out
 from fedrows.report.exchange import read_rounds
 from fedrows.watch import Observers
@@ -73,6 +75,41 @@ def test_two_hundred_steps_of_a_server_that_is_killed_again_and_again(tmp_path: 
     found = checked(path, DATA, STEPS, BUFFER)
     assert found["applied_once"] == STEPS * BUFFER
     assert found["clients_lost"] > 10
+
+
+class NeverReady:
+    """A federation whose nodes start until they are killed again."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = range(nodes)
+        self.killed = {node: threading.Event() for node in self.nodes}
+
+    def kill_node(self, node: int) -> None:
+        if self.killed[node].is_set():
+            raise FedrowsError("It is dead.")
+        self.killed[node].set()
+
+    def start_node(self, node: int) -> None:
+        self.killed[node].clear()
+        self.killed[node].wait()
+        raise FedrowsError("It was killed.")
+
+
+def test_kills_go_on_while_nodes_start(tmp_path: Path) -> None:
+    federation: Any = NeverReady(6)
+    deeds, since = Chaos(federation, tmp_path, seed=0), time.monotonic()
+    deeds.kill_nodes(0.01)
+    while deeds.early < 8:
+        assert time.monotonic() - since < LIMIT
+        time.sleep(0.01)
+    assert len(deeds.ready) == LEFT
+    closing = threading.Thread(target=deeds.close)
+    closing.start()
+    while closing.is_alive():
+        for killed in federation.killed.values():
+            killed.set()
+        closing.join(0.01)
+    assert len(deeds.kills) == deeds.early + len(federation.nodes) - LEFT
 
 
 @pytest.mark.slow(minutes=2)

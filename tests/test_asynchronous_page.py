@@ -53,3 +53,12 @@ def test_which_goals_are_reached_is_read_off_the_numbers(case: page.Case) -> Non
     slow = {"amazon": {"clocks": {"heavy-tail": [run(50, 20, 10, 0.7)] * 2}}}
     lines = page.goals(slow, cost).splitlines()[2:]
     assert [line.split(" | ")[-1] for line in lines] == ["**no** |"] * 5
+
+
+def test_a_rate_that_falls_is_shown_with_its_schedule() -> None:
+    chosen = {"waiting": 2, "row": 1, "version": 1, "none": 0.5}
+    part = {"lr": 0.05, "rates": {"constant": chosen}}
+    part["searched"] = {"constant": {"waiting": {"1, cosine": {}, "2, cosine": {}, "2": {}}}}
+    part["schedules"] = {"constant": {"waiting": "constant", "row": "cosine"}}
+    line = page.rates({"amazon": part}).splitlines()[2]
+    assert "| 0.05, 0.1 | 0.1 | 0.05, cosine | 0.05 | 0.025 |" in line

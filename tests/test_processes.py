@@ -122,6 +122,14 @@ def test_a_port_in_use_is_named() -> None:
     check_port("127.0.0.1", free_port())
 
 
+def test_a_start_ends_when_its_group_is_killed(tmp_path: Path, mark: str) -> None:
+    group = ProcessGroup(tmp_path, environment(tmp_path, mark))
+    group.start("node", [sys.executable, "-c", "import time; time.sleep(600)"])
+    group.kill()
+    with pytest.raises(LaunchError, match="node was killed while it started"):
+        starting.wait_for(group, {"node": "never said"}, timeout=600)
+
+
 def test_a_start_that_fails_names_the_reason_and_the_log(tmp_path: Path, mark: str) -> None:
     group = ProcessGroup(tmp_path, environment(tmp_path, mark))
     group.start("node", [sys.executable, "-c", "print('Error: no luck'); print('bye')"])

@@ -118,7 +118,7 @@ class ProcessGroup:
     @property
     def ended(self) -> str | None:
         """The name of a process that has ended, if one has."""
-        return next((n for n, p in self.processes.items() if p.poll() is not None), None)
+        return next((n for n, p in [*self.processes.items()] if p.poll() is not None), None)
 
     def signal(self, number: int) -> None:
         """Sends a signal to every process of the group, children included."""

@@ -142,6 +142,8 @@ def wait_for(
         for name, words in list(left.items()):
             if words in _text(group.log(name)):
                 del left[name]
+        if not group.processes:
+            raise LaunchError(f"{next(iter(wanted))} was killed while it started: start it again.")
         if (ended := group.ended) is not None:
             if any(p.poll() == PORT_IN_USE for p in group.processes.values()):
                 return False
