@@ -95,7 +95,7 @@ def test_a_lie_about_heat_stops_no_row(tmp_path: Path, monkeypatch: pytest.Monke
     def lying(space: RowSpace, shard: FederatedData) -> np.ndarray:
         words = honest(space, shard)
         words[3] += np.uint64(2**40)
-        words[4] -= np.uint64(2**20)  # a sum below 0
+        words[4:5] -= np.uint64(2**20)  # a sum below 0
         return words
 
     monkeypatch.setattr(private_node, "heat_vector", lying)

@@ -4,6 +4,7 @@
 //   /?program=SHA256            the same, for the program alone whose manifest.json has this sum
 //   /?private=1                 the same, for private runs alone
 //   /?contributors=1            the same, where rows of fewer than 2 devices may be opened in private runs
+//   /?heat-counts=9             the same, where heat may be counted more than 3 times over the same data
 //   /?device=NAME&demo=FOLDER   a device of the demo, which finds both in FOLDER/NAME.json; panel=1: in a frame
 
 import { DeviceError } from "./errors.js";
@@ -64,6 +65,7 @@ async function ranked(device, { given, index, result }) {
 async function main() {
   const policy = { privateOnly: query.has("private") };
   if (query.has("contributors")) policy.contributors = Number(query.get("contributors"));
+  if (query.has("heat-counts")) policy.heatCounts = Number(query.get("heat-counts"));
   const device = await Device.open(name, { pinned: query.get("program") ?? undefined, policy });
   if (!(await device.identity())) {
     if (query.has("demo")) await begin(device, await demoFile());

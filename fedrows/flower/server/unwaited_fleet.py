@@ -74,7 +74,8 @@ class UnwaitedFleet(FlowerFleet):
         away = [name in working or not self._is_here(name) for name in self.registry.nodes]
         numbers, nodes = self._placed()
         busy = torch.tensor(away, dtype=torch.bool)[nodes]
-        busy[[numbers[who] for who in paused if isinstance(who, tuple) and who in numbers]] = True
+        own = [numbers[who] for who in paused if isinstance(who, tuple) and who in numbers]
+        busy[torch.tensor(own, dtype=torch.int64)] = True
         return busy
 
     def _working(self) -> Collection[str]:

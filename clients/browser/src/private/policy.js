@@ -77,14 +77,16 @@ export class DevicePolicy {
     if (use === "heat") {
       const counted = await this.#storage.get("heat counts");
       const count = counted?.made === made ? counted.count : 0;
-      if (count >= this.heatCounts) throw new DeviceError(`Heat was counted ${count} times over this device's data: this device takes no part.`);
+      if (!(count < this.heatCounts)) {
+        throw new DeviceError(`Heat was counted ${count} times over this device's data: open this page with ?heat-counts=N, above ${count}, if it may be counted again.`);
+      }
       await this.#storage.keep({ "heat counts": { made, count: count + 1 } });
       return;
     }
     const [today, kept] = [new Date().toISOString().slice(0, 10), await this.#storage.get("sums")];
     const sums = kept && kept.day >= today ? kept : { day: today };
     const count = sums[use] ?? 0;
-    if (count >= this.sumsPerDay) throw new DeviceError(`This device has begun ${count} private sums of one use today: this device takes no part until tomorrow.`);
+    if (!(count < this.sumsPerDay)) throw new DeviceError(`This device has begun ${count} private sums of one use today: this device takes no part until tomorrow.`);
     await this.#storage.keep({ sums: { ...sums, [use]: count + 1 } });
   }
 }
