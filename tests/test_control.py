@@ -1,5 +1,7 @@
 """Runs as operators see them: settings arrive as typed, and a run goes on when its servers die."""
 
+import itertools
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,18 @@ def test_what_goes_wrong_is_said_while_a_run_is_waited_for() -> None:
     said: list[str] = []
     assert submit_until_done(servers, Path(), {}, 5, said.append, every=0.0) == 0
     assert said == ["Run 1 is submitted.", "The disk is full.", "Run 1 has completed."]
+
+
+def test_what_goes_wrong_all_the_time_is_said_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = itertools.count(step=4.0)  # seconds between two looks at the clock
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    servers = Servers(*[RUNNING] * 40, DONE)
+    servers.heard.notice = "The disk is full."
+    said: list[str] = []
+    assert submit_until_done(servers, Path(), {}, 5, said.append, every=0.0) == 0
+    assert 2 <= said.count("The disk is full.") <= 4
 
 
 def test_a_run_is_not_tried_for_ever() -> None:

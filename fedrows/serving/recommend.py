@@ -122,8 +122,7 @@ def _context(
         lists = [c for c, x in encoder.features.items() if x.table == table and x.length]
         if not lists:
             raise DataError(
-                "The model reads no list of items, so there is no column for a history: leave it "
-                "out."
+                "The model reads no list of items, so a history has no column: leave it out."
             )
         if len(lists) > 1:
             raise DataError(

@@ -24,7 +24,8 @@ from fedrows.flower.launch.flwr_calls import Heard
 from fedrows.runs.signals import hearing_signals
 
 OWN_FAULT = "ServerApp failed with exception: "
-SAY_EVERY = 5.0  # seconds between two times that a trouble is said
+SAY_EVERY = 5.0  # seconds between two troubles that are said
+SAY_AGAIN = 60.0  # seconds before the same one is said again
 FORGOTTEN = (
     "the SuperLink knows nothing of it, for its database was deleted or is another one: admit the "
     "nodes again with `fedrows deploy admit`"
@@ -105,7 +106,7 @@ def _outcome(
 ) -> RunState:
     """How a run ended; a SuperLink that has started again ends the run."""
     gone_since: float | None = None
-    started, quiet_until = control.heard.started, 0.0
+    started, said, said_at = control.heard.started, "", -SAY_AGAIN
     while True:
         try:
             state = control.look(run)
@@ -125,9 +126,10 @@ def _outcome(
                     control.stop(run)
                 return RunState(run, f"{FINISHED}:failed", "the SuperLink was started again")
             gone_since, trouble = None, control.heard.notice
-        if trouble and time.monotonic() > quiet_until:
+        pause = SAY_AGAIN if trouble == said else SAY_EVERY
+        if trouble and time.monotonic() > said_at + pause:
             say(trouble)
-            quiet_until = time.monotonic() + SAY_EVERY
+            said, said_at = trouble, time.monotonic()
         time.sleep(every)
 
 
