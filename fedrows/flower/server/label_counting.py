@@ -93,7 +93,7 @@ def labels_in_the_clear(
                 log(f"The labels of node {name!r} are not counted: {error}")
         if any(len(one.ids) for one in taken.values()):
             log(f"Labels are counted: {len(taken)} of {len(nodes)} nodes have sent theirs.")
-            return _sum(fleet, table, [one for name, one in taken.items() if name in nodes])
+            return _sum(fleet, table, taken.values())
         if not nodes.keys() - refused - taken.keys():
             raise FedrowsError(
                 "start is 'counted', but no node has sent counts of its labels that can be used: "

@@ -35,14 +35,8 @@ from fedrows.rows.heat import Heat
 from fedrows.rows.schema import Schema
 
 WHO = ("contract", "round")  # facts that are alike for all parties and known before all others
-WHAT = (
-    "union",
-    "tag",
-    "coding",
-    "model",
-    "labels",
-    "prior",
-)  # facts about what is added up, alike for all parties
+# facts about what is added up, alike for all parties
+WHAT = ("union", "tag", "coding", "model", "labels", "prior")
 USES = ("heat", "union", "update")
 VECTORS = 2  # the phase that brings what is added up, if keys were exchanged ahead
 ASKED = "asked"  # what a node signs when a union is over: the rows it asks for
