@@ -1,8 +1,9 @@
-"""Writes the tables of docs/recommenders.md out of benchmarks/results/recommenders.json.
+"""Writes the tables of docs/recommenders.md out of the results of three benchmarks.
 
     python docs/make_recommenders.py
 
-benchmarks/recommenders_search.py and benchmarks/ranking_search.py measure what the file holds.
+benchmarks/recommenders_search.py and benchmarks/ranking_search.py measure what recommenders.json
+has, and benchmarks/preset_times.py what preset_times.json has.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE / "recommenders.md"
-RESULTS = HERE.parent / "benchmarks" / "results" / "recommenders.json"
+RESULTS = HERE.parent / "benchmarks" / "results"
 TASKS = ("movielens-mf", "amazon-wide", "taobao")
 RANKED = ("mf", "sasrec", "sasrec, larger")
 ANCHORS = {"ease": "EASE, in one place"}
+TIMED = {"auc": "AUC", "gauc": "GAUC", "hr10": "HR@10", "ndcg10": "NDCG@10"}
 
 
 def shown(values: Sequence[float]) -> str:
@@ -74,10 +76,33 @@ def ranking(results: dict[str, Any]) -> str:
     return lines_of(rows)
 
 
+def times(results: dict[str, Any]) -> str:
+    """What plain runs take and come to, and what they were measured on."""
+    rows = [["task", "seconds on two cores", "of the processor", "test metrics"]]
+    for task, one in results.items():
+        found = {TIMED[x]: one["metrics"].get(f"test_{x}") for x in TIMED}
+        told = ", ".join(f"{title} {short(x)}" for title, x in found.items() if x is not None)
+        took = [f"{one[x]:.0f}" for x in ("seconds", "processor_seconds")]
+        rows.append([f"`{task}`", *took, told])
+    machines = [one["machine"] for one in results.values()]
+    on = {f"{x['cpu']}, {x['threads']} threads, PyTorch {x['torch']}" for x in machines}
+    dates = sorted({x["date"][:10] for x in machines})
+    loads = sorted(one["load"]["before"] for one in results.values())
+    return (
+        f"{lines_of(rows)}\n`python benchmarks/preset_times.py`, {'; '.join(sorted(on))}, "
+        f"{', '.join(dates)}.\nThe machine's load average before a run was {loads[0]:.1f} to "
+        f"{loads[-1]:.1f}.\n"
+    )
+
+
 def page(text: str) -> str:
     """The page with its tables made anew."""
-    results = json.loads(RESULTS.read_text("utf-8"))
-    for name, table in (("ratings", ratings(results)), ("ranking", ranking(results))):
+    results, timed = (
+        json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+        for name in ("recommenders", "preset_times")
+    )
+    tables = {"ratings": ratings(results), "ranking": ranking(results), "times": times(timed)}
+    for name, table in tables.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
         before, rest = text.split(begin)
         text = before + begin + table + end + rest.split(end)[1]

@@ -1,13 +1,18 @@
-"""docs/recommenders.md has the numbers of the results file, and no others."""
+"""docs/recommenders.md has the numbers of the results files, and no others."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 
 import make_recommenders
+
+from benchmarks import preset_times
 
 
 def test_the_tables_are_those_of_the_results() -> None:
@@ -19,3 +24,28 @@ def test_the_tables_are_those_of_the_results() -> None:
 def test_means_and_spreads_are_written_with_their_seeds() -> None:
     assert make_recommenders.shown([0.75, 0.77]) == ".7600 ± .0141 (2)"
     assert make_recommenders.shown([0.75]) == ".7500 (1)"
+
+
+def test_a_plain_run_is_timed_and_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preset_times, "CORES", 1)
+    file = tmp_path / "times.json"
+    file.write_text(json.dumps({"other": 1}))
+    assert preset_times.main(["synthetic"], file) == 0
+    found = json.loads(file.read_text())
+    assert found["other"] == 1
+    one = found["synthetic"]
+    assert (one["algorithm"], one["rounds"], one["machine"]["threads"]) == ("fedsubavg", 300, 1)
+    assert 0 < one["processor_seconds"] < 1.1 * one["seconds"]  # on one core
+    assert one["metrics"]["test_auc"] > 0.8
+    shown = make_recommenders.times({"synthetic": one})
+    assert f"AUC {make_recommenders.short(one['metrics']['test_auc'])}" in shown
+
+
+def test_a_process_with_too_few_cores_times_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preset_times, "CORES", 10_000)
+    assert preset_times.main(["synthetic"], tmp_path / "times.json") == 2
+    assert not (tmp_path / "times.json").exists()
