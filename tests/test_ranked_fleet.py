@@ -24,6 +24,7 @@ from fedrows.data.leave_one_out import leave_one_out
 from fedrows.errors import DataError, PlanError
 from fedrows.flower.deployment import Deployment
 from fedrows.flower.gateway.joining_devices import gateway_of
+from fedrows.flower.node.client_memory import recall, store
 from fedrows.flower.node.node import ClientNode
 from fedrows.flower.node.policy import PolicyError
 from fedrows.flower.node.state import NodeState
@@ -31,7 +32,8 @@ from fedrows.flower.wire.codings import ids_to_bytes, integers_to_bytes
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.flower.wire.message import pack, unpack
 from fedrows.models import mf, sasrec
-from fedrows.rows.params import Params
+from fedrows.rows.index import Index
+from fedrows.rows.params import Params, Submodels
 from fedrows.server import begin, rounds
 from fedrows.simulation import Simulation
 from fedrows.simulator.asynchronous import AsyncRounds
@@ -101,13 +103,23 @@ def test_hosts_with_logs_of_their_own(tmp_path: Path, history: int) -> None:
 
 @pytest.mark.parametrize("coding", ["float16", "int8"])
 def test_what_is_rounded_off_is_sent_later(tmp_path: Path, coding: str) -> None:
-    """A client's drawn rows stand behind its own: what it remembers of a row stays that row's."""
     data = positives()
     config = CHOSEN | {"coding": coding, "dtype": "float32", "rounds": 15, "negatives-pool": 30}
     fleet, _ = federation(task(data), config, shards_of(data), tmp_path)
     coarse, plain = run(fleet, data).whole(), simulated(fleet, data)
     moved = difference(shared(plain), shared(fleet.contract.model(data).start()))
     assert 0 < difference(shared(coarse), shared(plain)) < 0.02 * moved
+
+
+def test_what_a_client_remembers_of_a_drawn_row_stays_that_rows() -> None:
+    """Drawn rows stand behind the client's own, so its ids do not ascend."""
+    schema, memory = mf.build(positives(), factors=3).schema, dict[str, torch.Tensor]()
+    ids = torch.tensor([5, 9, 2, 7])
+    rows = ids[:, None].expand(4, 4).float()
+    store("rest", Submodels({"item": Index.of([ids])}, {"item": rows}, {}), [memory])
+    now = {"item": Index.of([torch.tensor([5, 9, 1, 2])])}
+    found = recall("rest", [memory], now, schema, torch.float32)
+    assert found.rows["item"][:, 0].tolist() == [5, 9, 0, 2]
 
 
 def test_in_the_same_order_it_is_the_simulated_asynchronous_run(
