@@ -174,7 +174,7 @@ def test_half_open_connections_keep_nobody_out(
     keys: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
     """Connections with half a header, or not even a handshake, where 112 files are allowed."""
-    with serving(keys, monkeypatch, raise_files=lambda: 112) as server:
+    with serving(keys, monkeypatch, raise_files=lambda wanted: 112) as server:
         held = [server.connect(tls=tls) for _ in range(60)]
         if tls:
             for sock in held[-12:]:
@@ -192,7 +192,7 @@ def test_requests_without_a_proof_keep_nobody_out(
 ) -> None:
     """Four addresses ask for /health on as many connections as there may be, again and again."""
     with (
-        serving(keys, monkeypatch, raise_files=lambda: 112) as server,  # 48 connections
+        serving(keys, monkeypatch, raise_files=lambda wanted: 112) as server,  # 48 connections
         contextlib.ExitStack() as held,
     ):
         known = held.enter_context(server.connect())

@@ -257,13 +257,13 @@ def test_all_settings_are_settings_of_their_tasks(its):
     assert found["by"].endswith(".")
     assert set(found["rates"]) <= set(ALL)
     for size in (its.full, its.quick):
-        for name in size.algorithms:
+        for name in ALL:
             assert its.setting(size, name).planned(0).settings.plan.rounds == size.rounds
         for name, rates in found["rates"].items():
             assert its.setting(size, name, rates).planned(0)
-        assert set(size.searched) <= set(size.algorithms)
+        assert set(size.searched) <= set(ALL)
     assert its.full.whole
-    assert set(its.rounds) <= set(its.full.algorithms)
+    assert set(its.rounds) <= set(ALL)
     assert set(its.full.sweep) == set(its.sweep)
     assert its.quick.reduced
 

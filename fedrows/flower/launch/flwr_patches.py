@@ -245,7 +245,7 @@ def pull_objects_sooner(seconds: float = PULL_SECONDS) -> None:
             try:
                 content = pull_object_fn(object_id)
             except raised.ObjectUnavailableError:
-                if time.monotonic() - last[0] >= 1.0:
+                if time.monotonic() - last[0] >= seconds:
                     reason = f"no part has come for {seconds:g} s"
                     raise raised.ObjectPullError(object_id, reason) from None
                 raise
