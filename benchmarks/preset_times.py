@@ -35,7 +35,6 @@ FILE = HERE / "results" / "preset_times.json"
 TASKS = (
     "movielens-mf",
     "amazon-wide",
-    "amazon-wide --validation 0",
     "taobao",
     "movielens-rank",
     "movielens-rank-mf",

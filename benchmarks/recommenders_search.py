@@ -81,7 +81,7 @@ class Runs:
 
     def __init__(self, task: Task, device: str) -> None:
         self.task, self.device = task, device
-        self.data = task.load(task.options())
+        self.data = task.load(task.options(validation=task.held_out))
         self.whole = task.load(task.options(validation=0.0))
 
     def start(self, algorithm: str) -> Setting:

@@ -135,7 +135,9 @@ class Plan:
         most=1024,  # with a hundred thousand, PyTorch ends in a segmentation fault
     )
     deterministic: bool = option(
-        False, "On a GPU, add in a fixed order: slower, but the same seed gives the same bits."
+        False,
+        "The same seed gives the same bits: add in a fixed order on a GPU, which is slower, and "
+        "measure no chunks on a CPU.",
     )
     device: str = option("auto", "auto, cpu, cuda or cuda:1; auto takes a GPU if there is one.")
     dtype: str = option("float32", "Numbers of the model.", choices=("float32", "float64"))

@@ -29,4 +29,5 @@ class Task:
     algorithms: Mapping[str, Presets] = field(default_factory=dict)  # its options, and the plan's
     source: Source | None = None  # None: nothing to fetch
     files: Callable[[Any], list[Path]] | None = None  # that it reads beside, given its options
+    held_out: float = 0.1  # share of the training examples that a search keeps for validation
     metrics: Mapping[str, Callable[..., float]] | None = None  # given in Python with the data

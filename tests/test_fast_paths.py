@@ -45,7 +45,8 @@ def test_what_a_cpu_takes():
     data = fast_paths.federation("LR")
     paths = fastest(Logistic(data), FedSubAvg(), data, CUDA)
     assert paths == FastPaths(traces=True, measured_chunks=True)
-    assert fastest(Logistic(data), FedSubAvg(), data, replace(CUDA, chunk=3)) == FastPaths(True)
+    for without in (replace(CUDA, chunk=3), replace(CUDA, deterministic=True)):
+        assert fastest(Logistic(data), FedSubAvg(), data, without) == FastPaths(traces=True)
 
 
 def test_what_a_gpu_takes(on_gpu):

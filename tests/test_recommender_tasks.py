@@ -52,7 +52,7 @@ def test_amazon_wide_reads_the_same_log(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("FEDROWS_DATA", str(tmp_path))
     (tmp_path / "amazon").mkdir()
     test_amazon.made(tmp_path / "amazon", "authors", test_amazon.AUTHORS)
-    data = amazon_wide.TASK.load(amazon_wide.AmazonWideOptions(test_share=0.0, validation=0.0))
+    data = amazon_wide.TASK.load(amazon_wide.AmazonWideOptions(test_share=0.0))
     paper = amazon.TASK.load(amazon.AmazonOptions(test_share=0.0))
     assert test_amazon.rows(data.train) == test_amazon.rows(paper.train)
     assert (data.name, data.local) == ("amazon-wide", {"user"})
@@ -60,8 +60,7 @@ def test_amazon_wide_reads_the_same_log(tmp_path: Path, monkeypatch: pytest.Monk
         "lately": (7, 3),
         "beside": (7, 1),
     }
-    assert amazon_wide.AmazonWideOptions().validation == 0.25
-    without = amazon_wide.AmazonWideOptions(test_share=0.0, validation=0.0, lately=False)
+    without = amazon_wide.AmazonWideOptions(test_share=0.0, lately=False)
     assert amazon_wide.TASK.load(without).train.numbers == {}
 
 
@@ -166,7 +165,7 @@ def test_a_bundle_of_amazon_wide_says_what_it_needs(
 @pytest.mark.parametrize("name", ["movielens-mf", "amazon-wide", "taobao"])
 def test_every_client_of_the_real_data_is_drawn_ten_times(data_folder: Path, name: str) -> None:
     task = catalogue.task(name)
-    data = task.load(task.options())
+    data = task.load(task.options(validation=task.held_out))
     plan = Plan(**presets(task, "fedsubavg")[0])
     assert plan.rounds * plan.clients_per_round >= 10 * data.clients
     assert len(data.validation) > 0

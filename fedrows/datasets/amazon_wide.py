@@ -1,11 +1,11 @@
 """Amazon Electronics with a model that has biases, which stay on the client where they are its own.
 
 The examples are those of the task `amazon`, read as `fedrows.data.amazon_log` says. The table of
-users is local. A quarter of the training examples, each client's latest, is kept for validation:
-they are then as far from the labels of training as the test examples are. Beside its ids an example
-has what the client's own past labels say (`fedrows.data.recent_labels`): users become stricter or
-milder as time goes on, and rate alike what is alike. What the client liked near an item is read
-from the example's own history, as DIN reads it.
+users is local. A search keeps a quarter of the training examples for validation, each client's
+latest: they are then as far from the labels of training as the test examples are. Beside its ids an
+example has what the client's own past labels say (`fedrows.data.recent_labels`): users become
+stricter or milder as time goes on, and rate alike what is alike. What the client liked near an item
+is read from the example's own history, as DIN reads it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,8 @@ from fedrows.task import Task
 
 @dataclass(frozen=True)
 class AmazonWideOptions(AmazonOptions):
-    """Those of the log, with validation examples by default."""
+    """Those of the log, and what an example has beside its ids."""
 
-    validation: float = option(
-        0.25,
-        "Share of the training examples held out for validation: the latest.",
-        least=0,
-        most=0.9,
-    )
     lately: bool = option(
         True, "Let the model see how a client has rated lately, and what is near in id."
     )
@@ -72,4 +66,5 @@ TASK = Task(
         "fedadam": {"lr": 0.1, "server_lr": 0.001, "beta1": 0.9, "beta2": 0.999},
     },
     source=SOURCE,
+    held_out=0.25,
 )

@@ -56,7 +56,8 @@ PLAIN = FastPaths()  # no fast path: every round takes the plain way
 def fastest(model: Model, algorithm: Algorithm, data: FederatedData, plan: Plan) -> FastPaths:
     """All fast paths that a run may take on its device."""
     if plan.torch_device.type == "cpu":
-        return FastPaths(traces=True, measured_chunks=plan.chunk is None)
+        measured = plan.chunk is None and not plan.deterministic
+        return FastPaths(traces=True, measured_chunks=measured)
     if plan.torch_device.type != "cuda" or model.one_by_one:
         return PLAIN  # a graph of one client after another would be as long as the cohort
     placed = all(index.place is not None for index in data.index.values())

@@ -25,8 +25,6 @@ from fedrows.tuning.space import spaces
 from fedrows.tuning.trials import ModuleRun, TaskRun, Tunable
 from fedrows.tuning.tuner import ETA, SEED, Say, Tuner
 
-HELD_OUT = 0.1  # of a task's training examples, where its own default is none
-
 Named = str | type[Algorithm] | Algorithm
 
 
@@ -128,7 +126,8 @@ def with_validation(settings: Settings, given: Mapping[str, Any]) -> Settings:
     names = {item.name for item in options_of(type(settings.options))}
     if "validation" not in names or "validation" in given or settings.options.validation:
         return settings
-    return replace(settings, options=replace(settings.options, validation=HELD_OUT))
+    share = settings.task.held_out
+    return replace(settings, options=replace(settings.options, validation=share))
 
 
 def _task_run(
