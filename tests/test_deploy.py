@@ -266,10 +266,10 @@ PRIVATE = {"privacy": "index", "index_epsilon": "", "index_epsilon_for_ever": ""
 
 @pytest.mark.slow(minutes=1)
 def test_a_private_federation_equals_the_simulation(tmp_path: Path) -> None:
-    """Heat, union and updates through secure sums, each message in a process of its own."""
+    """Heat, labels, union and updates through secure sums, each message in a process of its own."""
     settings = settings_of(
         "synthetic", "fedsubavg", clients=40, rounds=2, clients_per_round=12, cap="cohort",
-        weighting="uniform",  # private heat counts clients
+        weighting="uniform", start="counted",  # private heat counts clients
     )  # fmt: skip
     data = settings.task.load(settings.options)
     out = tmp_path / "run"
