@@ -163,6 +163,26 @@ def test_a_refused_answer_costs_its_node_that_answer_alone(
     assert run.fleet.rejected["labels"] == ("yet" not in words)
 
 
+def test_a_client_that_claims_all_weight_makes_no_others_labels_miscounted(tmp_path: Path) -> None:
+    """Beside it the rows of others weigh so little that heat leaves them out."""
+    data = liked_items()
+    config = COUNTED | {"max-examples": 10**12, "weight-quantile": "", "rounds": 1}
+    run, post = deployment(tmp_path, data, config)
+
+    def claim(node: int, answer: bytes) -> bytes:
+        message = unpack(answer)
+        if node == 1 and message.kind == "enrolled":
+            sums = 10**11 * torch.arange(1, len(message.facts["clients"]) + 1)
+            message.parts["examples"] = ids_to_bytes(sums)
+        return pack(message)
+
+    post.meddle = claim
+    assert run.start is not None
+    run.start.set_(run.progress.params)
+    assert len(run.fleet.heat()["item"].ids) < len(count_labels(data).ids)
+    assert run.start.prior == pytest.approx(count_labels(data).prior, abs=1e-12)
+
+
 def test_if_no_node_counts_the_run_ends_in_a_sentence(tmp_path: Path) -> None:
     run, post = deployment(tmp_path, liked_items(), COUNTED, nodes=1)
     post.meddle = counting(lambda m: Message("labels", {}, {}))
