@@ -20,7 +20,7 @@ from fedrows import catalogue
 from fedrows.device.program import build as device_program
 from fedrows.errors import FedrowsError, PlanError
 from fedrows.flower.journal import Journal, carry_out
-from fedrows.flower.node.policy import NodePolicy
+from fedrows.flower.node.policy import NodePolicy, read_policy
 from fedrows.flower.node.state import DECLINED
 from fedrows.flower.wire.codings import ids_to_bytes, integers_to_bytes
 from fedrows.flower.wire.contract import digest, make_contract
@@ -163,6 +163,26 @@ def test_a_refused_answer_costs_its_node_that_answer_alone(
     assert run.fleet.rejected["labels"] == ("yet" not in words)
 
 
+def test_a_client_that_claims_all_weight_makes_no_others_labels_miscounted(tmp_path: Path) -> None:
+    """Beside it the rows of others weigh so little that heat leaves them out."""
+    data = liked_items()
+    config = COUNTED | {"max-examples": 10**12, "weight-quantile": "", "rounds": 1}
+    run, post = deployment(tmp_path, data, config)
+
+    def claim(node: int, answer: bytes) -> bytes:
+        message = unpack(answer)
+        if node == 1 and message.kind == "enrolled":
+            sums = 10**11 * torch.arange(1, len(message.facts["clients"]) + 1)
+            message.parts["examples"] = ids_to_bytes(sums)
+        return pack(message)
+
+    post.meddle = claim
+    assert run.start is not None
+    run.start.set_(run.progress.params)
+    assert len(run.fleet.heat()["item"].ids) < len(count_labels(data).ids)
+    assert run.start.prior == pytest.approx(count_labels(data).prior, abs=1e-12)
+
+
 def test_if_no_node_counts_the_run_ends_in_a_sentence(tmp_path: Path) -> None:
     run, post = deployment(tmp_path, liked_items(), COUNTED, nodes=1)
     post.meddle = counting(lambda m: Message("labels", {}, {}))
@@ -207,6 +227,22 @@ def test_a_node_counts_its_labels_as_often_as_its_policy_lets_heat_be_counted(
         assert "heat-counts is 1" in (tmp_path / "n0" / DECLINED).read_text()
     else:  # the attack works where the policy lets it: the counts differ by that client's labels
         assert answer.parts != labels_message(count_labels(first)).parts
+
+
+def test_a_policy_may_forbid_counts_of_labels_alone(tmp_path: Path) -> None:
+    """Such a node declines before it enrols; a run that starts at zero it joins as before."""
+    data, policy = liked_items(), tmp_path / "own.toml"
+    policy.write_text(replace(NodePolicy.open(), label_counts=False).text(), "utf-8")
+    assert not read_policy(policy).label_counts
+    for start, nodes in (("counted", {"n1", "n2"}), ("zero", {"n0", "n1", "n2"})):
+        config = COUNTED | {"start": start, "rounds": 1}
+        run, post = deployment(tmp_path / start, data, config)
+        home, shard = tmp_path / start / "n0", shards_of(data, 3)["n0"]
+        post.here[1] = with_policy(task_of(shard, build), config, shard, home, "n0", policy)
+        finish(run)
+        assert set(run.registry.nodes) == nodes
+    said = (tmp_path / "counted" / "n0" / DECLINED).read_text()
+    assert "start is counted, but the policy's label-counts is false" in said
 
 
 def test_labels_are_not_counted_for_a_run_that_starts_at_zero(tmp_path: Path) -> None:

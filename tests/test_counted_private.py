@@ -22,6 +22,7 @@ from loopback import phases_in, with_policy
 
 from fedrows.flower.journal import Journal, carry_out
 from fedrows.flower.node import private_node
+from fedrows.flower.node.noisy_node import NoisyNode
 from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.node.policy_use import FILE
 from fedrows.flower.server.fleet import FlowerFleet
@@ -259,6 +260,37 @@ def test_noisy_counters_are_paid_for_by_server_and_nodes(tmp_path: Path) -> None
         assert list(spent.values()) == pytest.approx([3 / (2 * noise**2 * 0.6)] * shard.clients)
     kinds = {part for _, m in post.sent for one in phases_in(m) for part in one.facts}
     assert "prior" not in kinds  # nobody has been asked to train
+
+
+def test_a_lying_node_makes_no_noisy_count_beyond_all_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heat that it could set would stop a row; a counter that it could set would be the prior."""
+    honest, liars = NoisyNode._noisy_heat, set[str]()
+
+    def lie(node: NoisyNode, facts: dict[str, Any]) -> np.ndarray:
+        words = honest(node, facts)
+        if node.name == "n0":
+            liars.add(node.name)
+            words[[3, 23]] += np.uint64(2**60)  # heat of item 3, and the clients that have it
+            words[[43]] -= np.uint64(2**60)  # those that like it
+        return words
+
+    data = liked_items()
+    plain, _ = deployment(tmp_path / "plain", data, FULL | LITTLE, nodes=4)
+    begun(plain)
+    monkeypatch.setattr(NoisyNode, "_noisy_heat", lie)
+    run, _ = deployment(tmp_path / "lied", data, FULL | LITTLE, nodes=4)
+    begun(run)
+    assert liars
+    heat, counts, wanted = private(run)._heat, private(run).labels, private(plain).labels
+    assert heat is not None
+    assert counts is not None
+    assert wanted is not None
+    assert float(heat["item"].counts.max()) <= 12 == data.clients
+    moved = torch.stack([counts.examples - wanted.examples, counts.positives - wanted.positives])
+    assert float(moved.abs().max()) < 12.1
+    assert abs(counts.prior - wanted.prior) < 12.1 / float(wanted.examples.sum() - 12)
 
 
 def test_a_game_on_both_counters_proves_no_more_than_the_ledger_says() -> None:

@@ -80,6 +80,7 @@ def node_of(
     agreed = make_contract(task, run)
     policy.check(agreed.privacy, task.name, peers)
     policy.check_weighting(agreed.privacy, agreed.plan.weighting)
+    policy.check_start(agreed.plan.start)
     if not agreed.secret:
         return ClientNode(agreed, task.shard(config), state, text_in(config, "name"), policy)
     if peers is None:

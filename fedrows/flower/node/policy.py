@@ -68,6 +68,9 @@ class NodePolicy:
     heat_counts: int = option(
         3, "How often heat may be counted while this node's data stay the same.", least=1
     )
+    label_counts: bool = option(
+        True, "Whether labels may be counted for a counted start, as often as heat may be."
+    )
     rounds_per_day: int = option(5000, "Most rounds that the node begins in a day (UTC).", least=1)
     weighting: str = option(
         "uniform",
@@ -122,6 +125,14 @@ class NodePolicy:
         """
         if privacy.secret_sums and WEIGHTINGS.index(weighting) > WEIGHTINGS.index(self.weighting):
             raise _less("weighting", weighting, self.weighting)
+
+    def check_start(self, start: str) -> None:
+        """Raises a PolicyError if a run starts from counts of labels, and none may be made."""
+        if start == "counted" and not self.label_counts:
+            raise PolicyError(
+                "The run's start is counted, but the policy's label-counts is false: the node "
+                "takes no part in the run."
+            )
 
     def _check_sums(self, privacy: Privacy) -> None:
         if privacy.secure_sum != "real":

@@ -11,7 +11,7 @@ biases begin from the prior, which goes out with every request to train.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -93,7 +93,7 @@ def labels_in_the_clear(
                 log(f"The labels of node {name!r} are not counted: {error}")
         if any(len(one.ids) for one in taken.values()):
             log(f"Labels are counted: {len(taken)} of {len(nodes)} nodes have sent theirs.")
-            return _sum(fleet, table, taken.values())
+            return _sum(table, list(taken.values()))
         if not nodes.keys() - refused - taken.keys():
             raise FedrowsError(
                 "start is 'counted', but no node has sent counts of its labels that can be used: "
@@ -125,12 +125,15 @@ def _read(fleet: FlowerFleet, name: str, answer: bytes, table: str) -> LabelCoun
     return read_labels(answer, table, held, holders)
 
 
-def _sum(fleet: FlowerFleet, table: str, parts: Iterable[LabelCounts]) -> LabelCounts:
-    """Counters added up, for every row that anybody holds."""
-    held = fleet.registry.heat[table].ids
-    have, like = torch.zeros(2, len(held), dtype=torch.float64)
+def _sum(table: str, parts: Sequence[LabelCounts]) -> LabelCounts:
+    """Counters added up, for every row that anybody counts.
+
+    Not for those of the heat: it has no row whose weight is nothing beside that of all clients.
+    """
+    ids = torch.unique(torch.cat([one.ids for one in parts]))
+    have, like = torch.zeros(2, len(ids), dtype=torch.float64)
     for one in parts:
-        place = torch.searchsorted(held, one.ids)
+        place = torch.searchsorted(ids, one.ids)
         have[place] += one.examples
         like[place] += one.positives
-    return LabelCounts(table, held, have, like)
+    return LabelCounts(table, ids, have, like)

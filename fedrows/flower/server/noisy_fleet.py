@@ -39,6 +39,8 @@ from fedrows.privacy.terms import SumTerms
 from fedrows.rows.heat import Heat
 from fedrows.rows.params import Submodels
 
+BEYOND = 8  # deviations of noise, by which no honest count is below 0 or above all clients
+
 
 class NoisyFlowerFleet(PrivateFlowerFleet):
     """The clients of all nodes, of which the server learns noisy sums."""
@@ -73,10 +75,12 @@ class NoisyFlowerFleet(PrivateFlowerFleet):
         coding = heat_coding(privacy.dp_heat_noise, len(nodes), privacy.dp_heat_rows)
         counts = total.values.view(np.int64) / coding.steps
         deviation = privacy.dp_heat_noise * math.sqrt(2 * privacy.dp_heat_rows)
+        most = len(members) + BEYOND * deviation  # a node that lies can set a count to any number
+        counts = counts.clip(-BEYOND * deviation, most)
         if labels:
             have, like = torch.from_numpy(counts[self.space.rows :].copy()).view(2, -1)
             self.labels = LabelCounts(str(self.items), torch.arange(len(have)), have, like)
-        counts = np.maximum(counts, max(1.0, privacy.heat_z * deviation))
+        counts = np.maximum(counts.clip(max=len(members)), max(1.0, privacy.heat_z * deviation))
         self._heat = {}
         for table, start in self.space.starts.items():
             own = counts[start : start + self.space.sizes[table]].copy()
