@@ -173,8 +173,8 @@ def mechanism(name: str) -> type[Any]:
 
 def title(name: str) -> str:
     """The algorithm's name as people write it; a name that is not known here stays as it is."""
-    found = _known_algorithm(name)
-    return name if found is None else found.shown()
+    plugin = _known_algorithm(name)
+    return name if plugin is None else plugin.shown()
 
 
 def colours() -> dict[str, int]:
@@ -191,8 +191,8 @@ def summable() -> list[str]:
 def instead_in_sums(algorithm: Algorithm) -> str:
     """What to use in place of an algorithm that is not summable, for an error message."""
     nearest = algorithm.nearest_summable
-    found = f"one of {', '.join(summable())}"
-    return f"{found}; nearest to {algorithm.name} is {nearest}" if nearest else found
+    names = f"one of {', '.join(summable())}"
+    return f"{names}; nearest to {algorithm.name} is {nearest}" if nearest else names
 
 
 def described(kind: str, name: str) -> Any:

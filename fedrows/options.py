@@ -56,8 +56,8 @@ def takes(of: type) -> Callable[[Build], Build]:
 def keywords(call: Callable[..., Any]) -> list[str]:
     """The names that a function takes its arguments by."""
     loose = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    found = inspect.signature(call).parameters.values()
-    return [item.name for item in found if item.kind not in loose and item.name not in OWNERS]
+    parameters = inspect.signature(call).parameters.values()
+    return [item.name for item in parameters if item.kind not in loose and item.name not in OWNERS]
 
 
 def known_keywords(call: Callable[Given, Returned]) -> Callable[Given, Returned]:

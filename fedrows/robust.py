@@ -169,8 +169,8 @@ def _trim(values: Tensor, ids: Tensor, share: float) -> Tensor:
     group_of = group.sort().values  # (C,), the same in all columns
     size = torch.where(drop > 0, held, 0)
     start = size.cumsum(0) - size
-    place = torch.arange(len(group_of), device=values.device) - start[group_of]  # in its group
-    kept = (place >= drop[group_of]) & (place < (held - drop)[group_of])
+    position = torch.arange(len(group_of), device=values.device) - start[group_of]  # in its group
+    kept = (position >= drop[group_of]) & (position < (held - drop)[group_of])
     sums = values.new_zeros(len(held), values.shape[1])
     sums.index_add_(0, group_of[kept], ascending[kept])
     means = sums / (held - 2 * drop)[:, None].to(values.dtype)

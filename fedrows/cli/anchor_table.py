@@ -22,15 +22,15 @@ def write_anchors(folder: RunFolder, data: FederatedData, train_sample: int) -> 
     say("Anchors: counting, and models that are trained on all data in one place.")
     counted, fitted = baselines(data, train_sample), anchors(data, say)
     folder.write_json(FILE, {"baselines": counted, "anchors": fitted})
-    measured = {metric for found in (counted, fitted) for x in found.values() for metric in x}
+    measured = {metric for results in (counted, fitted) for x in results.values() for metric in x}
     shown = {
         name: about
         for name, about in METRICS.items()
         if name.startswith("test_") and name in measured
     }
     rows = []
-    for titles, found in ((NAMES, counted), (TITLES, fitted)):
-        for name, metrics in found.items():
+    for titles, results in ((NAMES, counted), (TITLES, fitted)):
+        for name, metrics in results.items():
             cells = [
                 f"{metrics[metric]:.{digits}f}" if metric in metrics else "–"
                 for metric, (_, _, digits) in shown.items()

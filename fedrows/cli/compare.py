@@ -259,7 +259,7 @@ def _run_elsewhere(
         return comparison.run(
             executor,
             progress=progress,
-            told=shown,
+            report=shown,
             stopping=lambda: stop.asked,
             checkpoint_seconds=seconds,
         )

@@ -199,10 +199,10 @@ def _node(words: Sequence[str]) -> int:
     joining.check_reachable()
     spec = joining.spec(**node_files(typed))
 
-    def told(group: ProcessGroup) -> None:
+    def joined(group: ProcessGroup) -> None:
         say(f"Node {spec.name} has joined {joining.superlink}. Logs: {group.logs}")
 
-    return stay(joining, spec, told)
+    return stay(joining, spec, joined)
 
 
 def _peer(words: Sequence[str]) -> int:

@@ -84,12 +84,12 @@ def main(words: Sequence[str]) -> int:
         group.start(WEB, module("fedrows.flower.gateway.service", *web))
         return {WEB: RUNS_ON}
 
-    def told(group: ProcessGroup) -> None:
+    def joined(group: ProcessGroup) -> None:
         how = "https" if tls else "http, WITHOUT TLS,"
         say(f"Gateway {spec.name} has joined {joining.superlink}. Logs: {group.logs}")
         say(f"It serves devices by {how} on {host}:{port}.")
 
-    return stay(joining, spec, told, serve)
+    return stay(joining, spec, joined, serve)
 
 
 def tokens(words: Sequence[str]) -> int:

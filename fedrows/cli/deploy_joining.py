@@ -79,12 +79,12 @@ class Joining:
 def stay(
     joining: Joining,
     spec: NodeSpec,
-    said: Callable[[ProcessGroup], None],
+    joined: Callable[[ProcessGroup], None],
     beside: Callable[[ProcessGroup], Mapping[str, str]] = lambda group: {},
 ) -> int:
     """Starts a node's processes and stays with them; 0 when asked to end.
 
-    said: tells whoever started it that it is there. beside: starts other processes of the node, and
+    joined: called when the node is there. beside: starts other processes of the node, and
     returns what each writes into its log when it is ready.
     """
     state = Path(str(spec.config["state"]))
@@ -110,7 +110,7 @@ def stay(
             again = not starting.wait_for(group, wanted, repeat=repeat)
             if again:
                 group.kill()
-        said(group)
+        joined(group)
 
     def look() -> str | None:
         watch()

@@ -34,12 +34,12 @@ def main(words: Sequence[str]) -> int:
     _check_place(out, typed["overwrite"])
     served = load(typed["bundle"], typed["module"], onnx=typed["onnx"])
     frame = read_frame(Path(typed["data"]), served.bundle.encoder)
-    found = served.predict(frame)
-    _write(out, _columns(served.bundle.encoder, frame, found))
+    predictions = served.predict(frame)
+    _write(out, _columns(served.bundle.encoder, frame, predictions))
     tell_unused(served, frame)
-    for note in found.notes:
+    for note in predictions.notes:
         say(note)
-    say(f"{len(found.scores):,} rows: {out}")
+    say(f"{len(predictions.scores):,} rows: {out}")
     return 0
 
 

@@ -55,8 +55,8 @@ def _explain(words: Sequence[str]) -> int:
     if settings.privacy.secret_sums and settings.privacy.min_contributors > 1:
         from fedrows.privacy.relations import warning
 
-        if said := warning(data):
-            say(f"\n{said}")
+        if caution := warning(data):
+            say(f"\n{caution}")
     say(policy)
     from fedrows.flower.gateway.device_runs import why_declined
     from fedrows.flower.gateway.explained import explain_devices

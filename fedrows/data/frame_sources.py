@@ -131,7 +131,7 @@ def _csv_columns(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"{path} is not a CSV file in UTF-8 ({error}).") from None
     _check_once(names)
     rows = [row for row in rows if row]
-    odd = next((place for place, row in enumerate(rows) if len(row) != len(names)), None)
+    odd = next((number for number, row in enumerate(rows) if len(row) != len(names)), None)
     if odd is not None:
         raise DataError(
             f"Row {odd + 1} of {path} has {len(rows[odd])} values, but its header {len(names)}: "

@@ -103,9 +103,11 @@ def _pairs(clients: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _checked_pairs(clients: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
-    for place, pair in enumerate(clients):
+    for number, pair in enumerate(clients):
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-            raise DataError(f"Item {place} of the clients is no pair of a client and its examples.")
+            raise DataError(
+                f"Item {number} of the clients is no pair of a client and its examples."
+            )
         yield pair[0], pair[1]
 
 

@@ -182,6 +182,6 @@ def behind(held: Index, more: Index) -> Index:
     shift = torch.stack([more.splits[:-1], held.splits[1:]]).to(device, non_blocking=True)
     ids = held.ids.new_empty(len(held.ids) + len(more.ids))
     for own, gap in ((held, shift[0]), (more, shift[1])):
-        place = torch.arange(len(own.ids), device=device) + gap[own.owner]
-        ids[place] = own.ids
+        position = torch.arange(len(own.ids), device=device) + gap[own.owner]
+        ids[position] = own.ids
     return Index(ids, held.splits + more.splits)

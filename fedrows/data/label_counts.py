@@ -108,9 +108,9 @@ def label_sets(data: FederatedData) -> tuple[Index, Index]:
     held = data.index[items_of(data)].held
     assert held is not None, "data that were built have it"
     ids, owner, label = data.targets(data.train), data.train.owner, data.train.label
-    place = torch.searchsorted(held, ids).clamp(max=len(held) - 1)
-    real = held[place] == ids  # id 0 of a padded table is nothing
-    pairs = owner[real] * len(held) + place[real]
+    position = torch.searchsorted(held, ids).clamp(max=len(held) - 1)
+    real = held[position] == ids  # id 0 of a padded table is nothing
+    pairs = owner[real] * len(held) + position[real]
     unique, entry = torch.unique(pairs, return_inverse=True)
     examples = torch.bincount(entry, minlength=len(unique))
     positives = torch.bincount(entry, label[real].double(), minlength=len(unique))
@@ -129,6 +129,6 @@ def client_log_odds(data: FederatedData, prior: float, pseudo: float = PSEUDO) -
 
 def _index(pairs: Tensor, held: Tensor, clients: int) -> Index:
     """The index sets behind owner · H + place, sorted."""
-    owner, place = pairs // len(held), pairs % len(held)
+    owner, position = pairs // len(held), pairs % len(held)
     splits = torch.searchsorted(owner.contiguous().cpu(), torch.arange(clients + 1))
-    return Index(held[place], splits, place, held)
+    return Index(held[position], splits, position, held)

@@ -111,17 +111,17 @@ def _numbered(
         if known is None:
             return words, number
         every = np.unique(np.asarray(known))
-        place = np.searchsorted(every, words)
+        position = np.searchsorted(every, words)
     except TypeError:
         raise DataError(
             f"The values of column {column!r} cannot be put in order: make all of them text, or "
             "all numbers."
         ) from None
-    there = place < len(every)
-    there[there] = every[place[there]] == words[there]
+    there = position < len(every)
+    there[there] = every[position[there]] == words[there]
     if not there.all():
         raise DataError(
             f"Column {column!r} has {words[~there][0].item()!r}, which is not in `{catalogue}`: "
             "name all values of all hosts there, of the same type as in the column."
         )
-    return every, place[number]
+    return every, position[number]

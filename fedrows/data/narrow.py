@@ -79,8 +79,8 @@ def in_common(held: Index, asked: Index) -> Index:
     lengths = torch.bincount(owner[both], minlength=held.clients)
     splits = torch.cat([lengths.new_zeros(1), torch.cumsum(lengths, 0)])
     where = both.to(held.ids.device)
-    place = None if held.place is None else held.place[where]
-    return Index(held.ids[where], splits, place, held.held)
+    position = None if held.place is None else held.place[where]
+    return Index(held.ids[where], splits, position, held.held)
 
 
 def find(held: Index, asked: Index) -> Tensor:

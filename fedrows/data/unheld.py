@@ -65,9 +65,9 @@ def _first_different(streams: Tensor, room: Tensor, count: int) -> Tensor:
     fresh[:, 1:] = rank[:, 1:] != rank[:, :-1]  # of equal ones, the earliest draw
     earlier = torch.zeros_like(rank).scatter_(1, at, fresh.to(rank.dtype)).cumsum(1)
     chosen = fresh & (earlier.gather(1, at) <= count)
-    place = torch.where(chosen, chosen.cumsum(1) - 1, count)
+    column = torch.where(chosen, chosen.cumsum(1) - 1, count)
     ranks = torch.zeros(len(rank), count + 1, dtype=rank.dtype, device=rank.device)
-    return ranks.scatter_(1, place, rank)[:, :count]
+    return ranks.scatter_(1, column, rank)[:, :count]
 
 
 def _shuffled(streams: Tensor, room: Tensor, count: int) -> Tensor:

@@ -103,11 +103,11 @@ def _each(
 ) -> list[Any]:
     """What a function gives for every word."""
     made = []
-    for place, word in enumerate(words):
+    for number, word in enumerate(words):
         try:
             made.append(of(word))
         except ValueError:
-            at = int(np.argmax(codes.ravel() == place))
+            at = int(np.argmax(codes.ravel() == number))
             word = word.item() if isinstance(word, np.generic) else word
             why = f"held {kind}s in training" if kind else "is hashed"
             wanted = f"a {kind}" if kind else "text or a whole number"

@@ -23,9 +23,9 @@ class DeviceOperations(ReplacedOperations):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func in (torch.conv1d, F.conv1d):
-            found = _conv1d(*args, **(kwargs or {}))
-            if found is not NotImplemented:
-                return found
+            result = _conv1d(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
         if func is F.embedding:
             return func(*args, **(kwargs or {}))
         return super().__torch_function__(func, types, args, kwargs)
@@ -55,5 +55,5 @@ def _conv1d(
     windows = torch.stack(
         [x[..., i * gap : i * gap + step * (places - 1) + 1 : step] for i in range(size)], 2
     )
-    found = weight.flatten(1) @ windows.flatten(1, 2)  # (O, C·k) @ (B, C·k, places)
-    return found if bias is None else found + bias.unsqueeze(-1)
+    result = weight.flatten(1) @ windows.flatten(1, 2)  # (O, C·k) @ (B, C·k, places)
+    return result if bias is None else result + bias.unsqueeze(-1)

@@ -65,7 +65,7 @@ def example(step: OneStep, trial: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(trial)
     sizes = _sizes(step, trial)
     rows = {t: sizes[f"rows of {t}"] for t in step.model.schema.tables}
-    found = {}
+    tensors = {}
     for name, facts in step.inputs().items():
         shape = [x if isinstance(x, int) else sizes[x] for x in facts.shape]
         if name.startswith("ids/"):
@@ -84,8 +84,8 @@ def example(step: OneStep, trial: int) -> dict[str, Tensor]:
             x = torch.rand(shape, generator=generator)  # squares are not negative
         else:
             x = torch.randn(shape, generator=generator) / 4
-        found[name] = x
-    return found
+        tensors[name] = x
+    return tensors
 
 
 def _sizes(step: OneStep, trial: int) -> dict[str, int]:

@@ -105,7 +105,7 @@ def gru_backward(slope: FLOAT, z: FLOAT, above: FLOAT, weight: FLOAT) -> tuple[F
         now_step = op.Identity(now)
         return carried_out, now_step
 
-    dh_first, found = op.Scan(
+    dh_first, slopes = op.Scan(
         none,
         slope,
         z,
@@ -115,7 +115,7 @@ def gru_backward(slope: FLOAT, z: FLOAT, above: FLOAT, weight: FLOAT) -> tuple[F
         scan_input_directions=[1, 1, 1],
         scan_output_directions=[1],
     )
-    return found, dh_first
+    return slopes, dh_first
 
 
 TABLE: dict[Any, Any] = {

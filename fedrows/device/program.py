@@ -102,13 +102,13 @@ def _starts(model: Model, data: FederatedData) -> tuple[dict[str, Any], dict[str
     begins: dict[str, Any] = {}
     files: dict[str, bytes] = {}
     own = [table for table in model.schema.tables if table in data.local]
-    for place, table in enumerate(own):
+    for number, table in enumerate(own):
         start = model.initial_rows()[0][table]
         rows = start(torch.arange(model.schema.tables[table].rows)).to(torch.float32)
         if len(rows) and bool((rows == rows[0]).all()):
             begins[table] = {"row": rows[0].tolist()}
         else:
-            name = f"start-{place}.f32"
+            name = f"start-{number}.f32"
             files[name] = rows.numpy().astype("<f4").tobytes()
             begins[table] = {"file": name, "sha256": hashlib.sha256(files[name]).hexdigest()}
     return begins, files

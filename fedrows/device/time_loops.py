@@ -49,15 +49,15 @@ def _lstm_backward(
     slope: Tensor, to_cell: Tensor, f: Tensor, above: Tensor, weight: Tensor, dc: Tensor
 ) -> tuple[Tensor, ...]:
     """The gates' gradient (T, B, 4H), and that of the first state and cell."""
-    found, carried = [], torch.zeros_like(dc)
+    slopes, carried = [], torch.zeros_like(dc)
     for t in reversed(range(len(slope))):
         dh = above[t] + carried
         dc = dc + dh * to_cell[t]
         now = slope[t] * torch.cat([dc, dc, dc, dh], -1)
         dc = dc * f[t]
         carried = now @ weight
-        found.append(now)
-    return torch.stack(found[::-1]), carried, dc
+        slopes.append(now)
+    return torch.stack(slopes[::-1]), carried, dc
 
 
 def _gru(gates: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> tuple[Tensor, ...]:
@@ -79,13 +79,13 @@ def _gru_backward(
     slope: Tensor, z: Tensor, above: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """∂h/∂(r, z, recurrent n, n) times what comes from above, and the first state's gradient."""
-    found, carried = [], torch.zeros_like(above[0])
+    slopes, carried = [], torch.zeros_like(above[0])
     for t in reversed(range(len(slope))):
         dh = above[t] + carried
         now = slope[t] * torch.cat([dh, dh, dh, dh], -1)
         carried = dh * z[t] + now[..., : 3 * dh.shape[-1]] @ weight
-        found.append(now)
-    return torch.stack(found[::-1]), carried
+        slopes.append(now)
+    return torch.stack(slopes[::-1]), carried
 
 
 for _name, _loop in {
@@ -173,10 +173,10 @@ class GRULoop(Function):
             [to_n * inner * r * (1 - r), (before - n) * z * (1 - z), to_n * r, to_n], -1
         )
         loop = torch.ops.fedrows_device.gru_backward
-        found, dh = loop(slope, z.contiguous(), grads[0].squeeze(1), weight)
+        slopes, dh = loop(slope, z.contiguous(), grads[0].squeeze(1), weight)
         size = h.shape[-1]
-        own = found[..., : 3 * size]
-        gates = torch.cat([found[..., : 2 * size], found[..., 3 * size :]], -1)
+        own = slopes[..., : 3 * size]
+        gates = torch.cat([slopes[..., : 2 * size], slopes[..., 3 * size :]], -1)
         of_weight = _weight_gradient(own, h, hidden)
         return gates.unsqueeze(1), of_weight[None], own.sum((0, 1))[None], dh.unsqueeze(0)
 

@@ -95,16 +95,16 @@ def given_to(data: FederatedData, client: int, called: str, title: Title) -> dic
 
 def _columns(examples: Examples) -> dict[str, Sequence[Any]]:
     """The ids of examples by field, as lists."""
-    found: dict[str, Sequence[Any]] = {}
+    columns: dict[str, Sequence[Any]] = {}
     for name, column in examples.ids.items():
         if isinstance(column, Ragged):
             ends = column.offsets.tolist()
-            found[name] = [
+            columns[name] = [
                 column.values[ends[i] : ends[i + 1]].tolist() for i in range(len(column))
             ]
         else:
-            found[name] = column.tolist()
-    return found
+            columns[name] = column.tolist()
+    return columns
 
 
 def _listed(entry: Any) -> list[int]:

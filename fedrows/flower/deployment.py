@@ -46,7 +46,7 @@ class Deployment:
         self, contract: Contract, transport: Transport, config: Mapping[str, Any], log: Any = print
     ) -> None:
         self.contract = contract
-        self.told = dict(config)
+        self.config = dict(config)
         self.plan, self.algorithm = contract.plan, contract.algorithm
         data = in_one_row(contract.task.server(config))
         self.model = contract.model(data)
@@ -196,8 +196,8 @@ def _private(parts: Any, config: Mapping[str, Any], data: FederatedData) -> Priv
             "run's configuration."
         )
     contract, *_, log = parts
-    if contract.privacy.min_contributors > 1 and (said := warning(data)):
-        log(said)
+    if contract.privacy.min_contributors > 1 and (caution := warning(data)):
+        log(caution)
     noise, peers = contract.privacy.noise_in_sum, Path(str(config["peers"]))
     if contract.plan.mode == "async":
         return GroupFleet(*parts, peers=peers, groups=data.groups)

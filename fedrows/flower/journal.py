@@ -203,7 +203,7 @@ def _created(path: Path, deployment: Deployment) -> RunFolder:
     """A new run's folder, with what it was begun with."""
     algorithm = deployment.algorithm
     config = {
-        "task": _task_facts(deployment.contract.task, deployment.told),
+        "task": _task_facts(deployment.contract.task, deployment.config),
         "algorithm": {"name": algorithm.name, **asdict(algorithm)},
         "plan": asdict(deployment.plan),
         "deploy": asdict(deployment.contract.options)

@@ -163,21 +163,21 @@ def no_draws(module: nn.Module) -> Iterator[None]:
 
 def explain(module: nn.Module, error: Exception) -> str:
     """What in the module stopped it from being lifted, and what to write instead."""
-    message, place = str(error), _place(module, error)
+    message, line = str(error), _place(module, error)
     op = re.search(r"aten::\w+", message)
     if any(sign in message for sign in _LOOKS):
         return (
-            f"{place} looks at the values of a tensor (a branch, .item() or a mask used as an "
+            f"{line} looks at the values of a tensor (a branch, .item() or a mask used as an "
             "index), which differ from client to client: use torch.where"
         )
     if op and "atching rule" in message:
-        return f"{place} uses {op[0]}, which PyTorch has no batching rule for: write it otherwise"
+        return f"{line} uses {op[0]}, which PyTorch has no batching rule for: write it otherwise"
     if "randomness error mode" in message:
         return (
-            f"{place} draws random numbers from torch's global generator: use dropout, or "
+            f"{line} draws random numbers from torch's global generator: use dropout, or "
             "torch.rand_like and torch.randn_like"
         )
-    return f"{place} fails under torch.vmap ({_in_short(error)}): write it otherwise"
+    return f"{line} fails under torch.vmap ({_in_short(error)}): write it otherwise"
 
 
 def where(module: nn.Module, error: Exception) -> str | None:
@@ -199,8 +199,8 @@ def where(module: nn.Module, error: Exception) -> str | None:
 
 def with_place(module: nn.Module, error: ModelError) -> ModelError:
     """The same error, naming the submodule that raised it."""
-    place = where(module, error)
-    return error if place is None else ModelError(f"{place}: {error}")
+    line = where(module, error)
+    return error if line is None else ModelError(f"{line}: {error}")
 
 
 def cannot_score(module: nn.Module, fields: Sequence[str], error: Exception) -> ModelError:

@@ -37,7 +37,7 @@ class PersonalParts:
 
         tables: the weights that belong to tables of the data, and those tables.
         """
-        found: dict[str, tuple[int, ...]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
         numbers = dict(module.named_parameters())
         for name in named:
             own = [n for n in numbers if n == name or n.startswith(f"{name}.")]
@@ -57,8 +57,8 @@ class PersonalParts:
                         f"`personal` names {name!r}, but {parameter!r} is frozen: let it train, or "
                         "leave it out."
                     )
-                found[parameter] = tuple(numbers[parameter].shape)
-        return cls(found)
+                shapes[parameter] = tuple(numbers[parameter].shape)
+        return cls(shapes)
 
     @property
     def width(self) -> int:

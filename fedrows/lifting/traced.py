@@ -89,7 +89,7 @@ class Traced:
 
 def traced(function: Function, given: Tensors, loose: Collection[str]) -> Function:
     """The function's operations on tensors of these shapes, or an Untraceable error."""
-    more = {name: _STRIDE * (1 + place) for place, name in enumerate(loose)}
+    more = {name: _STRIDE * (1 + number) for number, name in enumerate(loose)}
     longer = {n: _longer(x, more[n]) if n in more else x for n, x in given.items()}
     short, long = _record(function, given), _record(function, longer)
     run = _Writer({more[n]: (i, len(given[n])) for i, n in enumerate(given) if n in more}).write(
@@ -193,7 +193,7 @@ class _Writer:
 
     def write(self, short: _Recording, long: _Recording) -> Callable[..., Sequence[Tensor]]:
         """The function that was recorded."""
-        arguments = [f"x{place}" for place in range(len(short.inputs))]
+        arguments = [f"x{i}" for i in range(len(short.inputs))]
         for name, x, y in zip(arguments, short.inputs, long.inputs, strict=True):
             self._name(name, x, y)
         lines: list[_Line] = []
@@ -225,8 +225,8 @@ class _Writer:
         if type(short) is int and short != long:
             if long - short not in self.loose:
                 raise Untraceable("its numbers change from call to call")
-            place, length = self.loose[long - short]
-            return f"x{place}.shape[0] + {short - length}"
+            number, length = self.loose[long - short]
+            return f"x{number}.shape[0] + {short - length}"
         if short != long and repr(short) != repr(long):  # NaN is not NaN
             raise Untraceable("its numbers change from call to call")
         return repr(short) if isinstance(short, _PLAIN) else self._constant(short)
@@ -269,7 +269,7 @@ class _Writer:
         if not isinstance(short, list | tuple):
             raise Untraceable("it looks at the values of a tensor")
         parts = enumerate(_pairs(short, long))
-        inside = [self._results(f"{name}_{place}", x, y) for place, (x, y) in parts]
+        inside = [self._results(f"{name}_{number}", x, y) for number, (x, y) in parts]
         return f"[{', '.join(inside)}]" if inside else "_"
 
 

@@ -105,16 +105,16 @@ def _two_clients(
     rows = {table: start(first).to(label.device) for table, start in starts.items()}
     index = Index(torch.zeros(2, dtype=torch.int64), torch.arange(3))
     dense = {name: torch.stack([x, x]) for name, x in numbers.items()}
-    place = torch.arange(2, device=label.device)
+    client = torch.arange(2, device=label.device)
     both = {name: torch.stack([x, x]) for name, x in columns.items()}
     batch = Batch(
         {
-            name: torch.zeros_like(both[name]) + place.view(2, *[1] * columns[name].dim())
+            name: torch.zeros_like(both[name]) + client.view(2, *[1] * columns[name].dim())
             for name in data.train.ids
         },
         torch.stack([label, label]),
         numbers={name: both[name] for name in data.train.numbers},
-        key=place,
+        key=client,
     )
     return Submodels(dict.fromkeys(rows, index), rows, dense), batch
 

@@ -98,10 +98,10 @@ class FollowedPath:
 
     def _look_at_comparison(self) -> Json:
         again = f"fedrows compare --resume {shlex.quote(str(self.path))}"
-        found = _folders(self.path / RUNS)
-        for path in found:
+        folders = _folders(self.path / RUNS)
+        for path in folders:
             self._keep_folder(path, again=again)
-        self._keep_only(found)
+        self._keep_only(folders)
         wanted = [self._config.get(key) for key in ("algorithms", "seeds")]
         counts = [len(x) for x in wanted if isinstance(x, list)]
         return {"of": counts[0] * counts[1] if len(counts) == 2 else len(self.runs)}

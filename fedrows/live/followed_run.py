@@ -59,12 +59,12 @@ class FollowedRun:
             for x in line.get("buckets") or ()
         ]
         spent = {k: _short(v) for k, v in (line.get("epsilon") or {}).items()}
-        found = {
+        numbers = {
             "epsilon": spent,
             "bytes": [_short(line.get("bytes_down")), _short(line.get("bytes_up"))],
             "buckets": buckets,
         }
-        return {name: value for name, value in found.items() if value and value != [None, None]}
+        return {name: value for name, value in numbers.items() if value and value != [None, None]}
 
 
 class FollowedFolder(FollowedRun):

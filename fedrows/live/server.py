@@ -178,15 +178,15 @@ async def serve(
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve([listening]))
-    said = "The server of this page was stopped."
+    goodbye = "The server of this page was stopped."
     while not serving.done() and not server.should_exit:
         await viewers.look()
         if ended is not None and ended.done():
             await viewers.look()  # what came last
-            said = ended.result()
+            goodbye = ended.result()
             break
         await asyncio.wait([x for x in (serving, ended) if x is not None], timeout=EVERY)
-    viewers.bye(said)
+    viewers.bye(goodbye)
     server.should_exit = True
     await serving
 

@@ -64,7 +64,7 @@ def _places(data: FederatedData, part: Examples) -> tuple[Tensor, Tensor]:
 
 
 def _regressed(
-    design: Tensor, place: Tensor, row: Tensor, wanted: Tensor, ridge: float, rows: int
+    design: Tensor, other: Tensor, row: Tensor, wanted: Tensor, ridge: float, rows: int
 ) -> Tensor:
     """For every row the ridge regression over its examples: (rows, w).
 
@@ -74,7 +74,7 @@ def _regressed(
     squares = torch.zeros(rows, width * width, dtype=torch.float64)
     products = torch.zeros(rows, width, dtype=torch.float64)
     for some in torch.arange(len(row)).split(_EXAMPLES):
-        x = design[place[some]]  # (s, w)
+        x = design[other[some]]  # (s, w)
         outer = (x.unsqueeze(2) * x.unsqueeze(1)).flatten(1)  # (s, w·w)
         squares.index_add_(0, row[some], outer)
         products.index_add_(0, row[some], x * wanted[some].unsqueeze(1))

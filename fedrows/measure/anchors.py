@@ -55,12 +55,12 @@ def _fit_logistic(data: FederatedData, ridge: float) -> Scorer:
 
     def columns(part: Examples) -> list[tuple[str, Tensor]]:
         """What each example reads: a table, and an id (n,), for every column of every field."""
-        found = [("", part.owner.cpu())]
+        read = [("", part.owner.cpu())]
         for name, table in data.fields.items():
             ids = part.ids[name]
             if isinstance(ids, Tensor) and table not in data.local:
-                found += [(table, x) for x in ids.cpu().reshape(len(part), -1).T]  # (L, n)
-        return found
+                read += [(table, x) for x in ids.cpu().reshape(len(part), -1).T]  # (L, n)
+        return read
 
     known, label = columns(data.train), data.train.label.double().cpu()
     sizes = {"": len(data.test.splits) - 1, **data.tables}

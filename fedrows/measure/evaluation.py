@@ -90,12 +90,12 @@ class Evaluator:
         if len(self.validation):
             scores, losses = self._scored(params, self.validation)
             owner = self.validation.owner
-            found = self._measured(scores, losses, self.validation.label, owner)
-            metrics |= {f"validation_{name}": value for name, value in found.items()}
+            measured = self._measured(scores, losses, self.validation.label, owner)
+            metrics |= {f"validation_{name}": value for name, value in measured.items()}
         label = self.test.label
         scores, losses = self._scored(params, self.test)
-        found = self._measured(scores, losses, label, self._owner)
-        metrics |= {f"test_{name}": value for name, value in found.items()}
+        measured = self._measured(scores, losses, label, self._owner)
+        metrics |= {f"test_{name}": value for name, value in measured.items()}
         if self._data.labels == "binary":
             buckets = by_bucket(scores, label, losses, self._buckets)
         else:
@@ -129,9 +129,9 @@ class Evaluator:
         self, scores: Tensor, losses: Tensor, label: Tensor, owner: Tensor
     ) -> dict[str, float]:
         """The metrics of some examples by name, without saying which examples they are."""
-        found = {"loss": mean_loss(losses)}
+        values = {"loss": mean_loss(losses)}
         if self._data.labels == "binary":
-            found |= {
+            values |= {
                 "accuracy": accuracy(scores, label),
                 "auc": auc(scores, label),
                 "gauc": grouped_auc(scores, label, owner)[0],
@@ -139,10 +139,10 @@ class Evaluator:
         else:
             classes = self._data.labels == "classes"
             right = class_accuracy(scores, label) if classes and len(label) else nan
-            found |= {"accuracy": right, "auc": nan, "gauc": nan}
+            values |= {"accuracy": right, "auc": nan, "gauc": nan}
             if not classes:
-                found |= regression_errors(scores, label)
-        return found | measure(self._own, scores, label, owner)
+                values |= regression_errors(scores, label)
+        return values | measure(self._own, scores, label, owner)
 
     def calibrate(self, params: Params) -> None:
         """Lets the model measure what evaluation needs to know on the sample."""

@@ -56,9 +56,9 @@ class Candidates:
         if bool((lengths == count).all()):
             self.ids = drawn.ids.view(-1, count).to(device)  # (clients, count)
             return
-        place = torch.arange(len(drawn.ids)) - drawn.splits[:-1][drawn.owner]
+        position = torch.arange(len(drawn.ids)) - drawn.splits[:-1][drawn.owner]
         ids = torch.full((drawn.clients, count), items_of(data)[1][0])
-        ids[drawn.owner, place] = drawn.ids
+        ids[drawn.owner, position] = drawn.ids
         self.ids = ids.to(device)
         self.real = (torch.arange(count) < lengths[:, None]).to(device)
 
@@ -121,10 +121,10 @@ class RankedItems:
         for first, last in self._slices((_SCORES if shared else _IDS) // (high - low)):
             some = torch.arange(first, last, device=self.device)
             scores = score(some, items if shared else items.expand(len(some), -1)).clone()
-            place = self.item[some, None] - low
-            target, bad = scores.gather(1, place).squeeze(1), scores.isnan().any(1)
+            position = self.item[some, None] - low
+            target, bad = scores.gather(1, position).squeeze(1), scores.isnan().any(1)
             scores[self._places_known(first, last)] = -torch.inf
-            scores.scatter_(1, place, -torch.inf)  # it is no item beside itself
+            scores.scatter_(1, position, -torch.inf)  # it is no item beside itself
             ranks.append(rank_of(scores, torch.where(bad, torch.nan, target)))
         return torch.cat(ranks)
 

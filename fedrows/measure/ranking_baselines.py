@@ -26,12 +26,12 @@ _CPU = torch.device("cpu")
 def ranking_baselines(data: FederatedData) -> dict[str, dict[str, float]]:
     """HR@10, NDCG@10 and MRR on test and validation examples, by the names of `NAMES`."""
     sampled = Candidates(data, _CPU)
-    found: dict[str, dict[str, float]] = {name: {} for name in NAMES}
+    metrics: dict[str, dict[str, float]] = {name: {} for name in NAMES}
     for part in ("validation", "test"):
         items = RankedItems(data, part, _CPU, sampled)
         for name, score in scorers(data, items.owner).items():
-            found[name] |= metrics_of(items.ranks(score, shared=True), part)
-    return found
+            metrics[name] |= metrics_of(items.ranks(score, shared=True), part)
+    return metrics
 
 
 def ranking_ease(
@@ -40,7 +40,7 @@ def ranking_ease(
     """The same metrics of EASE, with the ridge that has the best NDCG@10 on validation examples."""
     sampled, every = Candidates(data, _CPU), list[dict[str, float]]()
     for ridge in ridges:
-        table, found = ease_scores(data, ridge), {"ridge": ridge}
+        table, metrics = ease_scores(data, ridge), {"ridge": ridge}
         for part in ("validation", "test"):
             items = RankedItems(data, part, _CPU, sampled)
             owner = items.owner
@@ -50,8 +50,8 @@ def ranking_ease(
             ) -> Tensor:
                 return by[owner[some].unsqueeze(1), of]
 
-            found |= metrics_of(items.ranks(score), part)
-        every.append(found)
+            metrics |= metrics_of(items.ranks(score), part)
+        every.append(metrics)
     return max(every, key=lambda one: one["validation_ndcg10"])
 
 

@@ -158,12 +158,14 @@ def by_algorithm(lines: Iterable[Line]) -> dict[str, dict[int, list[Line]]]:
 
     A round evaluated twice, as a resumed run does, counts once: as it was the last time.
     """
-    found: dict[str, dict[int, dict[int, Line]]] = {}
+    lines_of: dict[str, dict[int, dict[int, Line]]] = {}
     for line in lines:
-        found.setdefault(line["algorithm"], {}).setdefault(line["seed"], {})[line["round"]] = line
+        lines_of.setdefault(line["algorithm"], {}).setdefault(line["seed"], {})[line["round"]] = (
+            line
+        )
     return {
         name: {s: [rounds[r] for r in sorted(rounds)] for s, rounds in sorted(seeds.items())}
-        for name, seeds in found.items()
+        for name, seeds in lines_of.items()
     }
 
 
@@ -251,12 +253,12 @@ def show_epsilon(epsilon: float | str | None) -> str:
 
 def _largest_epsilon(ends: Sequence[Line]) -> dict[str, float | str]:
     """The ε of each kind at the end of the run that spent most of it."""
-    found: dict[str, float | str] = {}
+    largest: dict[str, float | str] = {}
     for kind in dict.fromkeys(kind for end in ends for kind in end.get("epsilon") or {}):
         known = [number((end.get("epsilon") or {}).get(kind)) for end in ends]
         finite = [x for x in known if x is not None]
-        found[kind] = max(finite) if len(finite) == len(known) else "inf"
-    return found
+        largest[kind] = max(finite) if len(finite) == len(known) else "inf"
+    return largest
 
 
 def _goal(target: Target, central: Sequence[Line]) -> float | None:

@@ -69,8 +69,8 @@ class AloneModels:
 
         def score(some: Tensor, candidates: Tensor) -> Tensor:
             rows = []
-            for place, number in enumerate(some.tolist()):
-                one = slice(place, place + 1)
+            for position, number in enumerate(some.tolist()):
+                one = slice(position, position + 1)
                 fields = {**examples.fields(some[one]), field: candidates[one]}
                 rows.append(self.model.scores(self.of(owner[number]), fields))
             return torch.cat(rows)
@@ -109,11 +109,13 @@ def train_alone(
             else index.ids + index.owner * data.tables[table]
             for table, index in opened.index.items()
         }
-        rows = {table: tables[table].index_select(0, place) for table, place in places.items()}
+        rows = {
+            table: tables[table].index_select(0, position) for table, position in places.items()
+        }
         start = Submodels(opened.index, rows, {name: x.clone() for name, x in dense.items()})
         update = opened.train(start, None).update
-        for table, place in places.items():
-            tables[table].index_add_(0, place, update.rows[table])
+        for table, position in places.items():
+            tables[table].index_add_(0, position, update.rows[table])
         for name, x in dense.items():
             x.add_(update.dense[name])
     return AloneModels(model, data, tables, dense)

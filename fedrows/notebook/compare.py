@@ -294,13 +294,13 @@ def _target(metric: str, value: float | None, rounds: int | None) -> Target:
 
 
 def _checked_seeds(seeds: Sequence[int]) -> list[int]:
-    found = list(seeds)
-    for seed in found:
+    listed = list(seeds)
+    for seed in listed:
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise PlanError(f"seeds has {seed!r}, but must be whole numbers of at least 0.")
-    if not found or len(set(found)) < len(found):
-        raise PlanError(f"seeds is {found}, but must name at least one, and each once.")
-    return sorted(found)
+    if not listed or len(set(listed)) < len(listed):
+        raise PlanError(f"seeds is {listed}, but must name at least one, and each once.")
+    return sorted(listed)
 
 
 def _write_page(folder: Path, target: Target) -> None:

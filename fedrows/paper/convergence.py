@@ -70,7 +70,7 @@ def make(work: Work) -> Artefact:
         curves += [line(f"bound, K = {cohort}", lengths, bounds, "guide")]
     rates = [np.sqrt(CLIENTS / (min(HEATS) * COHORTS[1] * length)) for length in lengths]
     curves.append(line(f"√(N/(n_min·K·T)), K = {COHORTS[1]}", lengths, rates, "guide"))
-    said = ", ".join(f"{x:.2f} (K = {k})" for x, k in zip(slopes, COHORTS, strict=True))
+    fitted = ", ".join(f"{x:.2f} (K = {k})" for x, k in zip(slopes, COHORTS, strict=True))
     columns = (
         "", "γ", "mean of ∇f^T D ∇f", "least seed", "greatest seed", "bound", "√(N/(n_min·K·T))",
         "measured ≤ bound",
@@ -79,7 +79,7 @@ def make(work: Work) -> Artefact:
         "convergence",
         "Theorem 3: the convergence of FedSubAvg",
         f"The bound holds in {sum(held)} of {len(held)} settings, for every one of {len(seeds)} "
-        f"seeds. The measured mean falls with T at a slope of {said}; the theorem's is −0.5.",
+        f"seeds. The measured mean falls with T at a slope of {fitted}; the theorem's is −0.5.",
         (ResultTable("convergence", "The mean over T local iterations, and its bound", columns,
                tuple(rows), _note(data)),),
         (Figure("convergence", "Theorem 3, measured and bound",

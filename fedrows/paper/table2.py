@@ -40,7 +40,7 @@ def make(work: Work, task: EvaluatedTask) -> Artefact:
         for which, block in blocks.items()
     ]
     tables += [table for which, block in blocks.items() if (table := _by_heat(task, which, block))]
-    figures = [_figure(task, blocks, levels, place) for place in range(2)]
+    figures = [_figure(task, blocks, levels, number) for number in range(2)]
     if any(_buckets(block) for block in blocks.values()):
         figures.append(_heat_figure(task, blocks))
     return Artefact(
@@ -102,9 +102,11 @@ def _row(task: EvaluatedTask, block: RunGroup, name: str, beside: bool) -> list[
     return cells
 
 
-def _figure(task: EvaluatedTask, blocks: dict[str, RunGroup], levels: Levels, place: int) -> Figure:
-    metric = task.metrics[place]
-    key, title = _FIGURES[place]
+def _figure(
+    task: EvaluatedTask, blocks: dict[str, RunGroup], levels: Levels, number: int
+) -> Figure:
+    metric = task.metrics[number]
+    key, title = _FIGURES[number]
     what = METRICS[metric][0]
     panels = tuple(
         Panel(
@@ -157,8 +159,8 @@ def _heat_figure(task: EvaluatedTask, blocks: dict[str, RunGroup]) -> Figure:
     for metric, title in (("loss", "test loss"), ("auc", "test AUC")):
         for which, block in blocks.items():
             curves = tuple(_heat_curve(block, name, metric) for name in block.runs)
-            place = "clients that hold the item (0 drawn at 0.5)"
-            panels.append(Panel(f"{title}, at {WHICH[which]}", place, title, curves, log_x=True))
+            label = "clients that hold the item (0 drawn at 0.5)"
+            panels.append(Panel(f"{title}, at {WHICH[which]}", label, title, curves, log_x=True))
     return Figure(
         f"heat-{task.key}", f"Final test loss and AUC by heat on {task.name}", tuple(panels)
     )

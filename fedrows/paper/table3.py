@@ -26,7 +26,7 @@ def make(work: Work, task: EvaluatedTask) -> Artefact:
     shown = [name for name in block.runs if name != "centralsgd"]
     size = task.size(work)
     table = _table(task, block, shown, levels, size.reduced, beside=size.whole)
-    figures = tuple(_figure(task, block, shown, levels, place) for place in range(2))
+    figures = tuple(_figure(task, block, shown, levels, number) for number in range(2))
     rounds = ", ".join(f"{name}: {show_rounds(block.entries[name])}" for name in shown)
     return Artefact(
         f"table3-{task.key}",
@@ -75,10 +75,10 @@ def _table(
 
 
 def _figure(
-    task: EvaluatedTask, block: RunGroup, shown: list[str], levels: Levels, place: int
+    task: EvaluatedTask, block: RunGroup, shown: list[str], levels: Levels, number: int
 ) -> Figure:
-    metric = task.metrics[place]
-    key, title = _FIGURES[place]
+    metric = task.metrics[number]
+    key, title = _FIGURES[number]
     what = METRICS[metric][0]
     curves = (
         *(curve(name, block.runs[name], metric) for name in shown),

@@ -47,14 +47,14 @@ class RunGroup:
         Means over seeds are compared; who has no finite value is behind.
         """
         sign = 1 if METRICS[metric][1] else -1
-        theirs = {other: _means(self.runs[other], metric) for other in others}
+        means = {other: _means(self.runs[other], metric) for other in others}
         return {
             at: [
                 other
-                for other, values in theirs.items()
-                if mine is None or ((it := values.get(at)) is not None and sign * mine <= sign * it)
+                for other, values in means.items()
+                if own is None or ((it := values.get(at)) is not None and sign * own <= sign * it)
             ]
-            for at, mine in _means(self.runs[name], metric).items()
+            for at, own in _means(self.runs[name], metric).items()
         }
 
 

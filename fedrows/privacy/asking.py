@@ -82,5 +82,5 @@ def _common(some: np.ndarray, others: np.ndarray) -> np.ndarray:
     """What two sorted arrays have in common, by binary search."""
     if not len(others):
         return some[:0]
-    place = np.searchsorted(others, some).clip(max=len(others) - 1)
-    return some[others[place] == some]
+    position = np.searchsorted(others, some).clip(max=len(others) - 1)
+    return some[others[position] == some]

@@ -112,9 +112,9 @@ def capped_counts(
     order = np.lexsort((words(len(owner), source, np.uint64), owner))
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     kept = torch.from_numpy(order[rank < most])
-    held, place = torch.unique(index.ids.cpu(), return_inverse=True)
+    held, position = torch.unique(index.ids.cpu(), return_inverse=True)
     counts = torch.zeros(len(held), dtype=torch.float64)
-    counts.index_add_(0, place[kept], shares.cpu()[index.owner.cpu()[kept]])
+    counts.index_add_(0, position[kept], shares.cpu()[index.owner.cpu()[kept]])
     return held, counts
 
 

@@ -33,7 +33,7 @@ class Graph:
         """With k of None, or of at least as many as there are others, the graph is complete."""
         self.order = sorted(clients, key=lambda one: _place(seed, one))
         self.k = len(clients) - 1 if k is None else min(k, len(clients) - 1)
-        self._at = {client: place for place, client in enumerate(self.order)}
+        self._at = {client: position for position, client in enumerate(self.order)}
 
     def neighbours(self, client: int) -> list[int]:
         """The clients that one masks against, in rising order."""

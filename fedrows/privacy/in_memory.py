@@ -111,13 +111,15 @@ class InMemoryProtocols:
         """The sum over the clients that are there (K,)."""
         layout = vectors.layout
         left_out: dict[int, str] = {}
-        for place in np.flatnonzero(there & ~vectors.fitting()).tolist():
+        for position in np.flatnonzero(there & ~vectors.fitting()).tolist():
             try:
-                vectors.words(place, self.cohort[place])
+                vectors.words(position, self.cohort[position])
             except RangeError as error:
-                left_out[self.cohort[place]] = str(error)
+                left_out[self.cohort[position]] = str(error)
         inside = [
-            place for place in np.flatnonzero(there).tolist() if self.cohort[place] not in left_out
+            position
+            for position in np.flatnonzero(there).tolist()
+            if self.cohort[position] not in left_out
         ]
         try:
             if self.privacy.secure_sum == "real":
@@ -138,7 +140,7 @@ class InMemoryProtocols:
         inside: list[int],
         drop: Mapping[int, int],
     ) -> SumOutcome:
-        inside = [place for place in inside if self.cohort[place] not in drop]
+        inside = [position for position in inside if self.cohort[position] not in drop]
         self._check_enough(len(inside), self.threshold)
         marks = self._marks(inside)
         words, holders, extra = vectors.total(marks)
@@ -157,14 +159,14 @@ class InMemoryProtocols:
     ) -> SumOutcome:
         needed = max(self.threshold, self.privacy.min_contributors, self.privacy.openers)
         self._check_enough(len(inside), needed)
-        members = tuple(self.cohort[place] for place in inside)
+        members = tuple(self.cohort[position] for position in inside)
         about = f"{self.name}, update"
         plan = layout.plan(about, members, self.privacy, vectors.coding, self.round)
         terms = plan.terms(self.threshold, colluding=self.privacy.colluding)
         registry = {one: self.keys[one].public for one in members}
         halves = {}
-        for place, one in zip(inside, members, strict=True):
-            words = vectors.words(place, one)
+        for position, one in zip(inside, members, strict=True):
+            words = vectors.words(position, one)
             halves[one] = openings.client(plan, terms, one, self.keys[one], registry, *words)
         outcome = run(openings.server(plan, terms, registry), halves, drop)
         result, total = outcome.result, outcome.result.total

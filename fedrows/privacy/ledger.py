@@ -154,7 +154,7 @@ class Ledger:
             rounds.setdefault(replace(entry, round=0), []).append(entry.round)
         return {
             "delta": self.delta,
-            "entries": [{**entry.to_json(), "round": its} for entry, its in rounds.items()],
+            "entries": [{**entry.to_json(), "round": spans} for entry, spans in rounds.items()],
         }
 
     @classmethod

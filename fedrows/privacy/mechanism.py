@@ -44,9 +44,9 @@ class Touched:
         """The sums at some ids, ascending; 0 where nobody touched the row: (len(ids), width)."""
         sums = torch.zeros(len(ids), self.sums.shape[1], dtype=torch.float64)
         if len(ids) and len(self.ids):
-            place = torch.searchsorted(ids, self.ids).clamp_(max=len(ids) - 1)
-            there = ids[place] == self.ids
-            sums.index_add_(0, place[there], self.sums[there])
+            position = torch.searchsorted(ids, self.ids).clamp_(max=len(ids) - 1)
+            there = ids[position] == self.ids
+            sums.index_add_(0, position[there], self.sums[there])
         return sums
 
 

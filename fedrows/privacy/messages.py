@@ -35,16 +35,16 @@ def pack(*parts: bytes) -> bytes:
 
 def unpack(data: bytes, count: int | None = None) -> list[bytes]:
     """The parts of a message; a ValueError if they are cut short, or not `count` of them."""
-    parts, place = [], 0
-    while place < len(data):
-        if place + 4 > len(data):
+    parts, start = [], 0
+    while start < len(data):
+        if start + 4 > len(data):
             raise ValueError("is cut short")
-        (size,) = struct.unpack_from("<I", data, place)
-        place += 4
-        if place + size > len(data):
+        (size,) = struct.unpack_from("<I", data, start)
+        start += 4
+        if start + size > len(data):
             raise ValueError("is cut short")
-        parts.append(data[place : place + size])
-        place += size
+        parts.append(data[start : start + size])
+        start += size
     if count is not None and len(parts) != count:
         raise ValueError(f"has {len(parts)} parts instead of {count}")
     return parts

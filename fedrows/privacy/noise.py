@@ -58,8 +58,8 @@ def binomials(trials: np.ndarray, chance: float, source: Source = os.urandom) ->
     made = np.empty(len(which), dtype=np.int64)
     order = np.argsort(which, kind="stable")
     ends = np.searchsorted(which[order], np.arange(len(different) + 1))
-    for place, n in enumerate(different.tolist()):
-        alike = order[ends[place] : ends[place + 1]]
+    for number, n in enumerate(different.tolist()):
+        alike = order[ends[number] : ends[number + 1]]
         middle, reach = n * chance, 10 * np.sqrt(n * chance * (1 - chance)) + 40
         low, high = max(0, int(middle - reach)), min(n, int(middle + reach) + 1)
         cumulative = np.cumsum(_binomial(n, chance, low, high))

@@ -90,8 +90,10 @@ class Holders:
 def by_row(holders: Holders, epsilon: float, source: Source) -> Estimate:
     """A coin per row; the rows of one value add their ε up."""
     response = Response.symmetric(epsilon)
-    place = holders.place[holders.standing(source)]
-    ones = response.ones(np.bincount(place, minlength=len(holders.held)), holders.clients, source)
+    position = holders.place[holders.standing(source)]
+    ones = response.ones(
+        np.bincount(position, minlength=len(holders.held)), holders.clients, source
+    )
     counts = response.estimate(ones, holders.clients)
     return Estimate(
         counts,
@@ -191,9 +193,9 @@ def _answers(
     """Every client's answer for some values, sorted, each unbiased for its bit: (N, V)."""
     bits = np.zeros((clients, len(values)), dtype=bool)
     if len(values):
-        place = np.searchsorted(values, what).clip(max=len(values) - 1)
-        there = values[place] == what
-        bits[who[there], place[there]] = True
+        position = np.searchsorted(values, what).clip(max=len(values) - 1)
+        there = values[position] == what
+        bits[who[there], position[there]] = True
     return (response.answer(bits, source) - response.lie) / (response.keep - response.lie)
 
 

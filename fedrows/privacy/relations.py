@@ -79,8 +79,8 @@ def _columns(data: FederatedData) -> Iterator[tuple[tuple[str, str], np.ndarray]
         some = some.reshape(len(some), -1)
         if not len(some) or some.shape[1] > _COLUMNS:
             continue
-        for place, column in enumerate(some.T):
-            name = field if some.shape[1] == 1 else f"{field} {place}"
+        for number, column in enumerate(some.T):
+            name = field if some.shape[1] == 1 else f"{field} {number}"
             for group, (low, high) in data.groups.get(table, {}).items():
                 if low <= column.min() and column.max() < high:
                     name = group

@@ -143,8 +143,8 @@ class Session:
             raise self._wrong(f"shows {len(ids)} clients, below {self.terms.threshold}")
 
         def digest_of(one: int) -> bytes:  # the digest of a client's keys
-            place = KEY * bisect_left(ids, one)
-            return digests[place : place + KEY]
+            start = KEY * bisect_left(ids, one)
+            return digests[start : start + KEY]
 
         if self.me not in ids or digest_of(self.me) != digest(self._advert.body):
             raise self._wrong("shows another key of this client than its own")

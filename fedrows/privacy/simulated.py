@@ -156,8 +156,8 @@ class PrivateSimulatedFleet:
         assert self._mechanism is not None
         cohort = round_.cohort.tolist()
         carrier = InMemoryProtocols(self.privacy, self.keys, cohort, self._name, self._next)
-        held = [_one(inner.index, self.widths, place) for place in range(len(cohort))]
-        sets = {one: self.space.places(held[place]) for place, one in enumerate(cohort)}
+        held = [_one(inner.index, self.widths, position) for position in range(len(cohort))]
+        sets = {one: self.space.places(held[position]) for position, one in enumerate(cohort)}
         with self._secrets("union"):
             united = self._united(carrier, sets)
             through = [one for one, there in zip(cohort, united.there, strict=True) if there]

@@ -36,7 +36,7 @@ def labels(layout: PanelLayout) -> list[Label]:
         if curve.kind != GUIDE
         for piece in pieces
     ]
-    ink = [place for line in lines for place in _along(line)]
+    ink = [point for line in lines for point in _along(line)]
     placed: list[Label] = []
     for curve, pieces in layout.curves:
         if curve.kind == GUIDE and pieces:

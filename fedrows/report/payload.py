@@ -29,7 +29,7 @@ def runs_in_order(
             *(r for f in artefact.figures for p in f.panels for c in p.curves for r in c.runs),
         )
     ]
-    return {name: place for place, name in enumerate(dict.fromkeys([*runs, *named]))}
+    return {name: number for number, name in enumerate(dict.fromkeys([*runs, *named]))}
 
 
 def figures_json(figures: Mapping[str, Figure], places: Mapping[str, int]) -> tuple[str, bool]:

@@ -65,30 +65,30 @@ def _to_target(runs: Sequence[Algorithm], what: str) -> str:
         else:
             who = f"None of the {len(runs)} federated algorithms"
         return f"{who} reached {what} within {max(a['rounds'] for a in runs)} rounds."
-    said = f"{_name(first)} reached {what} {_in_rounds(first)}"
+    sentence = f"{_name(first)} reached {what} {_in_rounds(first)}"
     if not rest:
-        return said + "."
+        return sentence + "."
     if len(rest) > 1:
         behind = [a for a in rest if _reached(a)]
         if not behind:
-            return f"{said}; none of the {len(rest)} others did."
+            return f"{sentence}; none of the {len(rest)} others did."
         ties = [_name(a) for a in behind if order(a) == order(first)]
         if ties:
-            return f"{said}, and so did {_list(ties)}."
+            return f"{sentence}, and so did {_list(ties)}."
         mean = first["rounds_to_target"]["mean"]
         ahead = all(a["rounds_to_target"]["mean"] > mean for a in behind)
         lead = ", ahead of all others" if ahead else ""
-        return f"{said}{lead}; {len(behind)} of the {len(rest)} others reached it too."
+        return f"{sentence}{lead}; {len(behind)} of the {len(rest)} others reached it too."
     second = rest[0]
     if not _reached(second):
-        return f"{said}; {_name(second)} did not within {second['rounds']}."
+        return f"{sentence}; {_name(second)} did not within {second['rounds']}."
     if not (_always(first) and _always(second)):
-        return f"{said}, {_name(second)} {_in_rounds(second)}."
+        return f"{sentence}, {_name(second)} {_in_rounds(second)}."
     fast, slow = (a["rounds_to_target"]["mean"] for a in (first, second))
     if slow == fast:
         return f"{_name(first)} and {_name(second)} both reached {what} {_in_rounds(first)}."
     fewer = f"{slow / fast:.1f}× fewer" if fast > 0 and slow / fast >= 1.05 else "about as many"
-    return f"{said}, {_name(second)} in {slow:.0f}: {fewer}."
+    return f"{sentence}, {_name(second)} in {slow:.0f}: {fewer}."
 
 
 def _best(runs: Sequence[Algorithm], chosen: Sequence[str]) -> str:
@@ -108,16 +108,16 @@ def _best(runs: Sequence[Algorithm], chosen: Sequence[str]) -> str:
         rounds = max(a["rounds"] for a in runs)
         ranked = sorted(best.items(), key=lambda item: -item[1] if higher else item[1])
         (name, value), rest = ranked[0], ranked[1:]
-        said = (
+        sentence = (
             f"{display(name)} came to {what} of {show_number(value)}{where} within {rounds} rounds"
         )
         if not rest:
-            return said + "."
+            return sentence + "."
         if rest[0][1] == value:
-            return f"{said}, and so did {display(rest[0][0])}."
+            return f"{sentence}, and so did {display(rest[0][0])}."
         if len(rest) == 1:
-            return f"{said}, {display(rest[0][0])} to {show_number(rest[0][1])}."
-        return f"{said}, ahead of {display(rest[0][0])} ({show_number(rest[0][1])})."
+            return f"{sentence}, {display(rest[0][0])} to {show_number(rest[0][1])}."
+        return f"{sentence}, ahead of {display(rest[0][0])} ({show_number(rest[0][1])})."
     return f"{_list([_name(a) for a in runs])}, run for {max(a['rounds'] for a in runs)} rounds."
 
 
@@ -138,17 +138,17 @@ def _cold(cold_to_hot: Sequence[tuple[str, dict[str, float]]]) -> str:
     if not both:
         return ""
     label, cold = both[0]
-    said = (
+    sentence = (
         f"On test examples whose target feature is held by {label}, the final loss is "
         f"{show_number(cold[DEFAULT])} with {display(DEFAULT)} "
         f"and {show_number(cold[BASELINE])} with {display(BASELINE)}"
     )
     if len(both) > 1:
         label, hot = both[-1]
-        said += (
+        sentence += (
             f"; where {label} hold it, {show_number(hot[DEFAULT])} and {show_number(hot[BASELINE])}"
         )
-    return said + "."
+    return sentence + "."
 
 
 def _bytes(summary: Summary, runs: dict[str, Algorithm]) -> str:

@@ -68,6 +68,6 @@ def _pictures(out: Path, files: Files) -> tuple[dict[str, bytes], list[str]]:
     made: dict[str, bytes] = {}
     for name, figure in files.figures.items():
         places = [f"figures/{name}.{ending}" for ending in saved_figures.ENDINGS]
-        if not saved_figures.is_drawn(figure, [out / place for place in places]):
+        if not saved_figures.is_drawn(figure, [out / path for path in places]):
             made |= dict(zip(places, saved_figures.draw(figure), strict=True))
     return made, []

@@ -52,18 +52,18 @@ def render(
         missing=[
             (f"a{i}", a.title, _prose(a.missing)) for i, a in enumerate(artefacts) if a.missing
         ],
-        runs=[_run(name, place, runs) for name, place in places.items()],
+        runs=[_run(name, number, runs) for name, number in places.items()],
         thinned=thinned,
         version=facts.get("fedrows") or "",
     )
 
 
 def _section(
-    artefact: Artefact, place: int, places: Mapping[str, int], runs: Runs, files: Files
+    artefact: Artefact, number: int, places: Mapping[str, int], runs: Runs, files: Files
 ) -> dict[str, Any]:
     near = spacing(sum(len(p.curves) for f in files.figures.values() for p in f.panels))
     return {
-        "id": f"a{place}",
+        "id": f"a{number}",
         "name": artefact.name,
         "title": artefact.title,
         "summary": _paragraphs(artefact.summary),
@@ -144,12 +144,12 @@ def _figure(figure: Figure, places: Mapping[str, int], files: Files, near: float
     }
 
 
-def _run(name: str, place: int, runs: Runs) -> dict[str, Any]:
+def _run(name: str, number: int, runs: Runs) -> dict[str, Any]:
     run = runs.get(name, {})
     seconds = run.get("seconds")
     return {
         "id": name,
-        "place": place,
+        "place": number,
         "task": payload.name_of(run.get("task")),
         "algorithm": payload.name_of(run.get("algorithm")),
         "seed": "" if run.get("seed") is None else run["seed"],

@@ -98,9 +98,9 @@ def _draw(figure: Figure, panels: Sequence[dict[str, Any]]) -> None:
     """Adds its place in the figure and its drawing, if it has points, to every panel."""
     styles = line_styles.styles(figure)
     keys = {name: key for key, name in enumerate(line_styles.names(figure))}
-    for place, panel in enumerate(panels):
+    for key, panel in enumerate(panels):
         drawn = any(curve.x for curve in panel["panel"].curves)
-        panel["place"] = place
+        panel["place"] = key
         panel["svg"] = chart.panel_chart(panel["panel"], keys, styles) if drawn else ""
 
 
@@ -159,8 +159,8 @@ def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
     runs = summary["algorithms"]
     winners = {}
     for m in metrics_of(summary):
-        found = [a["metrics"][m]["best"]["mean"] for a in runs if a["name"] != REFERENCE]
-        known = [v for v in found if v is not None]
+        means = [a["metrics"][m]["best"]["mean"] for a in runs if a["name"] != REFERENCE]
+        known = [v for v in means if v is not None]
         winners[m] = (max if about(m)[1] else min)(known) if len(known) > 1 else None
     rows = []
     for a in runs:

@@ -48,7 +48,7 @@ def is_drawn(figure: Figure, places: Sequence[Path]) -> bool:
     try:
         with places[0].open("rb") as file:
             same = _mark(figure).encode() in file.read(4000)
-        return same and all(place.stat().st_size > 0 for place in places)
+        return same and all(path.stat().st_size > 0 for path in places)
     except OSError:
         return False
 

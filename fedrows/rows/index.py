@@ -70,8 +70,8 @@ class Index:
 
         Shapes do not depend on the ids, so that a GPU need not be waited for.
         """
-        place = torch.searchsorted(self.ids.sort().values, self.ids)  # (R,), one for each row
-        return torch.zeros_like(values).index_add_(0, place, values).index_select(0, place)
+        position = torch.searchsorted(self.ids.sort().values, self.ids)  # (R,), one for each row
+        return torch.zeros_like(values).index_add_(0, position, values).index_select(0, position)
 
     def select(self, clients: Tensor) -> Index:
         """The index sets of some of the clients, in the order given."""
@@ -81,9 +81,9 @@ class Index:
         if self.place is None or self.held is None:
             ids = self.ids.index_select(0, source)
             return Index(ids, splits, source=source, known_owner=owner)
-        place = self.place.index_select(0, source)
-        ids = self.held.index_select(0, place)  # the same ids, from far less memory
-        return Index(ids, splits, place, self.held, source, owner)
+        position = self.place.index_select(0, source)
+        ids = self.held.index_select(0, position)  # the same ids, from far less memory
+        return Index(ids, splits, position, self.held, source, owner)
 
     def slice(self, start: int, stop: int) -> Index:
         """The index sets of the clients start … stop−1, as views."""
@@ -98,10 +98,10 @@ class Index:
 
     def to(self, device: torch.device) -> Index:
         """The same index with its entries on another device."""
-        place, held, source = (
+        position, held, source = (
             None if x is None else x.to(device) for x in (self.place, self.held, self.source)
         )
-        return Index(self.ids.to(device), self.splits, place, held, source)
+        return Index(self.ids.to(device), self.splits, position, held, source)
 
 
 def entries(

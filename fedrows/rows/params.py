@@ -73,15 +73,15 @@ class Submodels:
     def add_(self, other: Submodels, scale: float | Tensor = 1.0) -> None:
         """Adds scale · other to every number."""
         own = [*self.rows.values(), *self.dense.values()]
-        theirs = [*(other.rows[t] for t in self.rows), *(other.dense[d] for d in self.dense)]
+        others = [*(other.rows[t] for t in self.rows), *(other.dense[d] for d in self.dense)]
         if isinstance(scale, Tensor):  # on the GPU, not known to the host
-            theirs, scale = list(torch._foreach_mul(theirs, scale)), 1.0
+            others, scale = list(torch._foreach_mul(others, scale)), 1.0
         # One kernel for all that lie alike in memory; a single stranger would undo that.
-        alike = [x.stride() == y.stride() for x, y in zip(own, theirs, strict=True)]
-        for x, y in itertools.compress(zip(own, theirs, strict=True), [not a for a in alike]):
+        alike = [x.stride() == y.stride() for x, y in zip(own, others, strict=True)]
+        for x, y in itertools.compress(zip(own, others, strict=True), [not a for a in alike]):
             x.add_(y, alpha=scale)
         if any(alike):
-            here, there = (list(itertools.compress(xs, alike)) for xs in (own, theirs))
+            here, there = (list(itertools.compress(xs, alike)) for xs in (own, others))
             torch._foreach_add_(here, there, alpha=scale)
 
     def scale_(self, by_client: Tensor) -> None:

@@ -68,8 +68,8 @@ class OwnRun:
                 return self._resumed(task, watchers, checkpoint_seconds)
             return self._new(task, watchers, checkpoint_seconds, overwrite)
         except FedrowsError as error:
-            if (said := in_python(str(error))) != str(error):
-                raise type(error)(said) from error
+            if (message := in_python(str(error))) != str(error):
+                raise type(error)(message) from error
             raise
 
     def _settings(self, task: Task, plan: Plan) -> Settings:

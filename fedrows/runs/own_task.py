@@ -87,8 +87,8 @@ class OwnTask:
             object.__setattr__(self, "data", with_personal(self.data))
         self.model()  # a module that cannot be trained is refused here
         more = (self.embeddings, self.dense, self.one_by_one, sorted(self.metrics or ()))
-        found = digest(self.data, self.module, self.personal, more)
-        object.__setattr__(self, "name", f"{self.data.name}-{found}")
+        hash_ = digest(self.data, self.module, self.personal, more)
+        object.__setattr__(self, "name", f"{self.data.name}-{hash_}")
 
     def __repr__(self) -> str:
         module = type(self.module).__name__

@@ -70,11 +70,11 @@ class StatusFile:
 
     def nodes(self, round_: int, answers: Mapping[str, str], clients: Mapping[str, int]) -> None:
         """Takes in how nodes answered in a round, "" for well; clients: how many each hosts."""
-        for name, said in answers.items():
+        for name, answer in answers.items():
             node = self._nodes.pop(name, {"asked": 0, "answered": 0, "heard": None})
-            node |= {"round": round_, "said": said, "asked": node["asked"] + 1}
+            node |= {"round": round_, "said": answer, "asked": node["asked"] + 1}
             node["clients"] = clients.get(name, 0)
-            if not said:
+            if not answer:
                 node |= {"answered": node["answered"] + 1, "heard": time.time()}
             self._nodes[name] = node  # the last that was asked comes last
         for name in list(self._nodes)[:-NODES]:

@@ -68,9 +68,9 @@ def check_encoder(encoder: Encoder, weights: Mapping[str, Tensor]) -> None:
     for own in (encoder.padded, encoder.local):
         _check(own <= encoder.tables.keys(), "it speaks of a table that it has not")
     if encoder.target is not None:
-        target, place = encoder.target
+        target, position = encoder.target
         _check(_is_text(target) and target in encoder.features, "its target is no column")
-        _check(place is None or type(place) is int, "its target has no place")
+        _check(position is None or type(position) is int, "its target has no place")
 
 
 def check_vocabulary(encoder: Encoder, texts: Any) -> None:

@@ -29,8 +29,8 @@ def read_frame(path: Path, encoder: Encoder) -> Any:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
     except Exception as error:  # whatever the library says of a file that is not whole
-        said = next((x for x in str(error).splitlines() if x.strip()), type(error).__name__)
-        raise DataError(f"{path} cannot be read ({said.strip().rstrip('.')}).") from error
+        why = next((x for x in str(error).splitlines() if x.strip()), type(error).__name__)
+        raise DataError(f"{path} cannot be read ({why.strip().rstrip('.')}).") from error
     if path.suffix.lower() == ".parquet":
         return frame
     columns = {str(name): list(frame[name]) for name in frame.columns}

@@ -132,12 +132,12 @@ class PendingUpdates:
         index, rows, moves, marks = {}, {}, {}, {}
         for table, kept in self._rows.items():
             splits, owner, columns = kept.take(slots)
-            rows[table], held, place = columns["rows"], self._held[table], columns.get("place")
-            if held is None or place is None:
+            rows[table], held, position = columns["rows"], self._held[table], columns.get("place")
+            if held is None or position is None:
                 index[table] = Index(columns["ids"], splits, known_owner=owner)
             else:
-                ids = held.index_select(0, place)
-                index[table] = Index(ids, splits, place, held, known_owner=owner)
+                ids = held.index_select(0, position)
+                index[table] = Index(ids, splits, position, held, known_owner=owner)
             if "moves" in columns:
                 moves[table] = columns["moves"]
             if "occurred" in columns:
@@ -200,10 +200,10 @@ def _placed(ids: Tensor, splits: Tensor, whole: Index) -> Index:
     """An index as the federation's own, whose heat is read by one gather."""
     if whole.held is None or whole.place is None:
         return Index(ids, splits)
-    place = torch.searchsorted(whole.held, ids).clamp_(max=max(len(whole.held) - 1, 0))
-    if not torch.equal(whole.held[place], ids):  # negatives, which nobody holds
+    position = torch.searchsorted(whole.held, ids).clamp_(max=max(len(whole.held) - 1, 0))
+    if not torch.equal(whole.held[position], ids):  # negatives, which nobody holds
         return Index(ids, splits)
-    return Index(ids, splits, place, whole.held)
+    return Index(ids, splits, position, whole.held)
 
 
 def _pick(column: Tensor, source: Tensor) -> Tensor:

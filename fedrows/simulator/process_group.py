@@ -170,8 +170,8 @@ class RankGroup:
         prints = [digest([str(value).encode()]) for value in facts.values()]
         every = self.gather(torch.tensor(prints))  # (ranks, facts)
         for other in range(1, self.size):
-            for place, name in enumerate(facts):
-                if every[other, place] != every[0, place]:
+            for number, name in enumerate(facts):
+                if every[other, number] != every[0, number]:
                     raise RankError(
                         f"Rank {other} has another {name} than rank 0",
                         "start every process with the same command, on the same data",

@@ -174,6 +174,6 @@ class _Round:
         entries = torch.arange(self.capacity[table], device=self.device)
         owner = torch.searchsorted(known.offsets[table].contiguous(), entries, right=True) - 1
         source = (entries + shift[owner]).clamp_(max=len(whole.ids) - 1)
-        place = whole.place[source]
+        position = whole.place[source]
         splits = torch.zeros(len(shift) + 1, dtype=torch.int64)
-        return Index(whole.held[place], splits, place, whole.held, source, owner)
+        return Index(whole.held[position], splits, position, whole.held, source, owner)

@@ -202,7 +202,7 @@ def cuts(work: np.ndarray, ranks: int, chunk: int | None = None) -> list[int]:
     for number in range(1, ranks):
         best = 1 + int(np.abs(done - done[-1] * number / ranks).argmin())
         places.append(min(max(best, places[-1] + 1), len(units) - (ranks - number)))
-    return [*(bounds[place] for place in places), len(work)]
+    return [*(bounds[position] for position in places), len(work)]
 
 
 def _filled(part: Submodels, index: Mapping[str, Index], whole: Iterator[Tensor]) -> Submodels:

@@ -96,18 +96,18 @@ class Comparison:
         *,
         here: Here[ComparedRun] = made_here,
         progress: Progress | None = None,
-        told: Callable[[ComparedRun, Json], None] | None = None,
+        report: Callable[[ComparedRun, Json], None] | None = None,
         stopping: Callable[[], bool] = lambda: False,
         checkpoint_seconds: float = 30.0,
     ) -> list[ComparedRun]:
         """Makes the runs that are missing; returns those it was stopped in, none once all are done.
 
-        executor: who makes them, in run folders that it must see; without one, `here` does. told:
+        executor: who makes them, in run folders that it must see; without one, `here` does. report:
         is given each run and what it came to. A run that fails is named at the end; the others are
         made all the same.
         """
         every = [replace(run, checkpoint_seconds=checkpoint_seconds) for run in self.runs()]
-        jobs = [replace(run, recorded=told is not None) for run in every if not run.finished]
+        jobs = [replace(run, recorded=report is not None) for run in every if not run.finished]
         stop = self.folder.path / RUNS / STOP
         failures, made, stopped = dict[str, str](), 0, jobs[:1]
         with self.folder.locked():
@@ -134,8 +134,8 @@ class Comparison:
                     unfinished.append(run)
                 if DIVERGED in content:
                     diverged[run.label] = (content["round"], content[DIVERGED])
-                if told is not None:
-                    told(run, content)
+                if report is not None:
+                    report(run, content)
             stop.unlink(missing_ok=True)
             self._gather(diverged)
         if failures:

@@ -60,7 +60,7 @@ def _artefact(task: str, runs: Sequence[FinishedRun]) -> Artefact:
     full = runs[0].facts.get("bytes_full_model")
     titles, rows = table(summarise(lines, bytes_full_model=full))
     cells = [
-        tuple(Cell(text, runs=used if place else ()) for place, text in enumerate(row))
+        tuple(Cell(text, runs=used if number else ()) for number, text in enumerate(row))
         for row, used in zip(rows, ids.values(), strict=True)
     ]
     panels = [

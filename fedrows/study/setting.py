@@ -167,7 +167,7 @@ class PlannedRun:
         decides = {"format": FORMAT, "files": self._files(), **self.config()}
         builder = catalogue.builder(settings.task.model)
         plugins = (type(settings.algorithm), settings.task.load, builder)
-        if code := [found for plugin in plugins if (found := catalogue.code_of(plugin))]:
+        if code := [file for plugin in plugins if (file := catalogue.code_of(plugin))]:
             decides["code"] = code  # a plug-in that was changed comes to other numbers
         text = json.dumps(decides, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -18,12 +18,12 @@ def written(folder: Path, progress: Progress | None) -> Progress:
     """The same progress, which is also written into the study's folder."""
     status = _StudyStatus(folder)
 
-    def told(done: int, of: int, label: str, round_: int) -> None:
+    def report(done: int, of: int, label: str, round_: int) -> None:
         status.take_in(done, of, label, round_)
         if progress is not None:
             progress(done, of, label, round_)
 
-    return told
+    return report
 
 
 class _StudyStatus:

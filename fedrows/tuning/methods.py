@@ -75,11 +75,11 @@ def halving(space: Space, rounds: int, budget: int, eta: int, seed: int) -> Sear
     steps = schedule(len(wanted), rounds, eta)
     left, extensions = budget, EXTENSIONS
     tried = list(wanted)
-    for place, (count, length) in enumerate(steps):
+    for number, (count, length) in enumerate(steps):
         asks = [Ask(values, length) for values in wanted[:count]]
         scores = dict(enumerate((yield asks)))
         left -= count * length
-        reserve = sum(many * long for many, long in steps[place + 1 :])
+        reserve = sum(many * long for many, long in steps[number + 1 :])
         spent, used = yield from _follow_edges(
             space, asks, scores, tried, length, left - reserve, extensions
         )
@@ -97,7 +97,7 @@ def schedule(count: int, rounds: int, eta: int) -> list[tuple[int, int]]:
     counts = [count]
     while counts[-1] > 1:
         counts.append(max(1, counts[-1] // eta))
-    lengths = [max(1, math.ceil(rounds / eta**place)) for place in range(len(counts))]
+    lengths = [max(1, math.ceil(rounds / eta**number)) for number in range(len(counts))]
     steps = dict[int, int]()
     for many, length in zip(counts, reversed(lengths), strict=True):
         steps.setdefault(length, many)

@@ -23,23 +23,23 @@ def write_rates(path: Path, name: str, by: str, rates: Mapping[str, Mapping[str,
 def read_rates(path: str | Path) -> tuple[str, dict[str, dict[str, Any]]]:
     """The name of the task, and the values by algorithm; a PlanError if it is no such file."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"The rates in {path} cannot be read ({reason(error)}).") from error
     except ValueError:
-        found = None
+        content = None
     wrong = PlanError(f"{path} is no file of rates: name a rates.json that `fedrows tune` wrote.")
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    if not isinstance(content, dict) or content.get("kind") != KIND:
         raise wrong
-    if found.get("format") != FORMAT:
+    if content.get("format") != FORMAT:
         raise PlanError(
-            f"{path} has format {found.get('format')!r}, but this fedrows reads {FORMAT}: "
+            f"{path} has format {content.get('format')!r}, but this fedrows reads {FORMAT}: "
             "tune again."
         )
-    rates = found.get("rates")
+    rates = content.get("rates")
     if not isinstance(rates, dict) or not all(
         isinstance(values, dict) and all(isinstance(value, PLAIN) for value in values.values())
         for values in rates.values()
     ):
         raise wrong
-    return str(found.get("task", "")), rates
+    return str(content.get("task", "")), rates

@@ -84,8 +84,8 @@ class TaskRun:
     @cached_property
     def settings(self) -> Settings:
         """The run with everything found by its name."""
-        [found] = from_config(self.config, Path("tune")).values()
-        return found
+        [settings] = from_config(self.config, Path("tune")).values()
+        return settings
 
     @property
     def plan(self) -> Plan:
@@ -112,7 +112,7 @@ class TaskRun:
             config[plugin].pop(FROM, None)
         builder = catalogue.builder(settings.task.model)
         plugins = (type(settings.algorithm), settings.task.load, builder)
-        code = [found for plugin in plugins if (found := catalogue.code_of(plugin))]
+        code = [file for plugin in plugins if (file := catalogue.code_of(plugin))]
         rest = {key: config[key] for key in config.keys() - {"plan", "algorithm", "torch"}}
         return {**rest, "files": files_of(settings.task.name, settings.options), "code": code}
 

@@ -224,10 +224,10 @@ class StoreColumns:
         for table in self.tables:
             held = self.held[table]
             ids = map_array(self.writer.folder / self.writer.file(("index", table, "ids")))
-            place = self.writer.growing(("index", table, "place"), np.int64)
+            positions = self.writer.growing(("index", table, "place"), np.int64)
             for low in range(0, len(ids), PIECE):
-                place.append(np.searchsorted(held, ids[low : low + PIECE]))
-            place.close()
+                positions.append(np.searchsorted(held, ids[low : low + PIECE]))
+            positions.close()
             self.writer.array(("index", table, "held"), held)
             sizes = np.concatenate(self.index_sizes[table])
             self.writer.array(("index", table, "splits"), _splits(sizes))

@@ -122,5 +122,7 @@ class DeviceSums:
         while self._work.open_count(tag) > len(works) - wanted and time.time() < deadline:
             time.sleep(LOOK)
         uploads = self._work.collect(tag)
-        found = {p: form.check(uploads[i]) for p, i in zip(works, ids, strict=True) if i in uploads}
-        return {party: reply for party, reply in found.items() if reply is not None}
+        replies = {
+            p: form.check(uploads[i]) for p, i in zip(works, ids, strict=True) if i in uploads
+        }
+        return {party: reply for party, reply in replies.items() if reply is not None}

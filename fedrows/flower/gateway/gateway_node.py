@@ -131,11 +131,11 @@ class GatewayNode(ClientNode):
         form = self.programs.form(self.program)
         if form is None:
             raise StateLost
-        found = []
+        registered = []
         for one in self.store.registered(self.program):
             with suppress(WireError):
-                found.append((one, form.check(one.message)[1]))
-        return found
+                registered.append((one, form.check(one.message)[1]))
+        return registered
 
     @cached_property
     def _current(self) -> EnrolledClients:
@@ -177,7 +177,7 @@ class GatewayNode(ClientNode):
         if "waiting" in message.facts:
             waiting = {(int(old), int(x)) for old, own in message.facts["waiting"] for x in own}
             self.work.put(run, tag, deadline, works, waiting)
-            waiting |= {(tag, place) for place in range(len(works))}
+            waiting |= {(tag, position) for position in range(len(works))}
             kind, (parts, facts["silent"]) = "arrived", self._arrived(run, waiting)
         else:
             ids = self.work.put(run, tag, deadline, works)

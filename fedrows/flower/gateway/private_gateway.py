@@ -72,18 +72,18 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
     def _devices(self, names: Sequence[ClientName]) -> list[SumDevice]:
         """The devices of some names, as many as a sum among them needs and bears."""
         known = {one.name: one for one, _ in self._registered}
-        found = []
+        devices = []
         for name in names:
             one = known[str(name)]
-            found.append(SumDevice(one.device, one.version, unpack(one.message).parts["key"]))
-        privacy, count = self.contract.privacy, len(found)
+            devices.append(SumDevice(one.device, one.version, unpack(one.message).parts["key"]))
+        privacy, count = self.contract.privacy, len(devices)
         fewest = max(privacy.colluding + 2, privacy.openers, privacy.min_contributors)
         if not max(fewest, privacy.least(count)) <= count <= MOST_DEVICES:
             raise ProtocolError(
                 f"{count} devices of this gateway are asked, but a sum among devices has at least "
                 f"{fewest} and at most {MOST_DEVICES}: it takes no part."
             )
-        return found
+        return devices
 
     def _sums(self, facts: Mapping[str, Any]) -> DeviceSums:
         enough = float(self._config.get("enough", 1.0))
@@ -200,11 +200,11 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
 
     def _counted_tags(self, facts: dict[str, Any], names: Sequence[ClientName]) -> list[int]:
         """The tag of each device's last try that counted; the server knows the gateway's alone."""
-        found = []
+        tags = []
         for name, accepted in zip(names, facts["accepted"], strict=True):
             memory = self.state.of(name).settle(accepted) or {}
-            found.append(int(memory[COUNTED]) if COUNTED in memory else 0)
-        return found
+            tags.append(int(memory[COUNTED]) if COUNTED in memory else 0)
+        return tags
 
     def _as_one(self, opened: OpenedRows, layout: SumLayout, most: int) -> ClientUpdates:
         """A sum of devices as the update of one client that weighs as much as those who trained."""

@@ -167,12 +167,12 @@ class GatewayStore:
     def enrol(self, token: str, key: bytes, name: str | None) -> EnrolledDevice:
         """The device that a token makes; the same token and key give the same device again."""
         with self.change() as database:
-            found = database.execute(
+            row = database.execute(
                 "SELECT until, device FROM tokens WHERE hash = ?", [_hash(token)]
             ).fetchone()
-            if found is None:
+            if row is None:
                 raise TokenRefused("The token is not one of this gateway: ask for another.")
-            until, used_by = found
+            until, used_by = row
             if used_by is not None:
                 device = self._device(database, used_by)
                 if device is not None and hmac.compare_digest(device.key, key):
@@ -297,10 +297,10 @@ class GatewayStore:
     def count_registered(self, program: str) -> int:
         """How many devices are registered for a program."""
         with self.read() as database:
-            found = database.execute(
+            row = database.execute(
                 "SELECT count(*) FROM registrations WHERE program = ?", [program]
             ).fetchone()
-        return int(found[0])
+        return int(row[0])
 
     def note_seen(self, device: str) -> None:
         """Takes note that a device is there."""

@@ -157,12 +157,12 @@ class DeviceApi:
         device, _ = await self.read(request, 0)
         seconds = _whole(request, "wait", LONGEST)
         await run_in_threadpool(self.store.note_seen, device.id)
-        found = await run_in_threadpool(self._state, device)
-        if found["work"] is None and seconds:
-            if await self.waiting.wait(device.id, seconds, found["program"]):
-                found = await run_in_threadpool(self._state, device)
-            found["after"] = 0.0
-        return JSONResponse(found)
+        state = await run_in_threadpool(self._state, device)
+        if state["work"] is None and seconds:
+            if await self.waiting.wait(device.id, seconds, state["program"]):
+                state = await run_in_threadpool(self._state, device)
+            state["after"] = 0.0
+        return JSONResponse(state)
 
     def _state(self, device: EnrolledDevice) -> dict[str, Any]:
         """What a device that checks in must know."""

@@ -105,15 +105,15 @@ class WorkStore:
             rows = database.execute(
                 "SELECT tag, place, upload FROM work WHERE run = ? AND state = 'taken'", [run]
             ).fetchall()
-        return {(tag, place): upload for tag, place, upload in rows}
+        return {(tag, position): upload for tag, position, upload in rows}
 
     def open_count(self, tag: int) -> int:
         """How many devices of a round have not answered yet."""
         with self.store.read() as database:
-            found = database.execute(
+            row = database.execute(
                 "SELECT count(*) FROM work WHERE tag = ? AND state = 'open'", [tag]
             ).fetchone()
-        return int(found[0])
+        return int(row[0])
 
     def collect(self, tag: int) -> dict[str, bytes]:
         """The uploads of a round by the id of their work; the work is over with this."""

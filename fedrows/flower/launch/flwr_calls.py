@@ -53,8 +53,8 @@ def control_api(address: str, ca: Path | None, token: str, heard: Heard) -> Iter
         yield client
     except http.HTTPStatusError as error:
         known = import_module("flwr.supercore.error").FlowerError.from_json(error.response.text)
-        said = (known.message, known.public_details or "") if known else (error.response.text,)
-        raise RefusalError(error.response.status_code, " ".join(filter(None, said))) from None
+        reasons = (known.message, known.public_details or "") if known else (error.response.text,)
+        raise RefusalError(error.response.status_code, " ".join(filter(None, reasons))) from None
     except http.HTTPError as error:
         raise OSError(" ".join(str(error).split())) from None
     finally:
@@ -91,8 +91,8 @@ def ask_gate(
         return {}
     if answer.status_code != 200:
         raise RefusalError(answer.status_code, answer.text)
-    found = answer.json()
-    return found if isinstance(found, dict) else {}
+    facts = answer.json()
+    return facts if isinstance(facts, dict) else {}
 
 
 def control_message(kind: str, /, **fields: Any) -> Any:

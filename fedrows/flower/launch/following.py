@@ -26,12 +26,12 @@ class RoundLines:
 
     def __call__(self, run: int) -> str:
         try:
-            found = self._control.progress(run)
+            progresses = self._control.progress(run)
         except ControlError:  # who waits for the run says so
             return ""
-        if not found:
+        if not progresses:
             return ""
-        (progress, *_) = found
+        (progress, *_) = progresses
         recent = [x for x in progress.get("recent", ()) if x["round"] > self._shown]
         for line in recent:
             last = line["round"] == progress.get("round")

@@ -138,8 +138,8 @@ class Gate:
 
         async def added(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                said = " ".join(self.notices.recent()).encode("ascii", "replace")[:2000]
-                more = [(STARTED.encode(), self.started), (NOTICE.encode(), said)]
+                notice = " ".join(self.notices.recent()).encode("ascii", "replace")[:2000]
+                more = [(STARTED.encode(), self.started), (NOTICE.encode(), notice)]
                 message = {**message, "headers": [*message.get("headers", ()), *more]}
             await send(message)
 

@@ -50,8 +50,8 @@ class OperatorFolder:
 
     def progress(self) -> list[dict[str, Any]]:
         """How the last runs stand, the newest first."""
-        found = (self._read(path, dict) for path in self._runs())
-        return [one for one in found if one]
+        contents = (self._read(path, dict) for path in self._runs())
+        return [one for one in contents if one]
 
     def ask_to_stop(self, run: int) -> None:
         """Asks a run to end after its present round."""
@@ -83,8 +83,8 @@ class OperatorFolder:
 
     def watching(self) -> dict[str, Any]:
         """How the next run is to be watched, beside what its own configuration says."""
-        found = self._read(self.path / "watching.json", dict) if self.path else None
-        return {name: value for name, value in (found or {}).items() if name in WATCHING}
+        content = self._read(self.path / "watching.json", dict) if self.path else None
+        return {name: value for name, value in (content or {}).items() if name in WATCHING}
 
     def _runs(self) -> list[Path]:
         """The files of runs, the newest first."""

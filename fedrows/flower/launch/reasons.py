@@ -27,8 +27,8 @@ class FailedRequests:
                 return
             self.notices.count("breaks", BREAKS.replace("{why}", why))
             return
-        said = answer.headers.get("content-type", "").startswith("text/plain")
-        if said and answer.status_code in SAYS:
+        plain_text = answer.headers.get("content-type", "").startswith("text/plain")
+        if plain_text and answer.status_code in SAYS:
             why = " ".join(answer.text.split())[:300]
             # Another reason is said at once, the same one with other numbers is not.
             self.notices.add(re.sub(r"\d+", "", f"refused: {why}"), why)

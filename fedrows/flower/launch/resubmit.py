@@ -106,7 +106,7 @@ def _outcome(
 ) -> RunState:
     """How a run ended; a SuperLink that has started again ends the run."""
     gone_since: float | None = None
-    started, said, said_at = control.heard.started, "", -SAY_AGAIN
+    started, last_trouble, said_at = control.heard.started, "", -SAY_AGAIN
     while True:
         try:
             state = control.look(run)
@@ -126,10 +126,10 @@ def _outcome(
                     control.stop(run)
                 return RunState(run, f"{FINISHED}:failed", "the SuperLink was started again")
             gone_since, trouble = None, control.heard.notice
-        pause = SAY_AGAIN if trouble == said else SAY_EVERY
+        pause = SAY_AGAIN if trouble == last_trouble else SAY_EVERY
         if trouble and time.monotonic() > said_at + pause:
             say(trouble)
-            said, said_at = trouble, time.monotonic()
+            last_trouble, said_at = trouble, time.monotonic()
         time.sleep(every)
 
 

@@ -67,8 +67,8 @@ def with_local_rows(
     trained: list[Memory] = [{} for _ in who]
     store("local", Submodels({t: start.index[t] for t in local}, stays, {}), trained)
     after = [dict(memory) for memory in memories]
-    for place, memory in zip(who, trained, strict=True):
-        after[place] |= memory
+    for position, memory in zip(who, trained, strict=True):
+        after[position] |= memory
     return after
 
 

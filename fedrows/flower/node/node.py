@@ -88,15 +88,15 @@ class ClientNode:
     def answer(self, request: bytes) -> bytes:
         """The answer to one message."""
         message = unpack(request)
-        theirs, run = message.facts.get("contract"), message.facts.get("run")
+        fingerprint, run = message.facts.get("contract"), message.facts.get("run")
         if message.kind != "enrol" and not self._home.has_run(run):
             return pack(Message("state-lost", {"node": self.name}, {}))
-        if message.kind == "enrol" and theirs != self._fingerprint:
-            return self._refused(difference(str(theirs), self._fingerprint))
+        if message.kind == "enrol" and fingerprint != self._fingerprint:
+            return self._refused(difference(str(fingerprint), self._fingerprint))
         self.state = self._home.of_run(run)
         if message.kind == "enrol":
             return self._enrol(message)
-        if theirs != digest(self._fingerprint):
+        if fingerprint != digest(self._fingerprint):
             return pack(Message("state-lost", {"node": self.name}, {}))
         try:
             return self.reply(message)
@@ -315,14 +315,14 @@ class ClientNode:
             levels = own_levels(biases, self.data, prior, self.contract.plan)
         rows, index, begin = dict(start.rows), dict(start.index), self.model.start().tables
         for table in self.data.local:
-            index[table] = its = self.data.index[table].select(position)
-            own = index_select(begin[table], its.ids).to(self.contract.plan.torch_dtype)
+            index[table] = held = self.data.index[table].select(position)
+            own = index_select(begin[table], held.ids).to(self.contract.plan.torch_dtype)
             if biases is not None and table in levels:
                 own[:, biases.columns[table]] = levels[table][position].to(own)
             for i, memory in enumerate(memories):
                 if f"local/{table}" in memory:
-                    low, high = int(its.splits[i]), int(its.splits[i + 1])
-                    overlay(own[low:high], its.ids[low:high], f"local/{table}", memory)
+                    low, high = int(held.splits[i]), int(held.splits[i + 1])
+                    overlay(own[low:high], held.ids[low:high], f"local/{table}", memory)
             rows[table] = own
         return Submodels(index, rows, start.dense)
 
@@ -344,8 +344,8 @@ def _union(index: Index) -> Index:
 def spread_rows(union: Submodels, index: Mapping[str, Index]) -> Submodels:
     """Every client's own copy of its rows, from those of the union."""
     rows = {}
-    for table, its in index.items():
-        at = torch.searchsorted(union.index[table].ids, its.ids)
+    for table, own_index in index.items():
+        at = torch.searchsorted(union.index[table].ids, own_index.ids)
         rows[table] = index_select(union.rows[table], at)
     clients = next(iter(index.values())).clients
     dense = {n: x.expand(clients, *x.shape[1:]).clone() for n, x in union.dense.items()}

@@ -116,11 +116,11 @@ class NodeSums:
 
     def facts(self, name: object) -> dict[str, Any]:
         """What is known of a sum: who takes part, and what is added up if that was said."""
-        place = self._folder / _checked(name)
+        folder = self._folder / _checked(name)
         try:
-            facts = dict(json.loads((place / "facts.json").read_text("utf-8")))
-            if (place / "work.json").exists():
-                facts = dict(json.loads((place / "work.json").read_text("utf-8")))
+            facts = dict(json.loads((folder / "facts.json").read_text("utf-8")))
+            if (folder / "work.json").exists():
+                facts = dict(json.loads((folder / "work.json").read_text("utf-8")))
         except (OSError, ValueError):
             raise ProtocolError(f"What sum {name} was about is lost: it drops out.") from None
         return facts
@@ -137,8 +137,8 @@ class NodeSums:
         self, name: object, make: MakeHalf[C], request: bytes
     ) -> tuple[dict[str, Any], bytes | Done[C]]:
         """What is known of a sum, and the half's reply to the next request."""
-        facts, place = self.facts(name), self._folder / _checked(name)
-        return facts, SavedHalf(place / "half").advance(lambda: make(facts), request)
+        facts, folder = self.facts(name), self._folder / _checked(name)
+        return facts, SavedHalf(folder / "half").advance(lambda: make(facts), request)
 
     def end(self, name: str) -> None:
         """Forgets a sum."""
@@ -180,8 +180,8 @@ class NodeSums:
             if other not in stay and (other.name < name or other in works):
                 shutil.rmtree(other, ignore_errors=True)
 
-    def _use_of(self, place: Path) -> object:
-        return self.facts(place.name).get("use")
+    def _use_of(self, folder: Path) -> object:
+        return self.facts(folder.name).get("use")
 
     def _read(self, path: Path, name: str) -> Arrays:
         try:

@@ -257,7 +257,7 @@ class PrivateNode(ClientNode):
         """The clients that a message asks, by name and by their place in the shard."""
         enrolled = self._enrolled(facts["version"])
         where = {name: i for i, name in enumerate(self._current.names)}
-        names = [enrolled.names[place] for place in facts["places"]]
+        names = [enrolled.names[position] for position in facts["places"]]
         if not names:
             raise ProtocolError("The message asks no client, and zeros hide nobody: it drops out.")
         if len(set(names)) < len(names):
@@ -269,7 +269,9 @@ class PrivateNode(ClientNode):
     def _most_weights(self, facts: dict[str, Any]) -> Tensor:
         """What the clients that a message asks weigh at most: as the server knows them."""
         examples = self._enrolled(facts["version"]).examples
-        known = torch.tensor([examples[place] for place in facts["places"]], dtype=torch.float64)
+        known = torch.tensor(
+            [examples[position] for position in facts["places"]], dtype=torch.float64
+        )
         return known if self.contract.plan.weighting == "examples" else torch.ones_like(known)
 
     def _check_range(self, facts: dict[str, Any]) -> None:

@@ -209,7 +209,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
             reply = unpack(answer)
             if reply.kind != "arrived" or reply.facts.get("tag") != message.tag:
                 raise WireError("It answers another message.")
-            silent = [f"{tag}/{place}" for tag, place in reply.facts.get("silent", [])]
+            silent = [f"{tag}/{position}" for tag, position in reply.facts.get("silent", [])]
         except (WireError, TypeError, ValueError) as error:
             self._refuse(exchange, "unreadable", f"node {name!r}", str(error))
             self._gateways.pause(name)
@@ -220,9 +220,9 @@ class AsyncFlowerFleet(UnwaitedFleet):
             if key.startswith("changed/"):
                 continue
             if (work := self._gateways.end(name, key)) is not None:
-                found, ended = self._read(exchange, work, part)[1], ended + 1
-                buffered += found
-                if not found:
+                arrived, ended = self._read(exchange, work, part)[1], ended + 1
+                buffered += arrived
+                if not arrived:
                     self._pause_((name, work.members[0].name))
             else:
                 self._refuse(exchange, "stale", f"node {name!r}", "nobody waits for this update")

@@ -118,7 +118,7 @@ class FlowerFleet:
         """
         self._remove_nodes()
         options, plan = self.contract.options, self.contract.plan
-        logged = said = time.monotonic()
+        logged = said_at = time.monotonic()
         while True:
             for name in self._enrolment.poll(self.run):
                 self._row_cache.forget(name)
@@ -136,8 +136,8 @@ class FlowerFleet:
                     self.registry.sort()
                 self._say_left_out()
                 return
-            if (now := time.monotonic()) - said > SAID:
-                said, needed = now, max(self.fewest_nodes, options.min_nodes if first else 1)
+            if (now := time.monotonic()) - said_at > SAID:
+                said_at, needed = now, max(self.fewest_nodes, options.min_nodes if first else 1)
                 waiting = (
                     f"Waiting for nodes: {len(here)} are here and at least {needed} are needed; "
                     f"{clients} clients are known and at least {plan.buffer_size} are needed."
@@ -166,9 +166,9 @@ class FlowerFleet:
         """Says once which nodes a run goes on without."""
         declined = self._enrolment.declined
         if new := [called for node, called in declined.items() if node not in self._left_out]:
-            said = f"The run goes on without {', '.join(new)}: the node's own log says why."
-            self._log(said)
-            self.notice(said)
+            notice = f"The run goes on without {', '.join(new)}: the node's own log says why."
+            self._log(notice)
+            self.notice(notice)
         self._left_out = set(declined)
 
     def open_round(self, round_: Round) -> OpenRound:
@@ -258,12 +258,12 @@ class FlowerFleet:
 
     def _pause(self, exchange: Exchange) -> None:
         """Says that a round is tried again; whatever is wrong gets time to pass."""
-        said = (
+        notice = (
             f"Round {exchange.round} is tried again: {exchange.answered} of {exchange.asked} "
             f"answered, and {self.least} are needed."
         )
-        self._log(said)
-        self.notice(said)
+        self._log(notice)
+        self.notice(notice)
         time.sleep(min(PAUSE, POLL * 2**exchange.tries))
 
     def _begin_exchange(self, round_: Round) -> Exchange:

@@ -67,8 +67,8 @@ class GatewayWork:
         """What is waited for, in a message: tags, and places in the message that had the tag."""
         places: dict[int, list[int]] = {}
         for key in self._devices.get(node, {}):
-            tag, place = map(int, key.split("/"))
-            places.setdefault(tag, []).append(place)
+            tag, position = map(int, key.split("/"))
+            places.setdefault(tag, []).append(position)
         return list(places.items())
 
     def begin(self, message_id: str, work: NodeWork) -> None:
@@ -76,7 +76,7 @@ class GatewayWork:
         until = min(work.until, time.monotonic() + ANSWER)
         self.messages[message_id] = replace(work, until=until)
         own = self._devices.setdefault(work.node, {})
-        own.update((f"{work.tag}/{place}", one) for place, one in enumerate(work.apart()))
+        own.update((f"{work.tag}/{position}", one) for position, one in enumerate(work.apart()))
 
     def end(self, node: str, key: str) -> NodeWork | None:
         """The work of a device, which is over with this; None if nobody waits for it."""

@@ -100,12 +100,12 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
     def under_way(self) -> dict[str, int]:
         """How many clients of each node are in a group."""
         busy = {name for group in self.groups for name in group.busy}
-        found = dict.fromkeys(sorted(busy), 0)
+        counts = dict.fromkeys(sorted(busy), 0)
         for group in self.groups:
             for one in group.members:
                 if one.node in group.busy:
-                    found[one.node] += 1
-        return found
+                    counts[one.node] += 1
+        return counts
 
     @property
     def least(self) -> int:
@@ -249,12 +249,12 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
             elif late:
                 self._take(group, message_id, LATE)
 
-    def _go_on(self, group: Group, told: Answers | GroupStart | None) -> None:
+    def _go_on(self, group: Group, event: Answers | GroupStart | None) -> None:
         """Takes a group to its next messages, or to its end."""
         assert group.course is not None, "it has begun"
         group.is_ready = False
         try:
-            asked = group.course.send(told)
+            asked = group.course.send(event)
         except StopIteration:
             self.groups.remove(group)
         except (ProtocolError, PlanError, RangeError) as error:
@@ -331,8 +331,8 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
     def _end(self, group: Group, why: str) -> None:
         """Gives a group up."""
         assert self.last is not None, "a step is under way"
-        said = why.rstrip(".")
-        self._log(f"Step {self.last.round}: there is no secure sum of a group: {said}.")
+        reason = why.rstrip(".")
+        self._log(f"Step {self.last.round}: there is no secure sum of a group: {reason}.")
         for one in group.members:
             self._drop(one, FAILED)
         self.groups.remove(group)

@@ -133,7 +133,7 @@ def _sum(table: str, parts: Sequence[LabelCounts]) -> LabelCounts:
     ids = torch.unique(torch.cat([one.ids for one in parts]))
     have, like = torch.zeros(2, len(ids), dtype=torch.float64)
     for one in parts:
-        place = torch.searchsorted(ids, one.ids)
-        have[place] += one.examples
-        like[place] += one.positives
+        position = torch.searchsorted(ids, one.ids)
+        have[position] += one.examples
+        like[position] += one.positives
     return LabelCounts(table, ids, have, like)

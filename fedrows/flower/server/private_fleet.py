@@ -114,7 +114,7 @@ class PrivateFlowerFleet(PrivateSumFleet):
         """The mean of what the nodes of an open round have made of their rows."""
         round_, cohort = open_.round, open_.round.cohort
         exchange = self._begin_exchange(round_)
-        hosts = {n: its for n, its in self._hosts(cohort).items() if n in open_.asked}
+        hosts = {n: who for n, who in self._hosts(cohort).items() if n in open_.asked}
         for node, positions in self._hosts(cohort).items():
             if node not in hosts:
                 self._dropped(exchange, cohort, positions, "its node did not answer in the union")

@@ -163,7 +163,7 @@ class PrivateSumFleet(SumFleet):
 
     def _nodes_here(self) -> list[str]:
         here = set(self.transport.nodes())
-        return sorted(n for n, its in self.registry.nodes.items() if its.address in here)
+        return sorted(n for n, node in self.registry.nodes.items() if node.address in here)
 
     def _members(self, nodes: list[str]) -> set[Member]:
         return {(one.node, one.name) for one in self.registry.clients if one.node in nodes}
@@ -253,7 +253,9 @@ class PrivateSumFleet(SumFleet):
         digests = model_digests(name, start, heat, self.space, united.places)
         about = {"union": name, "tag": tag, "model": model_name(digests), **self.begun}
         about["coding"] = asdict(coding)
-        first = {node: self._work(cohort, node, its, start) for node, its in hosts.items()}
+        first = {
+            node: self._work(cohort, node, positions, start) for node, positions in hosts.items()
+        }
         if update is None or not update.has_keys_for(number, hosts):
             update = self._begin_update(number, hosts)
         agreed = update_terms(self.contract, update.lane.sum.facts | about, layout, coding)
@@ -282,7 +284,9 @@ class PrivateSumFleet(SumFleet):
 
     def _coding(self, cohort: Tensor, hosts: Mapping[str, list[int]]) -> Coding | NoisyCoding:
         """How numbers are written: precise after the largest correction of the algorithm."""
-        weights = np.array([float(self.weights[cohort[its]].sum()) for its in hosts.values()])
+        weights = np.array(
+            [float(self.weights[cohort[positions]].sum()) for positions in hosts.values()]
+        )
         correction = self.contract.algorithm.largest_correction(self.heat())
         least = self.contract.privacy.least(len(hosts))
         return self.mean.coding(weights, len(hosts), least, correction)

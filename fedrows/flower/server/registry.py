@@ -202,7 +202,7 @@ class Registry:
             check_held(self.draws, node, table, index[table])
         return [
             RegisteredClient(
-                node, name, examples[i], {table: its[i] for table, its in index.items()}
+                node, name, examples[i], {table: sets[i] for table, sets in index.items()}
             )
             for i, name in enumerate(names)
         ]
@@ -301,7 +301,7 @@ class Registry:
                     )
                     for table in self.tables
                 }
-            self.nodes = {name: RegisteredNode(**its) for name, its in facts["nodes"].items()}
+            self.nodes = {name: RegisteredNode(**about) for name, about in facts["nodes"].items()}
             self.clients = [
                 RegisteredClient(
                     node, name, examples, {table: parts[table][i] for table in self.tables}

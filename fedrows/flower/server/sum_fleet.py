@@ -51,7 +51,9 @@ class SumFleet(FlowerFleet):
         return Message("sum", facts, {})
 
     def _whom_all(self, cohort: Tensor, hosts: Hosts) -> dict[str, Message]:
-        return {node: self._whom(cohort, node, list(its)) for node, its in hosts.items()}
+        return {
+            node: self._whom(cohort, node, list(positions)) for node, positions in hosts.items()
+        }
 
     def _exchange(self, use: str, nodes: list[str], **more: Any) -> SumExchange:
         """A new sum with some nodes."""

@@ -152,13 +152,13 @@ class UnwaitedRounds(Generic[F]):
             self._said = time.monotonic()
         elif time.monotonic() - self._said > SAID:
             self._said = time.monotonic()
-            said = (
+            notice = (
                 f"Step {number} waits for nodes: {at.waiting} of {self.buffer} updates have come "
                 f"in, and {under_way} clients are under way."
             )
             if lost := self.fleet.records.away():
-                said += f" Away: {lost}."
-            self.fleet.notice(said)
+                notice += f" Away: {lost}."
+            self.fleet.notice(notice)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint keeps of it: how often each row was moved."""

@@ -166,11 +166,11 @@ class UpdateLog:
 
 def read_updates(path: Path) -> list[dict[str, Any]]:
     """The lines of updates.jsonl; a last one that was cut short is left out."""
-    found = []
+    lines = []
     for text in path.read_bytes().split(b"\n")[:-1]:
         with suppress(ValueError):
-            found.append(json.loads(text))
-    return found
+            lines.append(json.loads(text))
+    return lines
 
 
 def _named(one: BufferedUpdate) -> dict[str, Any]:

@@ -201,6 +201,6 @@ def _occurred(update: Submodels, updates: Sequence[ClientUpdate]) -> dict[str, T
     """
     marks = {}
     for table, rows in update.rows.items():
-        said = [(one.marks or {})[table] for one in updates]
-        marks[table] = torch.cat([torch.zeros(0, dtype=torch.bool), *said]) | rows.ne(0).any(1)
+        bits = [(one.marks or {})[table] for one in updates]
+        marks[table] = torch.cat([torch.zeros(0, dtype=torch.bool), *bits]) | rows.ne(0).any(1)
     return marks

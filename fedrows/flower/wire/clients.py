@@ -24,9 +24,9 @@ def describe_clients(
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Some clients as facts and parts of a message: what `Registry` reads."""
     parts = {f"{prefix}examples": ids_to_bytes(torch.tensor(examples, dtype=torch.int64).cumsum(0))}
-    for table, its in index.items():
+    for table, sets in index.items():
         rows = schema.tables[table].rows
-        parts[f"{prefix}index/{table}"] = ids_to_bytes(its.ids + its.owner * rows)
+        parts[f"{prefix}index/{table}"] = ids_to_bytes(sets.ids + sets.owner * rows)
     return {"clients": list(names)}, parts
 
 

@@ -152,7 +152,7 @@ class Contract:
             "contract": self.task.name,
             "wire": VERSION,
             "fedrows": __version__,
-            "tables": {name: [its.rows, its.width] for name, its in schema.tables.items()},
+            "tables": {name: [table.rows, table.width] for name, table in schema.tables.items()},
             "dense": {name: list(shape) for name, shape in schema.dense.items()},
             "fields": dict(data.fields),
             "labels": data.labels,
@@ -168,7 +168,7 @@ class Contract:
             facts |= counted_facts(model, data)
         if self.secret:  # rows of one value open together, so both sides must know the values
             facts["groups"] = {
-                t: {g: list(x) for g, x in its.items()} for t, its in data.groups.items()
+                t: {g: list(x) for g, x in table.items()} for t, table in data.groups.items()
             }
         if code := catalogue.code_of(type(self.algorithm)):  # both sides need the same plug-in
             facts["code"] = code[:16]
@@ -180,9 +180,9 @@ def digest(fingerprint: str) -> str:
     return hashlib.sha256(fingerprint.encode()).hexdigest()[:32]
 
 
-def difference(own: str, theirs: str) -> str:
+def difference(own: str, other: str) -> str:
     """Where two fingerprints differ, in a few words."""
-    ours, others = (dict(line.split("=", 1) for line in x.splitlines()) for x in (own, theirs))
+    ours, others = (dict(line.split("=", 1) for line in x.splitlines()) for x in (own, other))
     for name, value in ours.items():
         if others.get(name) != value:
             return f"its {name} is {others.get(name, 'missing')}, not {value}"
@@ -296,9 +296,9 @@ def _noise_in_sum(left: dict[str, Any], config: Mapping[str, Any]) -> dict[str, 
 
 def _options_of(of: type, left: dict[str, Any]) -> dict[str, Any]:
     """What a configuration says for one dataclass; an empty text stands for nothing."""
-    found = {}
+    values = {}
     for item in options(of):
         if item.name in left:
             value = left.pop(item.name)
-            found[item.name] = None if value == "" else value
-    return found
+            values[item.name] = None if value == "" else value
+    return values

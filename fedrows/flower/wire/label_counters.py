@@ -79,10 +79,10 @@ def read_labels(answer: bytes, table: str, held: Tensor, holders: Tensor) -> Lab
         torch.tensor(integers_from_bytes(message.parts[name], len(ids)), dtype=torch.int64)
         for name in ("examples", "positives")
     )
-    place = torch.searchsorted(held, ids)
-    if not torch.equal(held[place], ids):
+    position = torch.searchsorted(held, ids)
+    if not torch.equal(held[position], ids):
         raise WireError("It counts an item that none of its clients has enrolled with.")
-    if bool(((have < 1) | (have > holders[place])).any()):
+    if bool(((have < 1) | (have > holders[position])).any()):
         raise WireError("It counts an item for no client, or for more than have enrolled with it.")
     if bool(((like < 0) | (like > have)).any()):
         raise WireError("It counts clients that like an item below 0, or above those that have it.")

@@ -72,7 +72,7 @@ def _row_digests(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The places of all rows, each once, and the digests of what is at them."""
     begun = hashlib.sha256(digest(b"fedrows row", name.encode()))
-    every, found = [np.empty(0, dtype=np.int64)], bytearray()
+    every, digests = [np.empty(0, dtype=np.int64)], bytearray()
     for table, first in space.starts.items():
         ids, at = np.unique(submodels.index[table].ids.cpu().numpy(), return_index=True)
         lines = [(first + ids)[:, None], _numbers(submodels.rows[table][torch.from_numpy(at)])]
@@ -81,9 +81,9 @@ def _row_digests(
         for line in np.concatenate(lines, axis=1, dtype="<f8"):
             hash_ = begun.copy()
             hash_.update(line.tobytes())
-            found += hash_.digest()[:_ROW]
+            digests += hash_.digest()[:_ROW]
         every.append(first + ids)
-    return np.concatenate(every), np.frombuffer(bytes(found), dtype=np.uint8).reshape(-1, _ROW)
+    return np.concatenate(every), np.frombuffer(bytes(digests), dtype=np.uint8).reshape(-1, _ROW)
 
 
 def _dense_digest(submodels: Submodels, heat: Mapping[str, Heat]) -> bytes:

@@ -92,5 +92,5 @@ def _enrolment(run: Any, version: Any, message: Message) -> bytes:
     """What a node signs of its registration: every fact and every part, for one request."""
     own = {name: part for name, part in message.parts.items() if name != SIGNED}
     parts = {name: hashlib.sha256(part).hexdigest() for name, part in own.items()}
-    said = ["fedrows enrolment", run, version, message.kind, message.facts, parts]
-    return json.dumps(said, sort_keys=True).encode()
+    content = ["fedrows enrolment", run, version, message.kind, message.facts, parts]
+    return json.dumps(content, sort_keys=True).encode()

@@ -49,7 +49,7 @@ class SubmodelLayout:
         rows: dict[str, tuple[int, ...]] = {
             t: (len(x.ids), self.schema.tables[t].width) for t, x in self.index.items()
         }
-        return rows, {name: (self.clients, *its) for name, its in self.schema.dense.items()}
+        return rows, {name: (self.clients, *shape) for name, shape in self.schema.dense.items()}
 
     @property
     def most(self) -> int:

@@ -23,9 +23,9 @@ def select(index: Index, clients: Tensor) -> Index:
     size, device = int(splits[-1]), index.ids.device
     facts = torch.from_numpy(np.stack([splits[1:], starts - splits[:-1]]))
     ends, shift = facts.to(device, non_blocking=True)
-    owner, source, place, ids = torch.empty(4, size, dtype=torch.int64, device=device)
+    owner, source, position, ids = torch.empty(4, size, dtype=torch.int64, device=device)
     if size:
-        given = [ends, shift, index.place, index.held, owner, source, place, ids]
+        given = [ends, shift, index.place, index.held, owner, source, position, ids]
         blocks = -(-size // _THREADS)
         launch("select_entries", {}, [blocks], _THREADS, [*given, len(which), size])
-    return Index(ids, torch.from_numpy(splits), place, index.held, source, owner)
+    return Index(ids, torch.from_numpy(splits), position, index.held, source, owner)

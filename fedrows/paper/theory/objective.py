@@ -35,9 +35,9 @@ class Objective:
         heat = np.bincount(index.ids.numpy(), minlength=data.tables[table])
         self.rows = np.flatnonzero(heat >= max(least_heat, 1))  # (M,), the ids that stay
         self.heat = heat[self.rows]  # (M,), n_m
-        place = np.full(len(heat), -1)
-        place[self.rows] = np.arange(len(self.rows))
-        held = place[index.ids.numpy()]  # (R,), −1 for what goes
+        position = np.full(len(heat), -1)
+        position[self.rows] = np.arange(len(self.rows))
+        held = position[index.ids.numpy()]  # (R,), −1 for what goes
         self.holder, self.held = index.owner.numpy()[held >= 0], held[held >= 0]
         entry = slots.numpy().reshape(len(self.label), -1)
         entry = entry + index.splits.numpy()[self.owner, None]  # (n, L), places in the index
