@@ -84,8 +84,8 @@ class AsyncFlowerFleet(UnwaitedFleet):
         messages, works = dict[int, bytes](), dict[int, NodeWork]()
         for name, positions in opened.hosts.items():
             node, tag = self.registry.nodes[name], tag_of(round_.number)
-            message = self._request(name, cohort, positions, tag)
-            hashes, spared = self._add_download_(message, name, positions, start, sent)
+            message = self._requests.of(name, cohort, positions, tag, self.about_run)
+            hashes, spared = self._requests.add_download_(message, name, positions, start, sent)
             numbers = cohort[positions].tolist()
             members = [self.registry.clients[number] for number in numbers]
             index = self.registry.round_index(numbers, round_.number)
@@ -167,7 +167,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
             if node is None or node.address not in self._connected:
                 continue
             tag = tag_of(exchange.round)
-            message = self._request(name, none, [], tag)
+            message = self._requests.of(name, none, [], tag, self.about_run)
             message.facts["waiting"] = self._gateways.waiting(name)
             messages[node.address] = pack(message)
             until = time.monotonic() + seconds

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedrows.flower.wire.message import WireError, unpack
-from fedrows.rows.params import Submodels
 from fedrows.watch.observer import BufferReport
 
 
@@ -28,11 +27,6 @@ class Exchange:
     seconds: dict[str, float] = field(default_factory=dict)
     resident: int | None = None  # bytes of memory that the server has after it
     buffer: BufferReport | None = None  # of an asynchronous step
-
-
-def distinct_rows(submodels: Submodels, positions: list[int]) -> Submodels:
-    """A node's part of a download: its rows stand, each once, at the first of its clients."""
-    return submodels.slice(positions[0], positions[0] + 1)
 
 
 def short_kind(answer: bytes) -> str:

@@ -12,23 +12,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.fleet import OpenRound, Traffic
 from fedrows.flower.server.enrolment import Enrolment
-from fedrows.flower.server.exchange import Exchange, distinct_rows, short_kind
+from fedrows.flower.server.exchange import Exchange, short_kind
 from fedrows.flower.server.node_records import SILENT, NodeRecords
 from fedrows.flower.server.registry import Registry
-from fedrows.flower.server.row_cache import RowCache, RowHashes
+from fedrows.flower.server.row_cache import RowCache
+from fedrows.flower.server.train_requests import TrainRequests
 from fedrows.flower.server.uploads import RoundUploads
 from fedrows.flower.wire.clients import ClientName
-from fedrows.flower.wire.codings import ids_to_bytes, integers_to_bytes
 from fedrows.flower.wire.contract import Contract, digest
 from fedrows.flower.wire.message import Message, WireError, pack
-from fedrows.flower.wire.submodels import encode_submodels
 from fedrows.flower.wire.tags import tag_of
 from fedrows.flower.wire.transport import Transport
 from fedrows.flower.wire.upload_checks import UploadRefused
@@ -67,6 +65,7 @@ class FlowerFleet:
             transport, registry, fingerprint, self.rejected, lambda text: self._log(text)
         )
         self._row_cache = RowCache()
+        self._requests = TrainRequests(contract, registry, self._row_cache)
         self._changes: list[tuple[str, Message]] = []  # announced in this round's answers
         self._declined: list[str] = []  # nodes that take no part any longer
         self._left_out: set[int] = set()  # nodes that declined, as far as operators know
@@ -207,8 +206,10 @@ class FlowerFleet:
                 self._dropped(exchange, cohort, positions, "its node is away")
         messages, hashes = {}, {}
         for name, positions in hosts.items():
-            message = self._request(name, cohort, positions, tag)
-            hashes[name], spared = self._add_download_(message, name, positions, start, sent)
+            message = self._requests.of(name, cohort, positions, tag, self.about_run)
+            hashes[name], spared = self._requests.add_download_(
+                message, name, positions, start, sent
+            )
             exchange.rows_spared += spared
             messages[self.registry.nodes[name].address] = pack(message)
         exchange.messages = len(messages)
@@ -273,44 +274,6 @@ class FlowerFleet:
         tries = 1 + self.last.tries if self.last is not None and again else 1
         self.last = Exchange(round_.number, tries, asked=len(round_.cohort))
         return self.last
-
-    def _request(self, name: str, cohort: Tensor, positions: list[int], tag: int) -> Message:
-        """A message that says which of its clients a node is to train."""
-        node = self.registry.nodes[name]
-        order = {client: i for i, client in enumerate(node.clients)}
-        clients = [self.registry.clients[int(cohort[position])] for position in positions]
-        positions_there = torch.tensor([order[one.name] for one in clients], dtype=torch.int64)
-        parts = {
-            "positions": ids_to_bytes(positions_there),
-            "numbers": integers_to_bytes(cohort[positions].tolist()),
-            "accepted": integers_to_bytes([one.accepted for one in clients]),
-        }
-        return Message("train", {"tag": tag, "version": node.version, **self.about_run}, parts)
-
-    def _add_download_(
-        self,
-        message: Message,
-        name: str,
-        positions: list[int],
-        start: Submodels,
-        sent: Submodels | None,
-    ) -> tuple[RowHashes, int]:
-        """Adds a node's rows to its message.
-
-        Returns the hashes of the rows that the node will have, and how many rows are not sent
-        because it has them.
-        """
-        exact = self.contract.plan.dtype
-        model, hashes, spared = distinct_rows(start, positions), RowHashes(), 0
-        if self.contract.options.row_cache:
-            model = model.map(Tensor.clone)
-            message.facts["base"] = self._row_cache.tag(name)
-            same, hashes, spared = self._row_cache.blank_known_(name, model)
-            message.parts |= same
-        message.parts |= encode_submodels("model", model, exact)
-        if sent is not None:
-            message.parts |= encode_submodels("sent", distinct_rows(sent, positions), exact)
-        return hashes, spared
 
     def send_and_wait(
         self, messages: Mapping[int, bytes], round_: int, awaited: Collection[int] | None = None

@@ -23,7 +23,6 @@ from torch import Tensor
 from fedrows.client import Upload
 from fedrows.data.label_counts import LabelCounts
 from fedrows.errors import PlanError
-from fedrows.flower.server.exchange import distinct_rows
 from fedrows.flower.server.fleet import PAUSE
 from fedrows.flower.server.heat_file import load_heat, save_heat
 from fedrows.flower.server.heat_sum import closed, label_entries, labels_from, whole
@@ -31,6 +30,7 @@ from fedrows.flower.server.round_union import Hosts, RoundUnion
 from fedrows.flower.server.round_update import RoundUpdate
 from fedrows.flower.server.sum_exchange import Lane, SumExchange, SumWork
 from fedrows.flower.server.sum_fleet import SumFleet
+from fedrows.flower.server.train_requests import distinct_rows
 from fedrows.flower.wire.message import Message
 from fedrows.flower.wire.model_digests import DIGESTS, model_digests, model_name
 from fedrows.flower.wire.submodels import encode_submodels
