@@ -33,7 +33,7 @@ test: .venv/dev.stamp
 # pytest ends with 5 when no test is marked slow
 # Three workers on two cores: in a federation, processes wait for each other.
 test-slow: .venv/dev.stamp
-	OMP_NUM_THREADS=1 .venv/bin/pytest -m slow -n 3 --dist loadgroup --no-loadscope-reorder \
+	OMP_NUM_THREADS=1 .venv/bin/pytest -m slow -n 3 --dist loadscope --no-loadscope-reorder \
 		$(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 bench: .venv/dev.stamp

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from nursery import Nursery
 
 Report = pytest.TestReport | pytest.CollectReport
+TOGETHER = {"movielens", "package", "paper_page", "site"}  # made once, not once for each worker
 
 settings.register_profile(
     "fedrows",
@@ -68,6 +70,29 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr != "slow" or collection_path.suffix != ".py":
         return None
     return True if "mark.slow" not in collection_path.read_text("utf-8") else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadscope`, gives each worker one test at a time, but for the files of TOGETHER.
+
+    The mark `xdist_group` is for that, but has no effect with pytest 9.2 and pytest-xdist 3.8.
+    """
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return work_unit(nodeid)
+
+    return Scheduling(config, log)
+
+
+def work_unit(nodeid: str) -> str:
+    """What one worker runs in one go: a test, or a file whose tests share what takes a minute."""
+    file = nodeid.partition("::")[0]
+    return file if Path(file).stem.removeprefix("test_") in TOGETHER else nodeid
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

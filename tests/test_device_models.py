@@ -21,7 +21,7 @@ pytest.importorskip("onnxruntime")
 PLAN = {"local_steps": 20, "device": "cpu"}
 
 
-@pytest.mark.slow(minutes=3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO)
 def test_twenty_steps_of_the_zoo(name: str) -> None:
     animal = ZOO[name]

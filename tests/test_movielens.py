@@ -12,7 +12,7 @@ from fedrows.plan import Plan
 from fedrows.runs.settings import presets
 from fedrows.simulation import Simulation
 
-pytestmark = [pytest.mark.slow(minutes=1), pytest.mark.xdist_group("movielens")]  # one fixture
+pytestmark = pytest.mark.slow(minutes=2)
 SEEDS, TARGET_ROUNDS = (0, 1, 2), 200
 ROUNDS = {"centralsgd": TARGET_ROUNDS, "fedavg": 300, "fedsubavg": TARGET_ROUNDS}
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 HOME = "https://github.com/fedrows/fedrows"
 FEW = ["--rounds=4", "--seeds=0", "--clients=60", "--items=40", "--evaluate-every=2"]
 SAMPLE = ["setup", "help", "architecture", "architecture_page", "params", "options"]
-pytestmark = [pytest.mark.slow(minutes=1), pytest.mark.xdist_group("package")]
+pytestmark = pytest.mark.slow(minutes=1)
 
 
 def call(*words: str | Path, cwd: Path, **more: str) -> str:

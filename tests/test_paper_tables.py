@@ -308,7 +308,7 @@ def test_table_1_on_real_data(its, dispersion, data_folder):
     assert row[2].value == len(data.train) + len(data.test)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(minutes=3)
 def test_a_quick_look_at_the_whole_paper(data_folder, tmp_path):
     """All artefacts are there, a second call makes nothing anew, and its page is the same."""
 

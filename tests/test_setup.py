@@ -118,3 +118,30 @@ def test_a_forbidden_skip_fails(tmp_path: Path, forbidden: str) -> None:
     failed = re.findall(r"^(?:ERROR|FAILED) test_it.py::(\w+)", done.stdout, re.MULTILINE)
     assert failed == (["test_data"] if forbidden else []), done.stdout
     assert ("1 skipped" if forbidden else "2 skipped") in done.stdout
+
+
+@pytest.mark.slow
+def test_what_takes_long_to_make_is_made_by_one_worker(tmp_path: Path) -> None:
+    """Tests of a file that conftest.py names stay together; all others go where there is room."""
+    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path)
+    text = (
+        "import os, time, pytest\n"
+        "@pytest.mark.parametrize('number', range(6))\n"
+        "def test_it(number):\n"
+        "    time.sleep(0.2)\n"
+        "    open(f'{__name__}-' + os.environ['PYTEST_XDIST_WORKER'], 'w').close()\n"
+    )
+    for name in ("test_site", "test_other"):
+        (tmp_path / f"{name}.py").write_text(text)
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    [spread] = re.findall(r"-m slow -n 3 (--dist .*?) \\", makefile)
+    words = ["-p", "no:cacheprovider", "-q", "-n", "2", *spread.split()]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        check=True,
+    )
+    assert len(list(tmp_path.glob("test_site-gw*"))) == 1
+    assert len(list(tmp_path.glob("test_other-gw*"))) == 2

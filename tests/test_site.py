@@ -115,7 +115,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow(minutes=1)
-@pytest.mark.xdist_group("site")
 def test_no_link_of_the_site_is_broken(site: Path) -> None:
     pages = {path: _Page(path) for path in site.rglob("*.html")}
     assert len(pages) > 60
@@ -140,7 +139,6 @@ def test_no_link_of_the_site_is_broken(site: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("site")
 def test_the_reference_has_exactly_the_public_names(site: Path) -> None:
     documented = set()
     for chapter in CHAPTERS:
@@ -169,7 +167,6 @@ def served(site: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("site")
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_the_site_in_a_browser(served: str, chromium: str, width: int, scheme: Any) -> None:
     """Navigation and search lead to pages, and no request fails or leaves the machine."""
