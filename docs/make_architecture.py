@@ -1,22 +1,29 @@
-"""Writes the map in docs/architecture.md from the imports and docstrings of fedrows/.
+"""Writes the map in docs/architecture.md, and docs/files.md, from the code of fedrows/.
 
     python docs/make_architecture.py
 
-Only what stands between the two markers of the page is written. The walks below it are written by
-hand, and tests/test_architecture_page.py holds them to the code.
+The map is made from imports and docstrings. Only what stands between the two markers of its page is
+written: the walks below are written by hand. tests/test_architecture_page.py holds all to the code.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from import_graph import LAYERS, ROOT, between_units, imports, modules
+from import_graph import LAYERS, ROOT, between_units, imports, modules, unit
 
 BEGIN, END = "<!-- map: begin -->", "<!-- map: end -->"
 PAGE = ROOT / "docs" / "architecture.md"
+LIST = ROOT / "docs" / "files.md"
+INTRODUCTION = """# All files
+
+Every file of `fedrows/`, with the first line of its docstring. The packages are in the order of
+[the map](architecture.md#the-map), the highest first.
+[Contributing](../CONTRIBUTING.md#where-things-go) says where new code belongs.
+`docs/make_architecture.py` writes this page.
+"""
 
 
 def main(page: Path) -> None:
@@ -43,6 +50,30 @@ def drawn() -> str:
     ]
     head = ["| room | what is inside | stands on |", "|---|---|---|"]
     return "\n".join(["```", *drawing, "```", "", *head, *table])
+
+
+def listed() -> str:
+    """Returns the page that names every file: those at the top, then a table for each package."""
+    files = modules()
+    top = {name: path for name, path in files.items() if path.parent == ROOT / "fedrows"}
+    page = [INTRODUCTION, "## At the top\n", *table_of(top)]
+    for package in reversed([name for _, names in LAYERS for name in names if name not in top]):
+        inside = {
+            module: path
+            for module, path in files.items()
+            if unit(module, files) == package and path.name != "__init__.py"
+        }
+        page += [f"## {package}\n", f"{first_line(files[package])}.\n", *table_of(inside)]
+    return "\n".join(page)
+
+
+def table_of(files: Mapping[str, Path]) -> list[str]:
+    """Returns a table of some files."""
+    lines = [
+        f"| [`{path.name}`](../{path.relative_to(ROOT).as_posix()}) | {first_line(path)} |"
+        for _, path in sorted(files.items())
+    ]
+    return ["| file | what it has |", "|---|---|", *lines, ""]
 
 
 def direct(name: str, units: Mapping[str, set[str]]) -> set[str]:
@@ -76,4 +107,5 @@ def first_line(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]) if sys.argv[1:] else [PAGE])
+    main(PAGE)
+    LIST.write_text(listed(), "utf-8")

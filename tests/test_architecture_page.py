@@ -32,6 +32,11 @@ def test_the_map_is_drawn_from_the_code(tmp_path: Path) -> None:
     assert same, "run python docs/make_architecture.py"
 
 
+def test_every_file_is_listed() -> None:
+    same = make_architecture.LIST.read_text("utf-8") == make_architecture.listed()
+    assert same, "run python docs/make_architecture.py"
+
+
 def test_a_page_without_its_markers_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "architecture.md"
     page.write_text("# Architecture\n")
@@ -56,7 +61,8 @@ def test_every_step_names_a_function_of_a_file(title: str) -> None:
 
 
 def test_every_file_that_is_named_exists() -> None:
-    named = re.findall(r"`((?:fedrows|docs|tests)/[\w/]+\.\w+)`", PAGE.read_text("utf-8"))
+    pages = PAGE.read_text("utf-8") + (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named = re.findall(r"`((?:fedrows|docs|tests)/[\w/]+\.\w+)`", pages)
     assert [file for file in named if not (ROOT / file).is_file()] == []
 
 
