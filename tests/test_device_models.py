@@ -10,6 +10,7 @@ from device_rounds import CLOSE, gap
 from zoo import ZOO
 
 from fedrows import catalogue
+from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
@@ -81,11 +82,21 @@ def regression() -> tuple[Model, FederatedData]:
     return logistic.build(data), data
 
 
+OWN_CLIENT_SIDE = ["fedprox", "scaffold", "steppedmean"]
+
+
+def test_all_other_algorithms_have_the_client_s_side_of_fedavg() -> None:
+    others = set(catalogue.names("algorithm")) - set(OWN_CLIENT_SIDE)
+    for of in map(catalogue.algorithm, others):
+        assert [getattr(of, hook) for hook in ("send", "adjust_", "finish")] == [
+            Algorithm.send, Algorithm.adjust_, Algorithm.finish
+        ], of  # fmt: skip
+        assert not of.keeps
+        assert not of().needs_occurred
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "algorithm",
-    ["fedavg", "fedsubavg", "fedprox", "scaffold", "boundedsubavg", "steppedmean", "rowadam"],
-)
+@pytest.mark.parametrize("algorithm", ["fedavg", *OWN_CLIENT_SIDE])
 @pytest.mark.parametrize("clip", [None, 0.05])
 def test_the_client_s_side_of_algorithms(algorithm: str, clip: float | None) -> None:
     model, data = device_programs.factors()
