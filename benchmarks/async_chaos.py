@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import safetensors.torch
 import torch
 
+from benchmarks.federation_faults import kill_node, kill_serverapp, kill_superlink, start_node
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.data.federation import FederatedData
@@ -97,7 +98,7 @@ class Chaos:
             among = ready if len(ready) > LEFT else starting
             for node in self.draw.sample(among, len(among)):
                 with suppress(FedrowsError):  # it is dead, and has not begun to start
-                    self.federation.kill_node(node)
+                    kill_node(self.federation, node)
                     self.kills.append(time.monotonic())
                     self.early += node in starting
                     self.ready.discard(node)
@@ -112,10 +113,10 @@ class Chaos:
             dead.clear()
             began = time.monotonic()
             try:
-                self.federation.start_node(node)
+                start_node(self.federation, node)
             except FedrowsError:  # the SuperLink is away, or the node was killed again
                 with self._lock, suppress(FedrowsError):
-                    self.federation.kill_node(node)
+                    kill_node(self.federation, node)
                 dead.set()
                 self._over.wait(AGAIN)
                 continue
@@ -129,10 +130,10 @@ class Chaos:
         if self._server is not None and self._server.is_alive():
             return
         if len(self.server_kills) % 2 == 0:
-            if self.federation.kill_serverapp():
+            if kill_serverapp(self.federation):
                 self.server_kills.append("ServerApp")
         else:
-            self.federation.kill_superlink()
+            kill_superlink(self.federation)
             self._server = begun(self.federation.start_superlink)
             self.server_kills.append("SuperLink")
 

@@ -91,12 +91,12 @@ class FaultyFederation(LocalFederation):
 
     relay: FaultyRelay | None = None
 
-    def _begin_node(self, index: int) -> None:
+    def begin_node(self, index: int) -> None:
         own = self.port
         self.relay = self.relay or FaultyRelay(own)
         self.port = self.relay.port
         try:
-            super()._begin_node(index)
+            super().begin_node(index)
         finally:
             self.port = own
 
@@ -108,13 +108,13 @@ class FaultyFederation(LocalFederation):
         """Lets no file of the SuperLink grow beyond a size, as on a full disk; -1 undoes it."""
         import resource
 
-        assert self._link is not None
-        pid = self._link.processes["superlink"].pid
+        assert self.link is not None
+        pid = self.link.processes["superlink"].pid
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     def ended(self) -> list[str | None]:
         """The processes of nodes and of the SuperLink that have ended."""
-        groups = [*self._groups.values(), *([self._link] if self._link else [])]
+        groups = [*self.groups.values(), *([self.link] if self.link else [])]
         return [group.ended for group in groups if group.ended]
 
 

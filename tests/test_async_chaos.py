@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,16 +84,22 @@ class NeverReady:
     def __init__(self, nodes: int) -> None:
         self.nodes = range(nodes)
         self.killed = {node: threading.Event() for node in self.nodes}
+        self.groups: dict[int, SimpleNamespace] = {}
+        for node in self.nodes:
+            self.begin_node(node)
 
-    def kill_node(self, node: int) -> None:
-        if self.killed[node].is_set():
-            raise FedrowsError("It is dead.")
-        self.killed[node].set()
-
-    def start_node(self, node: int) -> None:
+    def begin_node(self, node: int) -> None:
         self.killed[node].clear()
+        self.groups[node] = SimpleNamespace(kill=self.killed[node].set)
+
+    def wait_for_node(self, node: int) -> None:
         self.killed[node].wait()
         raise FedrowsError("It was killed.")
+
+    def group(self, node: int) -> SimpleNamespace:
+        if node not in self.groups:
+            raise FedrowsError("It is dead.")
+        return self.groups[node]
 
 
 def test_kills_go_on_while_nodes_start(tmp_path: Path) -> None:

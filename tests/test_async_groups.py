@@ -19,6 +19,7 @@ from asynchronous import Held, KilledError, Killer, deployment, replay
 from deployed import difference, examples
 from loopback import phases_in
 
+from benchmarks.federation_faults import kill_serverapp
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import federate, write_project
@@ -270,7 +271,7 @@ def test_groups_of_a_real_federation_whose_server_is_killed(tmp_path: Path) -> N
         until = time.monotonic() + LIMIT
         while submitter.is_alive() and time.monotonic() < until:
             if not killed and (out / ROUNDS).exists() and read_rounds(out / ROUNDS):
-                killed = federation.kill_serverapp()
+                killed = kill_serverapp(federation)
             time.sleep(0.1)
         assert not submitter.is_alive(), said
     assert killed

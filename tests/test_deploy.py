@@ -20,6 +20,15 @@ import torch
 from deployed import with_drop_outs
 from nursery import patience
 
+from benchmarks.federation_faults import (
+    freeze_node,
+    kill_clientapp,
+    kill_node,
+    kill_serverapp,
+    kill_superlink,
+    start_node,
+    thaw_node,
+)
 from fedrows import catalogue
 from fedrows.cli import main
 from fedrows.cli.settings import choose
@@ -173,21 +182,21 @@ class Chaos:
         node = self.draw.randrange(len(self.federation.nodes))
         self.deeds.append(f"{how} node {node}")
         if how == "kill":
-            self.federation.kill_node(node)
+            kill_node(self.federation, node)
             yield
-            self.federation.start_node(node)
+            start_node(self.federation, node)
         else:
-            self.federation.freeze_node(node)
+            freeze_node(self.federation, node)
             yield
-            self.federation.thaw_node(node)
+            thaw_node(self.federation, node)
 
     def kill_server(self, part: str) -> None:
         """Kills the ServerApp alone, or the SuperLink with it."""
         self.deeds.append(f"kill the {part}")
         if part == "ServerApp":
-            assert self.federation.kill_serverapp(), self.deeds
+            assert kill_serverapp(self.federation), self.deeds
         else:
-            self.federation.kill_superlink()
+            kill_superlink(self.federation)
             self.federation.start_superlink()
 
 
@@ -249,7 +258,7 @@ def test_a_clientapp_that_is_killed_alone_costs_its_node_one_answer(tmp_path: Pa
         run, until = federation.submit(project, {}), time.monotonic() + LIMIT
         while killed < 8 and time.monotonic() < until:
             lines = read_rounds(out / ROUNDS) if (out / ROUNDS).exists() else []
-            if lines and not lines[-1]["dropped"] and federation.kill_clientapp(1):
+            if lines and not lines[-1]["dropped"] and kill_clientapp(federation, 1):
                 killed += 1
                 while len(read_rounds(out / ROUNDS)) < len(lines) + 2:
                     assert time.monotonic() < until
@@ -301,7 +310,7 @@ def killed_in(
     while time.monotonic() < until:
         for name, its, requests in sums_of(state):
             if name not in known and its == use and requests == phase:
-                federation.kill_node(node)
+                kill_node(federation, node)
                 return {one for one, _, _ in sums_of(state)}
         time.sleep(0.01)
     raise AssertionError(f"phase {phase} of {use} never came")
@@ -320,7 +329,6 @@ def test_a_node_killed_in_a_phase_of_every_sum(tmp_path: Path) -> None:
     data = settings.task.load(settings.options)
     out, project = tmp_path / "run", tmp_path / "project"
     with federate(tmp_path, data, nodes=4) as federation:
-        state = Path(str(federation.nodes[VICTIM].config["state"]))
         terms = {**PRIVATE, "min_contributors": 1, "min_nodes": 4, "min_answers": 1}
         terms["timeout"] = patience()
         write_project(project, settings, terms, out, tmp_path / "data")
@@ -329,7 +337,7 @@ def test_a_node_killed_in_a_phase_of_every_sum(tmp_path: Path) -> None:
         for use, phase in (("heat", 1), ("union", 3), ("update", 5)):
             known = killed_in(federation, VICTIM, use, phase, known)
             before, until = len(read_rounds(out / ROUNDS)), time.monotonic() + LIMIT
-            federation.start_node(VICTIM)
+            start_node(federation, VICTIM)
             while len(read_rounds(out / ROUNDS)) <= before:
                 assert time.monotonic() < until, (use, phase)
                 time.sleep(0.1)

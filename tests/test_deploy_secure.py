@@ -10,6 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.federation_faults import (
+    freeze_node,
+    kill_node,
+    kill_serverapp,
+    kill_superlink,
+    start_node,
+    thaw_node,
+)
 from fedrows import cli
 from fedrows.flower.launch import certificates, starting
 from fedrows.flower.launch.control import ControlError, check_reachable
@@ -189,8 +197,8 @@ def test_only_nodes_with_a_listed_key_and_the_right_authority_are_let_in(
         run = federation.submit(project, {"nodes": 1, "out": str(out)})
         assert federation.wait(run, LIMIT) == "finished:completed"
 
-        federation.kill_node(0)
-        federation.start_node(0)  # the same key, so the same node
+        kill_node(federation, 0)
+        start_node(federation, 0)  # the same key, so the same node
         run = federation.submit(project, {"nodes": 1, "out": str(out)})
         assert federation.wait(run, LIMIT) == "finished:completed"
         assert len({node for _, _, node in said(out)}) == 1
@@ -229,19 +237,19 @@ def test_a_superlink_and_a_serverapp_that_were_killed_are_back_at_work(
     with LocalFederation(tmp_path / "federation", [NodeSpec("a", {"name": "a"})]) as federation:
         run = federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
         _until_said(out, 1)
-        assert federation.kill_serverapp()
+        assert kill_serverapp(federation)
         assert federation.wait(run, LIMIT) == "finished:failed"
 
         federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
         _until_said(out, len(said(out)) + 1)
-        federation.kill_superlink()
+        kill_superlink(federation)
         federation.start_superlink()
-        federation.freeze_node(0)
+        freeze_node(federation, 0)
         run = federation.submit(project, {"nodes": 1, "out": str(out)})
         before = len(said(out))
         time.sleep(2)
         assert len(said(out)) == before  # the node is frozen
-        federation.thaw_node(0)
+        thaw_node(federation, 0)
         assert federation.wait(run, LIMIT) == "finished:completed", federation.control.look(run)
         assert len({node for _, _, node in said(out)}) == 1  # it was one node all the time
 

@@ -18,6 +18,7 @@ pytest.importorskip("flwr")
 from faults import FaultyFederation, install_clock
 from nursery import patience
 
+from benchmarks.federation_faults import kill_node, kill_serverapp, kill_superlink, start_node
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.errors import FedrowsError
@@ -135,9 +136,9 @@ def test_chaos_on_the_network(tmp_path: Path) -> None:
         watched.until(lambda: relay.resets > 3, "no connections are reset")
         relay.rate = 0.15
         watched.goes_on()
-        federation.kill_node(1)
-        federation.start_node(1)
-        federation.kill_serverapp()
+        kill_node(federation, 1)
+        start_node(federation, 1)
+        kill_serverapp(federation)
         watched.goes_on()
     numbers = [line["round"] for line in watched.rounds()]
     assert numbers == list(range(1, len(numbers) + 1))
@@ -167,12 +168,12 @@ def test_a_deleted_database_costs_no_round(tmp_path: Path) -> None:
         for file in federation.folder.glob("superlink.db*"):
             file.unlink()
         watched.goes_on()
-        federation.kill_node(0)
-        federation.kill_superlink()
+        kill_node(federation, 0)
+        kill_superlink(federation)
         federation.start_superlink()
         watched.says("the SuperLink knows nothing of it, for its database was deleted")
         federation.admit_nodes()
-        federation.start_node(0)
+        start_node(federation, 0)
         watched.goes_on()
     numbers = [line["round"] for line in watched.rounds()]
     assert numbers == list(range(1, len(numbers) + 1))

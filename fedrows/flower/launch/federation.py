@@ -3,17 +3,14 @@
     with LocalFederation(folder, [NodeSpec("a", {"shard": "…"}), …]) as federation:
         run = federation.submit(project, {"rounds": 5})
 
-Nodes are process groups: a SuperNode, its executor and its apps are killed, frozen and thawed as
-one. The SuperLink, its executor and the ServerApp are another. A SuperLink that starts again has
+Nodes are process groups: a SuperNode, its executor and its apps. The SuperLink, its executor and
+the ServerApp are another. A SuperLink that starts again has
 its port and its database as before, so the nodes find it again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import secrets
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +22,6 @@ from fedrows.flower.launch.control_token import FILE as TOKEN_FILE
 from fedrows.flower.launch.processes import (
     LaunchError,
     ProcessGroup,
-    children,
     end_marked,
     environment,
     free_port,
@@ -77,8 +73,8 @@ class LocalFederation:
         self.logs = self.folder / "logs"
         self.port = 0
         self._poll = poll
-        self._link: ProcessGroup | None = None
-        self._groups: dict[int, ProcessGroup] = {}
+        self.link: ProcessGroup | None = None
+        self.groups: dict[int, ProcessGroup] = {}
 
     @property
     def address(self) -> str:
@@ -102,7 +98,7 @@ class LocalFederation:
             self.start_superlink()
             self.admit_nodes()
             for index in range(len(self.nodes)):
-                self._begin_node(index)
+                self.begin_node(index)
             for index in range(len(self.nodes)):
                 self.wait_for_node(index)
         except BaseException:
@@ -122,11 +118,11 @@ class LocalFederation:
         """Takes everything down; a Ctrl-C meanwhile is heard when that is done."""
         with undisturbed():
             try:
-                for group in [*self._groups.values(), *([self._link] if self._link else [])]:
+                for group in [*self.groups.values(), *([self.link] if self.link else [])]:
                     group.kill()  # the state that matters is on disk, written whole
             finally:
-                self._groups.clear()
-                self._link = None
+                self.groups.clear()
+                self.link = None
                 end_marked(self.mark)
 
     # -- runs --
@@ -163,48 +159,26 @@ class LocalFederation:
             key = self.security.node_keys[node.name]
             self.control.admit(key.with_name(f"{node.name}.pub"), node.name)
 
-    def start_node(self, index: int) -> None:
-        """Starts a node that is not running, and waits until the SuperLink knows it."""
-        self._begin_node(index)
-        self.wait_for_node(index)
-
-    def kill_node(self, index: int) -> None:
-        """Ends a node at once, as a power cut would."""
-        self._node(index).kill()
-        del self._groups[index]
-
-    def kill_clientapp(self, index: int) -> bool:
-        """Ends the ClientApp of a node at once, and nothing else; False if none is running."""
-        pids = children(self._node(index).processes[f"{self.nodes[index].name}-app"].pid)
-        return _kill_all(pids)
-
-    def freeze_node(self, index: int) -> None:
-        """Stops a node in its tracks; it keeps its connections, and answers nobody."""
-        self._node(index).signal(signal.SIGSTOP)
-
-    def thaw_node(self, index: int) -> None:
-        """Lets a frozen node go on."""
-        self._node(index).signal(signal.SIGCONT)
-
     def wait_for_node(self, index: int, timeout: float = START_SECONDS) -> None:
         """Waits until a started node is known to the SuperLink and its executor is ready."""
         name = self.nodes[index].name
         for _ in range(TRIES):
-            group = self._node(index)
+            group = self.group(index)
             if wait_for(group, {name: ACTIVE, f"{name}-app": READY}, timeout):
                 return
             group.kill()
-            del self._groups[index]
-            self._begin_node(index)
+            del self.groups[index]
+            self.begin_node(index)
         raise LaunchError(f"Node {name} found no free port in {TRIES} tries.")
 
-    def _begin_node(self, index: int) -> None:
-        if index in self._groups:
+    def begin_node(self, index: int) -> None:
+        """Starts the processes of a node that is not running."""
+        if index in self.groups:
             raise LaunchError(f"Node {self.nodes[index].name} is running already.")
         node = self.nodes[index]
         keys = self.security
         home = self.folder / "home" / node.name
-        self._groups[index] = begin_node(
+        self.groups[index] = begin_node(
             node,
             self.address,
             ProcessGroup(self.logs, environment(home, self.mark, **{POLL: str(self._poll)})),
@@ -213,50 +187,30 @@ class LocalFederation:
             key=keys.node_keys[node.name] if keys else None,
         )
 
-    def _node(self, index: int) -> ProcessGroup:
-        if index not in self._groups:
+    def group(self, index: int) -> ProcessGroup:
+        """The processes of a node."""
+        if index not in self.groups:
             raise LaunchError(f"Node {self.nodes[index].name} is not running.")
-        return self._groups[index]
+        return self.groups[index]
 
     # -- the server's side --
 
     def start_superlink(self) -> None:
         """Starts the SuperLink, on the port it had before if it had one."""
-        if self._link is not None:
+        if self.link is not None:
             raise LaunchError("The SuperLink is running already.")
         again, home = bool(self.port), self.folder / "home" / SUPERLINK
         for _ in range(TRIES):
             self.port = self.port if again else free_port(HOST)
-            self._link = begin_superlink(
+            self.link = begin_superlink(
                 ProcessGroup(self.logs, environment(home, self.mark)),
                 home,
                 (HOST, self.port),
                 self.folder / "superlink.db",
                 self.security,
             )
-            if wait_for(self._link, {SUPERLINK: RUNS_ON}, START_SECONDS):
+            if wait_for(self.link, {SUPERLINK: RUNS_ON}, START_SECONDS):
                 return  # its executor may take longer: runs wait for it
-            self._link.kill()
-            self._link = None
+            self.link.kill()
+            self.link = None
         raise LaunchError(f"The SuperLink cannot listen on port {self.port}: somebody else does.")
-
-    def kill_superlink(self) -> None:
-        """Ends the SuperLink and its ServerApp at once, as a power cut would."""
-        if self._link is None:
-            raise LaunchError("The SuperLink is not running.")
-        self._link.kill()
-        self._link = None
-
-    def kill_serverapp(self) -> bool:
-        """Ends the ServerApp at once; False if none is running."""
-        if self._link is None:
-            raise LaunchError("The SuperLink is not running.")
-        return _kill_all(children(self._link.processes[EXECUTOR].pid))
-
-
-def _kill_all(pids: Sequence[int]) -> bool:
-    """Ends processes at once; False if there are none."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return bool(pids)
