@@ -19,7 +19,7 @@ from fedrows.errors import PlanError, UnknownKeywordError
 
 Build = TypeVar("Build", bound=Callable[..., Any])
 OWNERS = ("self", "cls")
-Given = ParamSpec("Given")
+_Given = ParamSpec("_Given")
 Returned = TypeVar("Returned")
 
 
@@ -60,12 +60,12 @@ def keywords(call: Callable[..., Any]) -> list[str]:
     return [item.name for item in parameters if item.kind not in loose and item.name not in OWNERS]
 
 
-def known_keywords(call: Callable[Given, Returned]) -> Callable[Given, Returned]:
+def known_keywords(call: Callable[_Given, Returned]) -> Callable[_Given, Returned]:
     """The function, which names the nearest keyword when it is given one that it does not have."""
     known = keywords(call)
 
     @wraps(call)
-    def checked(*positional: Given.args, **named: Given.kwargs) -> Returned:
+    def checked(*positional: _Given.args, **named: _Given.kwargs) -> Returned:
         for name in named:
             if name not in known:
                 shown = call.__qualname__.removesuffix(".__init__").rpartition(".")[2]

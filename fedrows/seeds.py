@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Words = TypeVar("Words", Tensor, np.ndarray)  # int64 on a device, or on the host
+_Words = TypeVar("_Words", Tensor, np.ndarray)  # int64 on a device, or on the host
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
@@ -30,7 +30,7 @@ def _signed(x: int) -> int:
     return x - 2**64 if x >= 2**63 else x
 
 
-def mix(x: Words) -> Words:
+def mix(x: _Words) -> _Words:
     """A hash of every int64, in which each bit of the input flips half of the output's."""
     x = x ^ ((x >> 30) & (2**34 - 1))
     x *= _signed(_FIRST)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrows.privacy.keys import NodeKey, Words, random_words
+from fedrows.privacy.keys import MaskWords, NodeKey, random_words
 from fedrows.privacy.protocol import Outcome, run
 from fedrows.privacy.secure_sum import client, server
 from fedrows.privacy.terms import SumTerms
@@ -25,11 +25,11 @@ def registry(clients: Any) -> dict[int, bytes]:
     return {one: node(one).public for one in clients}
 
 
-def vectors(terms: SumTerms) -> dict[int, Words]:
+def vectors(terms: SumTerms) -> dict[int, MaskWords]:
     return {one: random_words(terms.length, terms.dtype) for one in terms.cohort}
 
 
-def total(parts: dict[int, Words], clients: Any, terms: SumTerms) -> Words:
+def total(parts: dict[int, MaskWords], clients: Any, terms: SumTerms) -> MaskWords:
     """The sum, without any of it."""
     found = np.zeros(terms.length, dtype=terms.dtype)
     for one in clients:
@@ -37,7 +37,7 @@ def total(parts: dict[int, Words], clients: Any, terms: SumTerms) -> Words:
     return found
 
 
-def halves(terms: SumTerms, parts: dict[int, Words], hostile: Any = None) -> dict[int, Any]:
+def halves(terms: SumTerms, parts: dict[int, MaskWords], hostile: Any = None) -> dict[int, Any]:
     """The client halves; `hostile` wraps some of them."""
     keys = registry(terms.cohort)
     found: dict[int, Any] = {
@@ -49,7 +49,7 @@ def halves(terms: SumTerms, parts: dict[int, Words], hostile: Any = None) -> dic
 
 
 def add_up(
-    terms: SumTerms, parts: dict[int, Words], drop: Any = None, hostile: Any = None
+    terms: SumTerms, parts: dict[int, MaskWords], drop: Any = None, hostile: Any = None
 ) -> Outcome[Any, Any]:
     return run(server(terms, registry(terms.cohort)), halves(terms, parts, hostile), drop)
 
@@ -77,18 +77,18 @@ def chi_square(counts: NDArray[Any], expected: NDArray[Any] | float) -> float:
     return (found - freedom) / float(np.sqrt(2 * freedom))
 
 
-def histograms(words: Words) -> list[NDArray[Any]]:
+def histograms(words: MaskWords) -> list[NDArray[Any]]:
     """How often each value of each byte occurs: every byte of a uniform word is uniform."""
     table = words.reshape(-1, 1).view(np.uint8)
     return [np.bincount(column, minlength=256) for column in table.T]
 
 
-def far_from_uniform(words: Words) -> float:
+def far_from_uniform(words: MaskWords) -> float:
     """Standard deviations, at worst over the bytes of a word; above 7 nobody believes in chance."""
     return max(chi_square(counts, len(words) / 256) for counts in histograms(words))
 
 
-def far_apart(one: Words, other: Words) -> float:
+def far_apart(one: MaskWords, other: MaskWords) -> float:
     """The same for two samples of equal size: whether they can have the same distribution."""
     found = 0.0
     for a, b in zip(histograms(one), histograms(other), strict=True):

@@ -67,12 +67,17 @@ def test_few_modules_at_the_top() -> None:
     assert len(set(top) - {"__main__"}) <= 15, sorted(top)
 
 
-def test_a_public_class_name_has_one_meaning() -> None:
+def test_the_name_of_a_public_type_has_one_meaning() -> None:
+    """Classes, and other names that are written as those of classes: `Json = dict[str, Any]`."""
     homes = defaultdict(list)
     for module, path in FILES.items():
         for node in ast.parse(path.read_text("utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes[node.name].append(module)
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+            names += [node.name] if isinstance(node, ast.ClassDef) else []
+            for name in names:
+                if name[0].isupper() and any(map(str.islower, name)):
+                    homes[name].append(module)
     assert {name: places for name, places in homes.items() if len(places) > 1} == {}
 
 

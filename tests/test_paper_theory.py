@@ -122,7 +122,7 @@ def test_sparse_is_dense() -> None:
 
 
 @st.composite
-def quadratics(draw: Callable[..., int], convex: bool) -> list[family.Part]:
+def quadratics(draw: Callable[..., int], convex: bool) -> list[family.QuadraticPart]:
     """Clients with definite Hessians; if not all are convex, some are turned upside down."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     clients, rows = draw(st.integers(1, 12)), draw(st.integers(1, 6))
@@ -140,7 +140,7 @@ def quadratics(draw: Callable[..., int], convex: bool) -> list[family.Part]:
 
 @settings(max_examples=50, deadline=None)
 @given(quadratics(convex=True))
-def test_theorems_1_and_2_on_any_convex_quadratic(parts: list[family.Part]) -> None:
+def test_theorems_1_and_2_on_any_convex_quadratic(parts: list[family.QuadraticPart]) -> None:
     found = spectrum_of(parts)
     assert found.alpha == 0
     assert all(found.checks().values()), found
@@ -148,7 +148,7 @@ def test_theorems_1_and_2_on_any_convex_quadratic(parts: list[family.Part]) -> N
 
 @settings(max_examples=50, deadline=None)
 @given(quadratics(convex=False))
-def test_theorem_2_needs_no_convexity(parts: list[family.Part]) -> None:
+def test_theorem_2_needs_no_convexity(parts: list[family.QuadraticPart]) -> None:
     found = spectrum_of(parts)
     assume(found.plain[0] > 1e-6)  # the global Hessian is not singular, says Assumption 1
     convex = found.convexity > 0
@@ -178,7 +178,7 @@ def test_the_family_meets_its_bounds(coldest: int) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(quadratics(convex=True), st.integers(0, 10**6))
-def test_theorem_5_on_any_convex_quadratic(parts: list[family.Part], seed: int) -> None:
+def test_theorem_5_on_any_convex_quadratic(parts: list[family.QuadraticPart], seed: int) -> None:
     found, (hessian, heat) = spectrum_of(parts), together(parts)
     x = np.random.default_rng(seed).standard_normal(len(heat))
     gap, gradient = x @ hessian @ x / 2, hessian @ x

@@ -171,7 +171,7 @@ CHAPTERS = (
             "fedrows.privacy.mechanism.Released",
             "fedrows.privacy.mechanism.Touched",
             "fedrows.privacy.noise.GridNoise",
-            "fedrows.privacy.noise.Source",
+            "fedrows.privacy.noise.RandomBytes",
             "fedrows.privacy.counting.Counting",
             "fedrows.privacy.counting.heats",
             "fedrows.privacy.counting.table",

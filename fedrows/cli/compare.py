@@ -38,6 +38,7 @@ from fedrows.cli.show import metrics_of, say, show
 from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.errors import NotFiniteError, PlanError, UnknownNameError
+from fedrows.files.whole import Json
 from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import METRICS, Target
 from fedrows.privacy.packages import check_packages
@@ -47,7 +48,7 @@ from fedrows.simulation import threads
 from fedrows.simulator import process_group
 from fedrows.study.compared import ComparedRun, replay
 from fedrows.study.comparison import COMPARE, Comparison, config_of
-from fedrows.study.jobs import Heard, Json
+from fedrows.study.jobs import ReportRound
 from fedrows.study.scheduling import executor_for
 from fedrows.watch import Observers, RoundReport, RunInfo
 
@@ -195,7 +196,7 @@ def _go(
     with Stop() as stop:
         if executor is None:
 
-            def here(run: ComparedRun, heard: Heard) -> tuple[Json, str]:
+            def here(run: ComparedRun, heard: ReportRound) -> tuple[Json, str]:
                 try:
                     return {"done": _run(run, data, observer, stop, titles[run.label])}, ""
                 except NotFiniteError as error:  # a result too; the others are made all the same

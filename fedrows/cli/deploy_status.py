@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fedrows.cli.deploy_typed import add_connection, connect, number
 from fedrows.cli.flags import Parser
 from fedrows.cli.show import say
+from fedrows.files.whole import Json
 
 if TYPE_CHECKING:
     from fedrows.flower.launch.control import AdmittedNode, ControlClient, RunState
-
-Json = dict[str, Any]
 
 
 def status(words: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from fedrows.errors import FedrowsError, PlanError, UnknownNameError
 from fedrows.options import default, kind, options
 
-Values = dict[str, Any]  # option name → value
+TypedValues = dict[str, Any]  # option name → value
 DATA = "data-"  # before an option of a task that is called like another's
 MODEL = "model-"  # the same before an option of a model
 METAVARS = {int: "N", float: "X", str: "TEXT"}
@@ -133,7 +133,7 @@ def flag_of(name: str, prefixed: Collection[str] = (), prefix: str = DATA) -> st
 
 def values_for(
     owner: type, typed: Mapping[str, Any], prefixed: Collection[str] = (), prefix: str = DATA
-) -> tuple[Values, dict[str, Any]]:
+) -> tuple[TypedValues, dict[str, Any]]:
     """What was typed for one dataclass, by its own names, and the rest."""
     values, left = {}, dict(typed)
     for item in options(owner):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, Values, flag_of, values_for
+from fedrows.cli.flags import Parser, TypedValues, UsageError, flag_of, values_for
 from fedrows.cli.show import say
 from fedrows.errors import UnknownNameError
 from fedrows.options import options
@@ -44,7 +44,7 @@ def add_set(parser: Parser) -> None:
     )
 
 
-def rates_of(path: str | None, task: str, algorithms: Sequence[str]) -> dict[str, Values]:
+def rates_of(path: str | None, task: str, algorithms: Sequence[str]) -> dict[str, TypedValues]:
     """The rates of a file by algorithm, of those that are to run; some must be."""
     if path is None:
         return {}
@@ -65,9 +65,9 @@ def rates_of(path: str | None, task: str, algorithms: Sequence[str]) -> dict[str
     return by_algorithm
 
 
-def set_of(words: Sequence[str], algorithms: Sequence[str]) -> dict[str, Values]:
+def set_of(words: Sequence[str], algorithms: Sequence[str]) -> dict[str, TypedValues]:
     """What --set says, by algorithm."""
-    by_algorithm: dict[str, Values] = {}
+    by_algorithm: dict[str, TypedValues] = {}
     for word in words:
         key, equals, text = word.partition("=")
         whose, dot, name = key.strip().rpartition(".")
@@ -83,7 +83,7 @@ def set_of(words: Sequence[str], algorithms: Sequence[str]) -> dict[str, Values]
     return by_algorithm
 
 
-def parts_of(values: Mapping[str, Any], owner: type) -> tuple[Values, Values]:
+def parts_of(values: Mapping[str, Any], owner: type) -> tuple[TypedValues, TypedValues]:
     """Values of the plan, and of the algorithm itself."""
     own = {item.name for item in options(owner)}
     plan = {name: value for name, value in values.items() if name not in own}

@@ -16,8 +16,8 @@ from fedrows.cli.flags import (
     DATA,
     MODEL,
     Parser,
+    TypedValues,
     UsageError,
-    Values,
     add_options,
     flag_of,
     values_for,
@@ -201,7 +201,9 @@ def shared_plan(task: Task, typed: Mapping[str, Any]) -> Plan:
     return Plan(**{**task.plan, **values_for(Plan, typed)[0]})
 
 
-def _noise_values(of: type[Mechanism], typed: Mapping[str, Any]) -> tuple[Values, dict[str, Any]]:
+def _noise_values(
+    of: type[Mechanism], typed: Mapping[str, Any]
+) -> tuple[TypedValues, dict[str, Any]]:
     """What was typed for a privacy mechanism, by its own names, and the rest."""
     return values_for(of, typed, {item.name for item in options(of)}, PREFIX)
 
@@ -253,7 +255,7 @@ def extended(
     return settings
 
 
-def _extended(old: Privacy, dials: Values, path: Path) -> Privacy:
+def _extended(old: Privacy, dials: TypedValues, path: Path) -> Privacy:
     """Stored dials with the ε that may be spent now."""
     for name, wanted in dials.items():
         if name != "max_epsilon" and wanted != getattr(old, name):

@@ -21,17 +21,15 @@ STATES: Mapping[str, tuple[str, ...]] = {  # tensors shaped like the model, by o
 }
 COUNTED = ("adam", "adamw")  # which read the number of the step, counted from 1
 
-Tensors = dict[str, Tensor]
-
 
 def moved(
     plan: Plan,
-    here: Tensors,
-    gradient: Tensors,
-    state: Mapping[str, Tensors],
+    here: dict[str, Tensor],
+    gradient: dict[str, Tensor],
+    state: Mapping[str, dict[str, Tensor]],
     lr: Tensor,
     count: Tensor | None,
-) -> tuple[Tensors, dict[str, Tensors]]:
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     """Where a step ends, and the state after it."""
     decay, apart = plan.weight_decay, plan.optimizer == "adamw"
     if decay and not apart:
@@ -55,8 +53,8 @@ def moved(
 
 
 def _adam(
-    plan: Plan, gradient: Tensors, state: Mapping[str, Tensors], count: Tensor
-) -> tuple[Tensors, dict[str, Tensors]]:
+    plan: Plan, gradient: dict[str, Tensor], state: Mapping[str, dict[str, Tensor]], count: Tensor
+) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]]]:
     b1, b2 = plan.local_momentum, plan.local_beta2
     first = {n: b1 * state["first"][n] + (1 - b1) * g for n, g in gradient.items()}
     second = {n: b2 * state["second"][n] + (1 - b2) * g * g for n, g in gradient.items()}

@@ -23,7 +23,7 @@ from fedrows.files.whole import placing
 PIECE = 1 << 16  # bytes read at a time
 TIMEOUT = 30.0  # seconds without a byte
 
-Progress = Callable[[int, int | None], None]  # (bytes so far, bytes in all if known)
+ReportBytes = Callable[[int, int | None], None]  # (bytes so far, bytes in all if known)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def require(source: Source) -> Path:
 
 def fetch(
     source: Source,
-    progress: Progress | None = None,
+    progress: ReportBytes | None = None,
     *,
     force: bool = False,
     timeout: float = TIMEOUT,
@@ -114,7 +114,7 @@ def _oddity(source: Source, target: Path) -> str | None:
 
 
 def _download(
-    source: Source, target: Path, out: IO[bytes], progress: Progress | None, timeout: float
+    source: Source, target: Path, out: IO[bytes], progress: ReportBytes | None, timeout: float
 ) -> None:
     """Writes what the address gives; a DataError unless that is the file that was meant."""
 

@@ -20,6 +20,8 @@ from typing import Any
 
 from fedrows.errors import RunFolderError
 
+Json = dict[str, Any]
+
 
 def write_whole(path: Path, data: bytes) -> None:
     """Puts a file in its place in one step, on the disk when it returns."""

@@ -39,8 +39,6 @@ ADAPTIVE = ("adagrad", "adam", "adamw")  # divide by gradients, so what float32 
 ENLARGED = 1e-3  # between deployed and simulated parameters then
 APP, PEERS, POLICY = "fedrows_demo", "peers.json", "policy.toml"
 
-Say = Callable[[str], None]
-
 
 def _model(data: FederatedData, seed: int) -> Model:
     return catalogue.model(_model_name(data))(data, seed)
@@ -66,7 +64,7 @@ def demo(
     path: Path,
     terms: Mapping[str, Any],
     overwrite: bool,
-    say: Say,
+    say: Callable[[str], None],
 ) -> int:
     """Runs the settings over a federation of nodes; 0 if the deployed model is the simulated one.
 
@@ -148,7 +146,9 @@ def write_project(
     return folder
 
 
-def follow(federation: LocalFederation, run: int, path: Path, rounds: int, say: Say) -> None:
+def follow(
+    federation: LocalFederation, run: int, path: Path, rounds: int, say: Callable[[str], None]
+) -> None:
     """Shows rounds as they are finished, until the run is."""
     shown = 0
     while True:
@@ -186,7 +186,9 @@ def _line(line: Mapping[str, Any], rounds: int) -> str:
     return "  ".join(parts)
 
 
-def _compare(settings: Settings, data: FederatedData, path: Path, logs: Path, say: Say) -> int:
+def _compare(
+    settings: Settings, data: FederatedData, path: Path, logs: Path, say: Callable[[str], None]
+) -> int:
     """Says how far the deployed model is from the simulated one."""
     simulation = settings.simulation(data)
     for _ in simulation:

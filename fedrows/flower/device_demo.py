@@ -12,7 +12,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.stored.store import save_data
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.files.whole import write_private
-from fedrows.flower.demo import POLICY, Say, follow, write_project
+from fedrows.flower.demo import POLICY, follow, write_project
 from fedrows.flower.demo_devices import chosen_clients, given_to, title_of
 from fedrows.flower.gateway.service import PORT
 from fedrows.flower.gateway.store import GatewayStore
@@ -57,7 +57,7 @@ def device_demo(
     path: Path,
     terms: Mapping[str, Any],
     overwrite: bool,
-    say: Say,
+    say: Callable[[str], None],
     live: str | None = None,
 ) -> int:
     """Runs the settings over devices in a browser and the clients beside them.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from fedrows.files.whole import Json
 from fedrows.live.followed_path import DAMAGE, FollowedPath
 from fedrows.live.followed_run import FollowedRun
 from fedrows.measure.metric_choice import about
@@ -15,8 +15,6 @@ from fedrows.report.line_styles import assign
 POINTS = 30_000  # that a page is sent in all, so that it stays below a megabyte
 LEAST, MOST = 8, 600  # points of one curve
 DAMAGED = "Something else than a run writes has changed the files of its folder in"
-
-Json = dict[str, Any]
 
 
 class Followed:

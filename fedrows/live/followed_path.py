@@ -6,9 +6,9 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fedrows.errors import RunFolderError
+from fedrows.files.whole import Json
 from fedrows.live.followed_run import FinishedFile, FollowedRun, open_run
 from fedrows.runs.folder import CONFIG, RUNS, read_config
 from fedrows.runs.status_file import process_alive, read_status
@@ -17,8 +17,6 @@ FILE_END = ".json.gz"  # of a finished run of a study
 # What values of another kind than a run writes lead to.
 DAMAGE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 WAITING = "waiting"  # a folder that is not there yet, or has nothing in it
-
-Json = dict[str, Any]
 
 
 class FollowedPath:

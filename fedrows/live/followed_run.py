@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.errors import RunFolderError
+from fedrows.files.whole import Json
 from fedrows.live.curve import LiveCurve
 from fedrows.live.growing_lines import GrowingLines
 from fedrows.live.run_facts import Refusals, RoundRate, nodes_of, state_of
@@ -21,8 +22,6 @@ from fedrows.runs.folder import METRICS, read_config
 from fedrows.runs.status_file import read_status
 
 ROUNDS = "rounds.jsonl"  # of a deployment
-
-Json = dict[str, Any]
 
 
 class FollowedRun:

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-CHUNK = 8 * 2**20  # bytes of one look, so that a long file is not one long wait
+from fedrows.files.whole import Json
 
-Json = dict[str, Any]
+CHUNK = 8 * 2**20  # bytes of one look, so that a long file is not one long wait
 
 
 class GrowingLines:

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
+from fedrows.files.whole import Json
 from fedrows.measure.metric_choice import number
 from fedrows.runs.status_file import process_alive
 
@@ -14,8 +15,6 @@ WINDOW = 20.0  # seconds over which rounds per second are taken
 SILENCE = 60.0  # seconds after which a run that cannot be asked counts as gone
 NAMED = 5  # of those who were refused at once
 LATEST = 30  # refusals that are listed
-
-Json = dict[str, Any]
 
 
 class RoundRate:

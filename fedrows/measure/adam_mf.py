@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
-from fedrows.measure.anchors import Scorer, check_labels, loss_of
+from fedrows.measure.anchors import ExampleScorer, check_labels, loss_of
 from fedrows.model import logistic_loss
 
 PATIENCE = 2  # epochs
@@ -27,7 +27,7 @@ def adam_mf(
     ridge: float = 0.05,
     batch: int = 8192,
     seed: int = 0,
-) -> Scorer:
+) -> ExampleScorer:
     """The factorisation of the training examples, at its best epoch on validation examples."""
     check_labels(data)
     assert data.target is not None
@@ -58,7 +58,7 @@ def adam_mf(
     return chosen
 
 
-def _scorer(data: FederatedData, params: list[Tensor]) -> Scorer:
+def _scorer(data: FederatedData, params: list[Tensor]) -> ExampleScorer:
     """The present numbers as a scorer, in tensors of its own."""
     p, q, of_client, of_item, level = (x.detach().clone() for x in params)
 

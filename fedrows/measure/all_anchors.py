@@ -8,7 +8,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
 from fedrows.measure.adam_mf import adam_mf
 from fedrows.measure.als import als
-from fedrows.measure.anchors import Scorer, check_labels, logistic, measure
+from fedrows.measure.anchors import ExampleScorer, check_labels, logistic, measure
 from fedrows.measure.ease import ease
 
 TITLES: Mapping[str, str] = {
@@ -17,7 +17,7 @@ TITLES: Mapping[str, str] = {
     "adam-mf": "matrix factorisation by Adam, centralised",
     "ease": "EASE, centralised",
 }
-_FITS: Mapping[str, Callable[[FederatedData], Scorer]] = {
+_FITS: Mapping[str, Callable[[FederatedData], ExampleScorer]] = {
     "logistic": logistic,
     "als": als,
     "adam-mf": adam_mf,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
-from fedrows.measure.anchors import Scorer, best, check_labels
+from fedrows.measure.anchors import ExampleScorer, best, check_labels
 
 RIDGES = (3.0, 6.0, 12.0)  # that are tried
 TURNS = 8
@@ -22,14 +22,14 @@ _EXAMPLES = 2**16  # whose products are made at once
 
 def als(
     data: FederatedData, factors: int = 8, ridge: float | None = None, seed: int = 0
-) -> Scorer:  # fmt: skip
+) -> ExampleScorer:  # fmt: skip
     """The fit with the ridge that does best on validation examples, or with a given one."""
     check_labels(data)
     tried = RIDGES if ridge is None else (ridge,)
     return best([_fit(data, factors, one, seed) for one in tried], data)
 
 
-def _fit(data: FederatedData, factors: int, ridge: float, seed: int) -> Scorer:
+def _fit(data: FederatedData, factors: int, ridge: float, seed: int) -> ExampleScorer:
     draw = torch.Generator().manual_seed(seed)
     label, places = data.train.label.double().cpu(), _places(data, data.train)
     assert data.target is not None

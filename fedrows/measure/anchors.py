@@ -7,8 +7,9 @@ They stand beside a federated curve, so that nobody takes a weak model for the c
     adam-mf    the same by Adam on the loss (`adam_mf`)
     ease       a ridge regression of every item on all others (`ease`)
 
-Each takes data and gives a `Scorer`: a function of examples. Fits read training examples only; how
-strongly they are smoothed, and when Adam stops, is chosen on validation examples if there are any.
+Each takes data and gives an `ExampleScorer`: a function of examples. Fits read training examples
+only. How strongly they are smoothed, and when Adam stops, is chosen on validation examples if there
+are any.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedrows.errors import DataError
 from fedrows.measure.metrics import accuracy, auc, grouped_auc, mean_loss
 from fedrows.model import logistic_loss
 
-Scorer = Callable[[Examples], Tensor]  # a score for each example: (n,)
+ExampleScorer = Callable[[Examples], Tensor]  # a score for each example: (n,)
 
 RIDGES = (1.0, 3.0, 10.0)  # that are tried
 SWEEPS = 20  # of Newton's steps
@@ -40,7 +41,7 @@ def check_labels(data: FederatedData) -> None:
         )
 
 
-def logistic(data: FederatedData, ridge: float | None = None) -> Scorer:
+def logistic(data: FederatedData, ridge: float | None = None) -> ExampleScorer:
     """Logistic regression on the client and all ids, each weight pulled to 0 by a ridge.
 
     Lists are left out, and so are local tables: a client has its bias already.
@@ -50,7 +51,7 @@ def logistic(data: FederatedData, ridge: float | None = None) -> Scorer:
     return best([_fit_logistic(data, one) for one in tried], data)
 
 
-def _fit_logistic(data: FederatedData, ridge: float) -> Scorer:
+def _fit_logistic(data: FederatedData, ridge: float) -> ExampleScorer:
     """Newton's steps with a diagonal Hessian, one column after another."""
 
     def columns(part: Examples) -> list[tuple[str, Tensor]]:
@@ -85,7 +86,7 @@ def _fit_logistic(data: FederatedData, ridge: float) -> Scorer:
     return scorer
 
 
-def best(scorers: Sequence[Scorer], data: FederatedData) -> Scorer:
+def best(scorers: Sequence[ExampleScorer], data: FederatedData) -> ExampleScorer:
     """The one with the least loss on validation examples; without any, the middle one."""
     if len(scorers) == 1 or not len(data.validation):
         return scorers[len(scorers) // 2]
@@ -93,12 +94,12 @@ def best(scorers: Sequence[Scorer], data: FederatedData) -> Scorer:
     return scorers[losses.index(min(losses))]
 
 
-def loss_of(scorer: Scorer, part: Examples) -> float:
+def loss_of(scorer: ExampleScorer, part: Examples) -> float:
     """The mean loss of some examples, scores being logits."""
     return mean_loss(logistic_loss(scorer(part).double(), part.label.double().cpu()))
 
 
-def measure(data: FederatedData, scorer: Scorer, logits: bool = True) -> dict[str, float]:
+def measure(data: FederatedData, scorer: ExampleScorer, logits: bool = True) -> dict[str, float]:
     """Loss, accuracy, AUC and GAUC on validation and test examples, by the keys of a run's.
 
     logits: whether scores are logits; if not, there is no loss and no accuracy.

@@ -14,12 +14,12 @@ from torch import Tensor
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError
-from fedrows.measure.anchors import Scorer
+from fedrows.measure.anchors import ExampleScorer
 
 MOST = 2e8  # numbers in a matrix
 
 
-def ease(data: FederatedData, ridge: float = 300.0) -> Scorer:
+def ease(data: FederatedData, ridge: float = 300.0) -> ExampleScorer:
     """The scores of the target of every example, given what its client likes in training.
 
     Examples may have several candidates each: then the scores are (n, C).

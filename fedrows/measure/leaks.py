@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedrows.data.federation import FederatedData
 from fedrows.data.fresh_negatives import FreshNegatives
-from fedrows.measure.ranked_items import Candidates, RankedItems, Scorer
+from fedrows.measure.ranked_items import Candidates, RankedItems, RankScorer
 from fedrows.measure.ranking import hit
 from fedrows.measure.ranking_baselines import scorers
 from fedrows.measure.ranking_evaluation import RankingEvaluation
@@ -141,6 +141,6 @@ def draw_counts(
     return counts
 
 
-def _hits(items: RankedItems, score: Scorer, counted: Tensor) -> float:
+def _hits(items: RankedItems, score: RankScorer, counted: Tensor) -> float:
     """HR@10 against the sampled items, over the examples that count."""
     return float(hit(items.among_sampled(score)[0][counted]).mean())

@@ -27,7 +27,7 @@ from fedrows.model import Loss
 from fedrows.rows.index import Index, index_and_slots
 from fedrows.seeds import CANDIDATE, client_keys
 
-Scorer = Callable[[Tensor, Tensor], Tensor]
+RankScorer = Callable[[Tensor, Tensor], Tensor]
 
 SAMPLED = 99
 MOST_ITEMS = 2**20  # of a table that is ranked as a whole
@@ -87,7 +87,7 @@ class RankedItems:
         self._known = _index(data, [data.validation] if part == "test" else [])
         self._places: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by slice
 
-    def ranks(self, score: Scorer, shared: bool = False, loss: Loss | None = None) -> Ranks:
+    def ranks(self, score: RankScorer, shared: bool = False, loss: Loss | None = None) -> Ranks:
         """The rank of every held-out item.
 
         shared: whether the scorer takes candidates (1, C) that are those of all its examples.
@@ -98,7 +98,7 @@ class RankedItems:
         return Ranks(self.owner, self.item, sampled, whole, losses)
 
     def among_sampled(
-        self, score: Scorer, loss: Loss | None = None
+        self, score: RankScorer, loss: Loss | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """The ranks among the sampled items (n,), and the losses over them if asked for."""
         empty = self.item.new_zeros(0, dtype=torch.float64)
@@ -114,7 +114,7 @@ class RankedItems:
                 losses.append(losses_of(scores, real, loss))
         return torch.cat(ranks), None if loss is None else torch.cat(losses)
 
-    def _among_all(self, score: Scorer, shared: bool) -> Tensor:
+    def _among_all(self, score: RankScorer, shared: bool) -> Tensor:
         low, high = self.span
         items = torch.arange(low, high, device=self.device).view(1, -1)
         ranks = [self.item.new_zeros(0, dtype=torch.float64)]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrows.data.federation import FederatedData
 from fedrows.measure.ease import ease_scores
-from fedrows.measure.ranked_items import Candidates, RankedItems, Ranks, Scorer
+from fedrows.measure.ranked_items import Candidates, RankedItems, Ranks, RankScorer
 from fedrows.measure.ranking import summed_up
 from fedrows.seeds import CANDIDATE, bits, client_keys, uniform
 
@@ -55,7 +55,7 @@ def ranking_ease(
     return max(every, key=lambda one: one["validation_ndcg10"])
 
 
-def scorers(data: FederatedData, owner: Tensor) -> Mapping[str, Scorer]:
+def scorers(data: FederatedData, owner: Tensor) -> Mapping[str, RankScorer]:
     """A scorer by each name of `NAMES` for examples of the clients given (n,)."""
     heat = data.heat()[data.fields[(data.target or ("", None))[0]]]
 

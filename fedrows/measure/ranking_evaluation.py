@@ -15,7 +15,7 @@ from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.measure.metrics import Buckets, mean_loss
 from fedrows.measure.own_metrics import OwnMetrics, measure
-from fedrows.measure.ranked_items import Candidates, RankedItems, Ranks, Scorer, losses_of
+from fedrows.measure.ranked_items import Candidates, RankedItems, Ranks, RankScorer, losses_of
 from fedrows.measure.ranking import METRICS, summed_up
 from fedrows.model import Model
 from fedrows.plan import Plan
@@ -52,7 +52,7 @@ class RankingEvaluation:
         shared = self.model.shares_candidates
         return self.items[part].ranks(score, shared, self.model.loss if loss else None)
 
-    def scorer(self, params: Params, examples: Examples) -> Scorer:
+    def scorer(self, params: Params, examples: Examples) -> RankScorer:
         """The model's scores of some examples' candidates."""
 
         def score(some: Tensor, candidates: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from fedrows.algorithms.fedavg import FedAvg
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.data.fresh_negatives import FreshNegatives
-from fedrows.measure.ranked_items import Scorer
+from fedrows.measure.ranked_items import RankScorer
 from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.rows.index import Index
@@ -62,7 +62,7 @@ class AloneModels:
             tables[table] = rows[client * size : (client + 1) * size] if shared else rows
         return Params(tables, {name: x[client] for name, x in self.dense.items()})
 
-    def scorer(self, examples: Examples) -> Scorer:
+    def scorer(self, examples: Examples) -> RankScorer:
         """The scores that each client's own model gives its examples' candidates."""
         assert self.data.target is not None
         field, owner = self.data.target[0], examples.owner.tolist()

@@ -24,7 +24,7 @@ from fedrows.errors import ModelError
 from fedrows.nn.lstm_layer import LSTMLayer, implementation
 from fedrows.nn.recurrent_scans import GRUScan, LSTMScan
 
-State = tuple[Tensor, ...]  # of one layer and direction: (B, H) each
+HiddenState = tuple[Tensor, ...]  # of one layer and direction: (B, H) each
 
 
 class _Loops(threading.local):
@@ -102,7 +102,7 @@ class _Recurrent(nn.Module, ABC):
         asked += [f"{n}={getattr(self, n)}" for n, x in usual.items() if getattr(self, n) != x]
         return ", ".join(asked)
 
-    def _run(self, x: Tensor, first: State | None) -> tuple[Tensor, State]:
+    def _run(self, x: Tensor, first: HiddenState | None) -> tuple[Tensor, HiddenState]:
         """All layers over x; states come and go as (layers · directions, B, H)."""
         if not isinstance(x, Tensor) or x.dim() != 3 or x.shape[-1] != self.input_size:
             got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
@@ -115,7 +115,7 @@ class _Recurrent(nn.Module, ABC):
         if first is None:
             count = self.num_layers * (1 + self.bidirectional)
             first = (x.new_zeros(count, x.shape[1], self.hidden_size),) * self.states
-        last: list[State] = []
+        last: list[HiddenState] = []
         for layer in range(self.num_layers):
             x = self.drop(x) if layer and self.dropout else x
             outputs = []
@@ -145,7 +145,7 @@ class _Recurrent(nn.Module, ABC):
         return getattr(self, f"bias_ih_{end}"), getattr(self, f"bias_hh_{end}")
 
     @abstractmethod
-    def _scan(self, end: str, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def _scan(self, end: str, x: Tensor, state: HiddenState) -> tuple[Tensor, HiddenState]:
         """One layer in one direction: x (T, B, F) → (T, B, H), and its last state."""
 
 
@@ -160,7 +160,7 @@ class LSTM(_Recurrent):
         output, (h, c) = self._run(x, state)
         return output, (h, c)
 
-    def _scan(self, end: str, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def _scan(self, end: str, x: Tensor, state: HiddenState) -> tuple[Tensor, HiddenState]:
         biases = self._biases(end)
         weight = getattr(self, f"weight_hh_{end}")
         h, c = state
@@ -186,7 +186,7 @@ class GRU(_Recurrent):
         output, (h,) = self._run(x, None if state is None else (state,))
         return output, h
 
-    def _scan(self, end: str, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def _scan(self, end: str, x: Tensor, state: HiddenState) -> tuple[Tensor, HiddenState]:
         biases = self._biases(end)
         weight = getattr(self, f"weight_hh_{end}")
         bias = weight.new_zeros(len(weight)) if biases is None else biases[1]

@@ -16,6 +16,7 @@ from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError, UnknownKeywordError, UnknownNameError
+from fedrows.files.whole import Json
 from fedrows.measure.metric_choice import measured
 from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.measure.summary import METRICS, Summary, Target, summarise
@@ -25,19 +26,16 @@ from fedrows.options import options as options_of
 from fedrows.plan import Plan
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.own_run import in_python
-from fedrows.runs.own_task import OwnTask, algorithm_of, own_class
+from fedrows.runs.own_task import GivenAlgorithm, OwnTask, algorithm_of, own_class
 from fedrows.runs.settings import Settings, check_clients, presets, resolve
 from fedrows.simulation import threads
 from fedrows.study.comparison import COMPARE, Comparison, config_of
 from fedrows.study.frame import frame_of
-from fedrows.study.scheduling import Progress
+from fedrows.study.scheduling import ReportProgress
 from fedrows.study.study_job import load
 
 SEEDS = (0, 1, 2)
 MACHINE = ("device", "threads")  # of the plan: what a comparison that goes on may have otherwise
-
-Json = dict[str, Any]
-Named = str | type[Algorithm] | Algorithm
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,7 +76,7 @@ class Compared:
 def compare(
     data: str | FederatedData,
     module: nn.Module | Model | None = None,
-    algorithms: Named | Sequence[Named] = (catalogue.BASELINE, catalogue.DEFAULT),
+    algorithms: GivenAlgorithm | Sequence[GivenAlgorithm] = (catalogue.BASELINE, catalogue.DEFAULT),
     *,
     seeds: Sequence[int] = SEEDS,
     rates: Mapping[str, Mapping[str, Any]] | None = None,
@@ -90,7 +88,7 @@ def compare(
     target_value: float | None = None,
     target_rounds: int | None = None,
     checkpoint_seconds: float = 30.0,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
     embeddings: Mapping[str, str | Sequence[str]] | None = None,
     dense: Sequence[str] = (),
     personal: Sequence[str] = (),
@@ -153,7 +151,9 @@ def compare(
 
 
 @contextmanager
-def _known(task: str | OwnTask, listed: Sequence[Named]) -> Iterator[dict[str, Algorithm | None]]:
+def _known(
+    task: str | OwnTask, listed: Sequence[GivenAlgorithm]
+) -> Iterator[dict[str, Algorithm | None]]:
     """The algorithms by name, and everything known by its name; None: given by name alone."""
     given: dict[str, Algorithm | None] = {}
     with ExitStack() as stack:

@@ -15,8 +15,6 @@ from fedrows.paper.experiment import Work
 from fedrows.runs.settings import presets
 from fedrows.study import FinishedRun, Setting, Study
 
-Line = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class RunGroup:

@@ -30,7 +30,7 @@ from fedrows.report.artefact import Artefact, as_dict, from_dict
 from fedrows.study import Results, Say, Study, finished
 from fedrows.study.finished import DamagedError, content_of, digest_of, path_of
 from fedrows.study.jobs import sentence
-from fedrows.study.scheduling import Progress, executor_for, make
+from fedrows.study.scheduling import ReportProgress, executor_for, make
 from fedrows.study.setting import PlannedRun, files_of
 from fedrows.study.status import written
 from fedrows.study.study_job import StudyJob, load
@@ -57,7 +57,7 @@ class Workplace:
     device: str = "auto"
     workers: int | None = None
     tell: Say = print
-    progress: Progress | None = None
+    progress: ReportProgress | None = None
     _executor: Executor | None = field(default=None, init=False, repr=False)
     _later: dict[str, PlannedRun] | None = field(default=None, init=False, repr=False)
     _done: dict[str, tuple[Artefact, str]] = field(default_factory=dict, init=False, repr=False)

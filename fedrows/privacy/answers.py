@@ -28,7 +28,7 @@ import numpy as np
 
 from fedrows.errors import PlanError, RunFolderError
 from fedrows.files.whole import write_private
-from fedrows.privacy.noise import Source
+from fedrows.privacy.noise import RandomBytes
 from fedrows.privacy.response import Response, check_epsilon
 from fedrows.privacy.values import Values
 
@@ -96,7 +96,7 @@ class Answers:
     yes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=bool))
 
     def recall_(
-        self, values: np.ndarray, held: np.ndarray, source: Source = os.urandom
+        self, values: np.ndarray, held: np.ndarray, source: RandomBytes = os.urandom
     ) -> np.ndarray:
         """The permanent answer to each value, given now if never before: (V,)."""
         asked, back = np.unique(values, return_inverse=True)
@@ -113,7 +113,7 @@ class Answers:
         held: np.ndarray,
         stages: TwoStage,
         values: Values | None = None,
-        source: Source = os.urandom,
+        source: RandomBytes = os.urandom,
     ) -> np.ndarray:
         """Whether a client that holds some rows asks for each row of a union, in one round: (U,).
 

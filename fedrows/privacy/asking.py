@@ -13,7 +13,7 @@ import numpy as np
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import make_private, reason
 from fedrows.privacy.answers import Answers, TwoStage
-from fedrows.privacy.noise import Source
+from fedrows.privacy.noise import RandomBytes
 from fedrows.privacy.row_space import RowSpace
 from fedrows.privacy.values import Values
 
@@ -34,7 +34,7 @@ class Asking:
         stages: TwoStage | None,
         values: Mapping[str, Values],
         path: AnswerPath | None,
-        source: Source,
+        source: RandomBytes,
         coins: str = "value",
     ) -> None:
         self._space, self._stages = space, stages

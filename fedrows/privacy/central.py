@@ -19,7 +19,7 @@ from fedrows.errors import PlanError
 from fedrows.privacy.discrete_gaussian import LEAST, discrete_gaussians
 from fedrows.privacy.ledger import Entry, Event
 from fedrows.privacy.mechanism import Mechanism
-from fedrows.privacy.noise import GridNoise, Source, binomials, choose, words
+from fedrows.privacy.noise import GridNoise, RandomBytes, binomials, choose, words
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
@@ -38,7 +38,7 @@ def private_heat(
     noise: float,
     most: int,
     z: float = 1.0,
-    source: Source = os.urandom,
+    source: RandomBytes = os.urandom,
 ) -> tuple[Heat, Entry]:
     """Heat with noise, and its entry: no user counts for more than `most` rows.
 
@@ -57,7 +57,12 @@ def private_heat(
 
 
 def private_counts(
-    index: Index, rows: int, how: Mechanism, noise: float, most: int, source: Source = os.urandom
+    index: Index,
+    rows: int,
+    how: Mechanism,
+    noise: float,
+    most: int,
+    source: RandomBytes = os.urandom,
 ) -> tuple[Tensor, Event]:
     """How many clients have each row of a table, with the noise of `private_heat`, and its event.
 
@@ -102,7 +107,7 @@ def heat_coding(noise: float, parties: int, most: int) -> HeatCoding:
 
 
 def capped_counts(
-    index: Index, shares: Tensor, most: int, source: Source = os.urandom
+    index: Index, shares: Tensor, most: int, source: RandomBytes = os.urandom
 ) -> tuple[Tensor, Tensor]:
     """The rows that anybody holds, and Σ s_i over their holders, no user counting for over `most`.
 
@@ -118,7 +123,9 @@ def capped_counts(
     return held, counts
 
 
-def draw_cohort(how: Mechanism, clients: int, cohort: int, source: Source = os.urandom) -> Tensor:
+def draw_cohort(
+    how: Mechanism, clients: int, cohort: int, source: RandomBytes = os.urandom
+) -> Tensor:
     """The clients of a round, drawn in secret: a cohort that can be foretold amplifies nothing."""
     if not 0 < cohort <= clients:
         raise PlanError(f"A cohort of {cohort} cannot be drawn from {clients} clients.")

@@ -31,7 +31,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
 from fedrows.options import check, option
 from fedrows.privacy.ledger import Entry
-from fedrows.privacy.noise import Source
+from fedrows.privacy.noise import RandomBytes
 from fedrows.privacy.noisy_counts import RESOLVED, Estimate, Holders, by_row, by_sketch, by_value
 from fedrows.privacy.oracle import Oracle
 from fedrows.privacy.response import floored
@@ -103,7 +103,7 @@ def count(
     rows: int,
     how: Counting,
     values: Values | None = None,
-    source: Source = os.urandom,
+    source: RandomBytes = os.urandom,
 ) -> Counted:
     """The heat that N clients' index sets in a table of so many rows come to, in one of four ways.
 
@@ -134,7 +134,7 @@ def count(
 
 
 def heats(
-    data: FederatedData, weighting: str, how: Counting, source: Source = os.urandom
+    data: FederatedData, weighting: str, how: Counting, source: RandomBytes = os.urandom
 ) -> dict[str, Counted]:
     """The heat of every table that is shared, in one of four ways."""
     weights = data.weights(weighting)
@@ -174,7 +174,7 @@ class WayCost:
 
 
 def table(
-    data: FederatedData, how: Counting | None = None, source: Source = os.urandom
+    data: FederatedData, how: Counting | None = None, source: RandomBytes = os.urandom
 ) -> list[WayCost]:
     """Bytes, error, ε and the smallest count resolved, for the four ways on a task's own data."""
     how = replace(how or Counting(), heat="exact", heat_cap=None)
@@ -197,7 +197,7 @@ def table(
     return lines
 
 
-def _estimate(holders: Holders, how: Counting, source: Source) -> Estimate:
+def _estimate(holders: Holders, how: Counting, source: RandomBytes) -> Estimate:
     if how.heat == "hashed":
         salt = int.from_bytes(source(8), "big")  # public, but fresh
         return by_sketch(holders, Oracle(how.heat_epsilon, salt, how.heat_buckets), source)

@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedrows.errors import PlanError
-from fedrows.privacy.noise import Source, words
+from fedrows.privacy.noise import RandomBytes, words
 
 LEAST = 4.0  # σ from which a sum is as good as one discrete Gaussian
 _REACH = 14  # deviations that the table has
@@ -39,7 +39,9 @@ def concentrated_epsilon(rho: float, delta: float) -> float:
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))
 
 
-def discrete_gaussians(deviation: float, count: int, source: Source = os.urandom) -> np.ndarray:
+def discrete_gaussians(
+    deviation: float, count: int, source: RandomBytes = os.urandom
+) -> np.ndarray:
     """`count` independent ones: (count,) int64."""
     high, low = _table(deviation)
     drawn = np.empty(count, dtype=np.int64)

@@ -19,10 +19,10 @@ import torch
 
 from fedrows.algorithm import Algorithm
 from fedrows.privacy.held_back import HeldBack
-from fedrows.privacy.keys import Words
+from fedrows.privacy.keys import MaskWords
 from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
 from fedrows.privacy.mechanism import Mechanism, Touched
-from fedrows.privacy.noise import Source
+from fedrows.privacy.noise import RandomBytes
 from fedrows.privacy.noisy_coding import NoisyCoding
 from fedrows.privacy.noisy_mean import clipped_updates
 from fedrows.privacy.weighted_mean import ClientUpdates, Mean, dense_lines, dense_of, dense_size
@@ -40,7 +40,7 @@ class DistributedMean:
     algorithm: Algorithm
     heat: Mapping[str, Heat]
     cohort: int  # clients, as planned: who answers must not change the denominator
-    source: Source
+    source: RandomBytes
     parties: int | None = None  # that add noise: nodes for their clients; each client if None
 
     @cached_property
@@ -110,22 +110,22 @@ class NoisyVectors:
         """Whether each client's numbers are within the range: what was clipped always is."""
         return np.ones(len(self.sent.extra), dtype=bool)
 
-    def words(self, party: int, name: int | None = None) -> tuple[Words, np.ndarray, Words]:
+    def words(self, party: int, name: int | None = None) -> tuple[MaskWords, np.ndarray, MaskWords]:
         """A client's vector: no rows that have holders, and all numbers behind them."""
         none = np.zeros((0, self.layout.piece), dtype=self.coding.dtype)
         return none, np.zeros(0, dtype=bool), self._summed([party], 1)
 
-    def total(self, inside: np.ndarray) -> tuple[Words, np.ndarray, Words]:
+    def total(self, inside: np.ndarray) -> tuple[MaskWords, np.ndarray, MaskWords]:
         """The sum of some clients' vectors."""
         none = np.zeros(0, dtype=self.coding.dtype)
         clients = np.flatnonzero(inside).tolist()
         return none, np.zeros(0, dtype=np.int64), self._summed(clients, len(clients))
 
-    def together(self) -> Words:
+    def together(self) -> MaskWords:
         """The vector of a node for all these clients, with the noise of one party."""
         return self._summed(list(range(len(self.sent.extra))), 1)
 
-    def _summed(self, clients: list[int], parties: int) -> Words:
+    def _summed(self, clients: list[int], parties: int) -> MaskWords:
         steps = self.coding.noises(parties, self.how.source)
         for client in clients:
             places, values = self._vector(client)

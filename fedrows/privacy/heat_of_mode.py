@@ -18,14 +18,14 @@ from fedrows.data.label_counts import LabelCounts, label_sets
 from fedrows.privacy.central import private_counts, private_heat
 from fedrows.privacy.counting import count, heats, values_of
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry
-from fedrows.privacy.noise import Source
+from fedrows.privacy.noise import RandomBytes
 from fedrows.privacy.options import Privacy
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 
 
 def heat_of_mode(
-    privacy: Privacy, data: FederatedData, weighting: str, source: Source
+    privacy: Privacy, data: FederatedData, weighting: str, source: RandomBytes
 ) -> tuple[dict[str, Heat], list[Entry]]:
     """The heat of every shared table, counted as a mode says, and its entries for the ledger."""
     heat: dict[str, Heat] = {}
@@ -59,7 +59,7 @@ def counter_names(table: str) -> tuple[str, str]:
 
 
 def labels_of_mode(
-    privacy: Privacy, data: FederatedData, source: Source
+    privacy: Privacy, data: FederatedData, source: RandomBytes
 ) -> tuple[LabelCounts, list[Entry]]:
     """The two counters of every item, counted as a mode counts heat, and their ledger entries."""
     assert data.target is not None

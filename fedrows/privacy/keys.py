@@ -36,7 +36,7 @@ except ImportError as error:
 from fedrows.privacy.randomness import fresh
 
 KEY, SIGNATURE = 32, 64  # bytes
-Words = NDArray[np.unsignedinteger[Any]]
+MaskWords = NDArray[np.unsignedinteger[Any]]
 
 _CHUNK = 1 << 17  # bytes of stream made at a time: stays in the cache
 _ZEROS = bytes(_CHUNK)
@@ -101,7 +101,7 @@ def unseal(key: bytes, box: bytes, about: bytes) -> bytes | None:
         return None
 
 
-def add_stream_(words: Words, key: bytes, *, minus: bool = False) -> None:
+def add_stream_(words: MaskWords, key: bytes, *, minus: bool = False) -> None:
     """Adds a key's stream to flat words, or takes it off; both wrap around, as the ring does."""
     stream = Cipher(AES(key), CTR(bytes(16))).encryptor()
     room = bytearray(_CHUNK + 16)  # some versions want a block more than they write
@@ -113,13 +113,13 @@ def add_stream_(words: Words, key: bytes, *, minus: bool = False) -> None:
         act(part, made[: len(part)], out=part)
 
 
-def stream(key: bytes, count: int, dtype: DTypeLike) -> Words:
+def stream(key: bytes, count: int, dtype: DTypeLike) -> MaskWords:
     """The first `count` words of a key's stream."""
-    words: Words = np.zeros(count, dtype=dtype)
+    words: MaskWords = np.zeros(count, dtype=dtype)
     add_stream_(words, key)
     return words
 
 
-def random_words(count: int, dtype: DTypeLike) -> Words:
+def random_words(count: int, dtype: DTypeLike) -> MaskWords:
     """Uniform words that nobody else can know."""
     return stream(fresh(KEY), count, dtype)

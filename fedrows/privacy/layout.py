@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from fedrows.privacy.families import RowFamilies
-from fedrows.privacy.keys import Words
+from fedrows.privacy.keys import MaskWords
 from fedrows.privacy.openings import Openings
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.ring import Coding, WordCoding
@@ -105,7 +105,7 @@ class SumLayout:
         )
 
     def opened(
-        self, words: Words, pieces: np.ndarray, extra: Words, coding: WordCoding
+        self, words: MaskWords, pieces: np.ndarray, extra: MaskWords, coding: WordCoding
     ) -> OpenedRows:
         """Sums of words, and which pieces were opened, as numbers table by table."""
         numbers, rows = coding.decode(words), {}
@@ -141,13 +141,13 @@ class SumVectors(Protocol):
     def coding(self) -> WordCoding:
         """How their sum is read."""
 
-    def words(self, party: int, name: int | None = None) -> tuple[Words, np.ndarray, Words]:
+    def words(self, party: int, name: int | None = None) -> tuple[MaskWords, np.ndarray, MaskWords]:
         """A party's rows (pieces, piece), which of them it holds, and the words behind."""
 
     def fitting(self) -> np.ndarray:
         """Whether each party's numbers are all within the range: (P,)."""
 
-    def total(self, inside: np.ndarray) -> tuple[Words, np.ndarray, Words]:
+    def total(self, inside: np.ndarray) -> tuple[MaskWords, np.ndarray, MaskWords]:
         """The sum of some parties' words, the holders of each piece, and the words behind."""
 
 
@@ -163,7 +163,7 @@ class PartyVectors:
             for table, sets in index.items()
         }
 
-    def words(self, party: int, name: int | None = None) -> tuple[Words, np.ndarray, Words]:
+    def words(self, party: int, name: int | None = None) -> tuple[MaskWords, np.ndarray, MaskWords]:
         """A party's rows (pieces, piece), which of them it holds, and the words behind.
 
         Raises a RangeError that names the party if a number does not fit.
@@ -193,7 +193,7 @@ class PartyVectors:
             fits[sets.owner.numpy()[wrong]] = False
         return fits
 
-    def total(self, inside: np.ndarray) -> tuple[Words, np.ndarray, Words]:
+    def total(self, inside: np.ndarray) -> tuple[MaskWords, np.ndarray, MaskWords]:
         """The sum of some parties' words, the holders of each piece, and the words behind."""
         layout, parts = self.layout, self.contribution
         words = np.zeros(layout.numbers, dtype=self.coding.dtype)

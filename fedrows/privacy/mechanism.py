@@ -25,7 +25,7 @@ from torch import Tensor
 from fedrows.errors import PlanError
 from fedrows.options import check, option
 from fedrows.privacy.ledger import Entry
-from fedrows.privacy.noise import Source
+from fedrows.privacy.noise import RandomBytes
 from fedrows.rows.params import Submodels
 
 PREFIX = "dp-"  # of a mechanism's options on the command line
@@ -115,7 +115,7 @@ class Mechanism(ABC):
         dense: Mapping[str, Tensor],
         sizes: Mapping[str, int],
         cohort: int,
-        source: Source = os.urandom,
+        source: RandomBytes = os.urandom,
     ) -> Released:
         """The private mean from sums of clipped updates: rows of each table, and dense tensors.
 

@@ -17,24 +17,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Source = Callable[[int], bytes]  # so many random bytes
+RandomBytes = Callable[[int], bytes]  # so many random bytes
 
 _GRID = 2.0**-30  # of the noise
 _BLOCK = 1 << 20  # numbers drawn at once
 
 
-def words(count: int, source: Source = os.urandom, dtype: type = np.uint32) -> np.ndarray:
+def words(count: int, source: RandomBytes = os.urandom, dtype: type = np.uint32) -> np.ndarray:
     """`count` uniform unsigned integers."""
     size = np.dtype(dtype).itemsize
     return np.frombuffer(source(count * size), dtype=dtype)
 
 
-def uniforms(count: int, source: Source = os.urandom) -> np.ndarray:
+def uniforms(count: int, source: RandomBytes = os.urandom) -> np.ndarray:
     """`count` float64 in (0, 1), multiples of 2⁻⁵³ plus a half of it."""
     return ((words(count, source, np.uint64) >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
-def normals(count: int, source: Source = os.urandom) -> np.ndarray:
+def normals(count: int, source: RandomBytes = os.urandom) -> np.ndarray:
     """`count` standard normal float64, by Box and Muller, each pair from 128 random bits."""
     made = np.empty(count + count % 2)
     for low in range(0, len(made), 2 * _BLOCK):
@@ -47,7 +47,7 @@ def normals(count: int, source: Source = os.urandom) -> np.ndarray:
     return made[:count]
 
 
-def binomials(trials: np.ndarray, chance: float, source: Source = os.urandom) -> np.ndarray:
+def binomials(trials: np.ndarray, chance: float, source: RandomBytes = os.urandom) -> np.ndarray:
     """A Binomial(trials, chance) for every entry, by inversion; the chance is not 0 or 1.
 
     The number of ones in that many answers, without making each of them. O(distinct numbers of
@@ -77,7 +77,7 @@ def _binomial(n: int, chance: float, low: int, high: int) -> np.ndarray:
     return log.exp().numpy()
 
 
-def choose(among: int, count: int, source: Source = os.urandom) -> np.ndarray:
+def choose(among: int, count: int, source: RandomBytes = os.urandom) -> np.ndarray:
     """`count` different numbers below `among`, every set equally likely, ascending.
 
     O(count) unless most of them are chosen.
@@ -92,7 +92,7 @@ def choose(among: int, count: int, source: Source = os.urandom) -> np.ndarray:
     return np.sort(chosen)
 
 
-def _below(count: int, limit: int, source: Source) -> np.ndarray:
+def _below(count: int, limit: int, source: RandomBytes) -> np.ndarray:
     """`count` numbers below a limit < 2⁵³, uniform to 2⁻⁵³."""
     return np.minimum((uniforms(count, source) * limit).astype(np.int64), limit - 1)
 
@@ -100,7 +100,7 @@ def _below(count: int, limit: int, source: Source) -> np.ndarray:
 class GridNoise:
     """Adds Gaussian noise on a grid. Rounding may move a sum of d numbers by √d grid steps more."""
 
-    def __init__(self, deviation: float, count: int, source: Source) -> None:
+    def __init__(self, deviation: float, count: int, source: RandomBytes) -> None:
         self.grid = 2.0 ** math.floor(math.log2(deviation * _GRID))
         self.deviation = deviation * (1 + math.sqrt(count) * self.grid / deviation)
         self.source = source

@@ -24,8 +24,8 @@ from functools import cached_property
 import numpy as np
 
 from fedrows.privacy.discrete_gaussian import LEAST, discrete_gaussians
-from fedrows.privacy.keys import Words
-from fedrows.privacy.noise import Source, uniforms
+from fedrows.privacy.keys import MaskWords
+from fedrows.privacy.noise import RandomBytes, uniforms
 from fedrows.privacy.ring import WORDS, RangeError
 
 _FINE = 8.0  # steps of the norm for each √d: what rounding adds to Δ is below a hundredth
@@ -75,7 +75,7 @@ class NoisyCoding:
             "dp-noise."
         )
 
-    def rounded(self, values: np.ndarray, source: Source = os.urandom) -> np.ndarray:
+    def rounded(self, values: np.ndarray, source: RandomBytes = os.urandom) -> np.ndarray:
         """A client's values, of norm at most the clip, in steps, no longer than Δ: int64."""
         scaled = np.asarray(values, dtype=np.float64).reshape(-1) * (self.steps / self.clip)
         norm = float(np.linalg.norm(scaled))
@@ -87,18 +87,18 @@ class NoisyCoding:
             if float(np.linalg.norm(made)) <= self.longest:
                 return made.astype(np.int64)
 
-    def noises(self, parties: int, source: Source = os.urandom) -> np.ndarray:
+    def noises(self, parties: int, source: RandomBytes = os.urandom) -> np.ndarray:
         """The noise of so many parties together, for a whole vector: int64.
 
         Their sum is drawn at once: it differs from the sum of single draws by less than 10⁻⁶⁰.
         """
         return discrete_gaussians(math.sqrt(parties) * self.deviation, self.numbers, source)
 
-    def words(self, steps: np.ndarray) -> Words:
+    def words(self, steps: np.ndarray) -> MaskWords:
         """Whole numbers as words of the ring."""
         return steps.astype(np.int64).view(np.uint64).astype(self.dtype)
 
-    def decode(self, words: Words) -> np.ndarray:
+    def decode(self, words: MaskWords) -> np.ndarray:
         """What a sum of words stands for, cut to what an honest sum can be: float64."""
         signed = words.view(np.dtype(f"<i{self.dtype.itemsize}")).astype(np.float64)
         return np.clip(signed, -self.most, self.most) * (self.clip / self.steps)

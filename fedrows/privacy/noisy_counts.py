@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from fedrows.errors import PlanError
-from fedrows.privacy.noise import Source, words
+from fedrows.privacy.noise import RandomBytes, words
 from fedrows.privacy.oracle import Oracle, simulated
 from fedrows.privacy.response import Response
 from fedrows.privacy.values import Values, rows_per_value
@@ -75,7 +75,7 @@ class Holders:
         """The most rows that one value of one client stands behind."""
         return rows_per_value(self.values, self.owner, self.held[self.place])
 
-    def standing(self, source: Source) -> np.ndarray:
+    def standing(self, source: RandomBytes) -> np.ndarray:
         """Whether each entry's bit stands: (R,)."""
         if self.shares is None:
             return np.ones(len(self.owner), dtype=bool)
@@ -87,7 +87,7 @@ class Holders:
         return errors if self.shares is None else np.sqrt(errors**2 + counts.clip(min=0))
 
 
-def by_row(holders: Holders, epsilon: float, source: Source) -> Estimate:
+def by_row(holders: Holders, epsilon: float, source: RandomBytes) -> Estimate:
     """A coin per row; the rows of one value add their ε up."""
     response = Response.symmetric(epsilon)
     position = holders.place[holders.standing(source)]
@@ -105,7 +105,7 @@ def by_row(holders: Holders, epsilon: float, source: Source) -> Estimate:
     )
 
 
-def by_sketch(holders: Holders, oracle: Oracle, source: Source) -> Estimate:
+def by_sketch(holders: Holders, oracle: Oracle, source: RandomBytes) -> Estimate:
     """A sketch of each client's rows; the rows of one value add their ε up."""
     stands = holders.standing(source)
     ids, owner = holders.held[holders.place[stands]], holders.owner[stands]
@@ -121,7 +121,7 @@ def by_sketch(holders: Holders, oracle: Oracle, source: Source) -> Estimate:
     )
 
 
-def by_value(holders: Holders, epsilon: float, source: Source) -> Estimate:
+def by_value(holders: Holders, epsilon: float, source: RandomBytes) -> Estimate:
     """A coin per raw value. A row a×b is held by who holds a and b, and counted by both coins.
 
         ỹ = (y − q) / (p − q)             a client's answer y for a value, unbiased for its bit
@@ -188,7 +188,7 @@ def _answers(
     who: np.ndarray,
     what: np.ndarray,
     values: np.ndarray,
-    source: Source,
+    source: RandomBytes,
 ) -> np.ndarray:
     """Every client's answer for some values, sorted, each unbiased for its bit: (N, V)."""
     bits = np.zeros((clients, len(values)), dtype=bool)

@@ -21,7 +21,7 @@ from fedrows.privacy.central import corrected
 from fedrows.privacy.held_back import HeldBack
 from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
 from fedrows.privacy.mechanism import Mechanism, Touched
-from fedrows.privacy.noise import Source
+from fedrows.privacy.noise import RandomBytes
 from fedrows.privacy.ring import Coding
 from fedrows.privacy.weighted_mean import (
     PRECISION,
@@ -62,7 +62,7 @@ class NoisyMean:
     algorithm: Algorithm
     heat: Mapping[str, Heat]
     cohort: int  # as planned: who answers must not change the denominator
-    source: Source
+    source: RandomBytes
 
     def layout(self, union: Mapping[str, np.ndarray]) -> SumLayout:
         """The vector of a round over a union: every row with a number more, for its count."""

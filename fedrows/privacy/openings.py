@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from fedrows.errors import DataError, PlanError
 from fedrows.privacy import secure_sum
 from fedrows.privacy.families import RowFamilies
-from fedrows.privacy.keys import KEY, NodeKey, Words, add_stream_, derive, stream
+from fedrows.privacy.keys import KEY, MaskWords, NodeKey, add_stream_, derive, stream
 from fedrows.privacy.messages import check, pack, pack_ids, unpack, unpack_ids
 from fedrows.privacy.protocol import (
     ClientHalf,
@@ -133,27 +133,27 @@ class Openings:
             return np.asarray(counts >= self.minimum)
         return self.families.open(counts, self.minimum, self.turn)
 
-    def padded(self, vector: Words) -> Words:
+    def padded(self, vector: MaskWords) -> MaskWords:
         """The part of a vector that holds the rows."""
         return vector[: self.rows * self.width]
 
-    def open(self, vector: Words) -> Words:
+    def open(self, vector: MaskWords) -> MaskWords:
         """The part of a vector that is opened in any case."""
         return vector[self.rows * self.width :][: self.extra]
 
-    def claim(self, vector: Words, number: int) -> Words:
+    def claim(self, vector: MaskWords, number: int) -> MaskWords:
         """The part of a vector that is for an opener, by its place among them."""
         start = self.rows * self.width + self.extra + number * self._claim
         return vector[start : start + self._claim]
 
-    def tags(self, seed: bytes, counts: NDArray[Any]) -> Words:
+    def tags(self, seed: bytes, counts: NDArray[Any]) -> MaskWords:
         """Σ_r ρ[r]·counts[r] for the ρ of a seed."""
         factors = stream(derive(seed, b"tags"), TAGS * self.rows, self.word)
         products = factors.reshape(TAGS, self.rows) * counts.astype(self.word)
-        tags: Words = products.sum(axis=1, dtype=self.word)
+        tags: MaskWords = products.sum(axis=1, dtype=self.word)
         return tags
 
-    def pack_counts(self, counts: NDArray[Any]) -> Words:
+    def pack_counts(self, counts: NDArray[Any]) -> MaskWords:
         """Counts side by side in words."""
         lanes = np.zeros(self._counts * np.dtype(self.word).itemsize, dtype=np.uint8).view(
             self.lane
@@ -161,7 +161,7 @@ class Openings:
         lanes[: self.rows] = counts
         return lanes.view(self.word)
 
-    def unpack_counts(self, words: Words) -> NDArray[np.unsignedinteger[Any]]:
+    def unpack_counts(self, words: MaskWords) -> NDArray[np.unsignedinteger[Any]]:
         """The counts in some words."""
         return words.copy().view(self.lane)[: self.rows]
 
@@ -170,9 +170,9 @@ class Openings:
 class OpenedSum:
     """What the server is left with."""
 
-    rows: Words  # (rows, width), 0 where a row was not opened
+    rows: MaskWords  # (rows, width), 0 where a row was not opened
     opened: Bits  # (rows,)
-    extra: Words
+    extra: MaskWords
     total: secure_sum.SumResult
 
 
@@ -182,9 +182,9 @@ class Part:
 
     plan: Openings
     terms: SumTerms
-    values: Words
+    values: MaskWords
     holds: Bits
-    extra: Words | None = None
+    extra: MaskWords | None = None
 
 
 def client(
@@ -193,9 +193,9 @@ def client(
     me: int,
     node: NodeKey,
     registry: Mapping[int, bytes],
-    values: Words,
+    values: MaskWords,
     holds: Bits,
-    extra: Words | None = None,
+    extra: MaskWords | None = None,
 ) -> ClientHalf[Bits]:
     """The client half; it returns which rows count as sent. The others may be sent again."""
     part = Part(plan, terms, values, holds, extra)
@@ -221,9 +221,9 @@ def late_client(
         _check(made[0], me)
         return made[0].terms
 
-    def vector(session: Session) -> Words:
+    def vector(session: Session) -> MaskWords:
         plan, values, holds, extra = (part := made[0]).plan, part.values, part.holds, part.extra
-        words: Words = np.zeros(plan.length, dtype=plan.word)
+        words: MaskWords = np.zeros(plan.length, dtype=plan.word)
         plan.padded(words)[:] = values.reshape(-1)
         if extra is not None:
             plan.open(words)[:] = extra
@@ -306,7 +306,7 @@ def _let_go(plan: Openings, session: Session, request: bytes) -> bytes:
             "clients in the sum: nothing is let go."
         )
     opened = plan.may_open(counts)
-    pads: Words = np.zeros(plan.rows * plan.width, dtype=plan.word)
+    pads: MaskWords = np.zeros(plan.rows * plan.width, dtype=plan.word)
     for one in session.survivors:
         add_stream_(pads, session.key(one, _about("rows", me)))
     chosen = pads.reshape(plan.rows, plan.width)[opened].tobytes()

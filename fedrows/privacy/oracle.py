@@ -27,7 +27,7 @@ from functools import cached_property
 import numpy as np
 
 from fedrows.errors import PlanError
-from fedrows.privacy.noise import Source, uniforms, words
+from fedrows.privacy.noise import RandomBytes, uniforms, words
 from fedrows.privacy.response import check_epsilon
 from fedrows.seeds import key, mix
 
@@ -71,13 +71,13 @@ class Oracle:
         bucket, sign = self.place(ids, hash_)
         return np.bincount(bucket, sign, self.buckets).astype(np.int64)
 
-    def report(self, ids: np.ndarray, hash_: int, source: Source = os.urandom) -> np.ndarray:
+    def report(self, ids: np.ndarray, hash_: int, source: RandomBytes = os.urandom) -> np.ndarray:
         """What a client that holds some ids sends: (buckets,)."""
         noise = self._geometric(self.buckets, source) - self._geometric(self.buckets, source)
         most = np.iinfo(self._word).max
         return np.clip(self.sketch(ids, hash_) + noise, -most, most).astype(self._word)
 
-    def noise_of(self, clients: int, count: int, source: Source = os.urandom) -> np.ndarray:
+    def noise_of(self, clients: int, count: int, source: RandomBytes = os.urandom) -> np.ndarray:
         """`count` sums of the noise of so many clients, without making each: for simulation."""
         if not clients:
             return np.zeros(count, dtype=np.int64)
@@ -107,7 +107,7 @@ class Oracle:
                 return np.dtype(width)
         return np.dtype(np.int32)
 
-    def _geometric(self, count: int, source: Source) -> np.ndarray:
+    def _geometric(self, count: int, source: RandomBytes) -> np.ndarray:
         """How often a coin of chance a comes up before it does not, `count` times."""
         limit = np.uint64(round(self._chance * _ONE))
         if limit >= _ONE:
@@ -158,7 +158,11 @@ class Sketches:
 
 
 def simulated(
-    oracle: Oracle, owner: np.ndarray, ids: np.ndarray, clients: int, source: Source = os.urandom
+    oracle: Oracle,
+    owner: np.ndarray,
+    ids: np.ndarray,
+    clients: int,
+    source: RandomBytes = os.urandom,
 ) -> Sketches:
     """The sums of the reports of clients that hold (owner, id) pairs, noise drawn once per sum."""
     made = Sketches(oracle, clients)

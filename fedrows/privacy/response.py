@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedrows.errors import PlanError
-from fedrows.privacy.noise import Source, binomials, words
+from fedrows.privacy.noise import RandomBytes, binomials, words
 
 _ONE = 2**32
 _BLOCK = 1 << 22  # coins thrown at once
@@ -59,7 +59,7 @@ class Response:
         """ε of one answer, for a bit that is flipped."""
         return max(math.log(self.keep / self.lie), math.log1p(-self.lie) - math.log1p(-self.keep))
 
-    def answer(self, bits: np.ndarray, source: Source = os.urandom) -> np.ndarray:
+    def answer(self, bits: np.ndarray, source: RandomBytes = os.urandom) -> np.ndarray:
         """What a client says for its bits, of any shape: every bit with a coin of its own."""
         flat = np.asarray(bits, dtype=bool).reshape(-1)
         answers = np.empty(len(flat), dtype=bool)
@@ -70,7 +70,7 @@ class Response:
         return answers.reshape(np.shape(bits))
 
     def ones(
-        self, counts: np.ndarray, clients: int | np.ndarray, source: Source = os.urandom
+        self, counts: np.ndarray, clients: int | np.ndarray, source: RandomBytes = os.urandom
     ) -> np.ndarray:
         """How many of the clients say 1 for each bit that `counts` of them have.
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrows.errors import FedrowsError
-from fedrows.privacy.keys import Words, random_words
+from fedrows.privacy.keys import MaskWords, random_words
 
 WORDS = (32, 64)  # bits
 
@@ -38,7 +38,7 @@ class WordCoding(Protocol):
     def dtype(self) -> np.dtype[np.unsignedinteger]:
         """The type of a word."""
 
-    def decode(self, words: Words) -> NDArray[np.float64]:
+    def decode(self, words: MaskWords) -> NDArray[np.float64]:
         """What a sum of words stands for."""
 
 
@@ -92,7 +92,7 @@ class Coding:
         most = math.ceil(Fraction(self.range) * 2**self.fraction) + 1
         return (self.clients * most).bit_length() + 1
 
-    def encode(self, values: NDArray[np.floating], client: int | None = None) -> Words:
+    def encode(self, values: NDArray[np.floating], client: int | None = None) -> MaskWords:
         """Values of any shape as flat words; a RangeError if one is outside of the range."""
         flat = np.asarray(values, dtype=np.float64).reshape(-1)
         if flat.size and not np.abs(flat).max() <= self.range:  # NaN is outside too
@@ -109,7 +109,7 @@ class Coding:
         numbers += coin < scaled - whole
         return numbers.view(np.uint64).astype(self.dtype)
 
-    def decode(self, words: Words) -> NDArray[np.float64]:
+    def decode(self, words: MaskWords) -> NDArray[np.float64]:
         """What a sum of words stands for."""
         signed = words.view(np.dtype(f"<i{self.bits // 8}"))
         return signed.astype(np.float64) * 2.0**-self.fraction

@@ -20,8 +20,8 @@ from fedrows.privacy.keys import (
     KEY,
     SIGNATURE,
     AgreementKey,
+    MaskWords,
     NodeKey,
-    Words,
     add_stream_,
     derive,
 )
@@ -49,7 +49,7 @@ _SECOND = b"fedrows another list of survivors "  # instead of signatures under t
 class SumResult:
     """What the server is left with."""
 
-    values: Words  # (length,)
+    values: MaskWords  # (length,)
     clients: list[int]  # whose vectors are in it
     left_out: dict[int, str]  # who is not in it, or fell silent before the end, and why
     liars: list[int]  # who sent wrong shares, where that could be told
@@ -70,7 +70,7 @@ def client(
     me: int,
     node: NodeKey,
     registry: Mapping[int, bytes],
-    vector: Words | Callable[[Session], Words],
+    vector: MaskWords | Callable[[Session], MaskWords],
     note: bytes = b"",
     known: Callable[[], SumTerms] | None = None,
 ) -> ClientHalf[Ending]:
@@ -125,7 +125,7 @@ def server(
         signatures = {one: reply[:size] for one, reply in replies.items()}
         replies = {one: reply[size:] for one, reply in replies.items()}
     masked = desk.accept(MASKED, boxes, replies, desk.words)
-    total: Words = np.zeros(terms.length, dtype=terms.dtype)
+    total: MaskWords = np.zeros(terms.length, dtype=terms.dtype)
     for words in masked.values():
         total += words
     survivors = list(masked)
@@ -234,7 +234,7 @@ class _Desk:
             raise ValueError("has a key that hides nothing") from None
         return advert
 
-    def words(self, sender: int, body: bytes) -> Words:
+    def words(self, sender: int, body: bytes) -> MaskWords:
         """A masked vector."""
         wanted = self.terms.length * self.terms.dtype.itemsize
         if len(body) != wanted:

@@ -22,8 +22,8 @@ from fedrows.errors import PlanError
 from fedrows.privacy.keys import (
     KEY,
     AgreementKey,
+    MaskWords,
     NodeKey,
-    Words,
     add_stream_,
     derive,
     seal,
@@ -184,7 +184,7 @@ class Session:
     def mask(
         self,
         answer: bytes,
-        vector: Words | Callable[[Session], Words],
+        vector: MaskWords | Callable[[Session], MaskWords],
         terms: SumTerms | None = None,
     ) -> bytes:
         """The message of phase masked; the answer brings the boxes sealed for this client.
@@ -240,7 +240,7 @@ class Session:
             self._held[peer] = (parts[0], parts[1])
         self.notes[peer] = parts[2]
 
-    def _vector(self, vector: Words) -> Words:
+    def _vector(self, vector: MaskWords) -> MaskWords:
         """A copy of the vector to mask."""
         if vector.shape != (self.terms.length,) or vector.dtype != self.terms.dtype:
             raise PlanError(

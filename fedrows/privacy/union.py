@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedrows.errors import DataError, PlanError
 from fedrows.privacy import secure_sum
-from fedrows.privacy.keys import NodeKey, Words, random_words
+from fedrows.privacy.keys import MaskWords, NodeKey, random_words
 from fedrows.privacy.messages import digest
 from fedrows.privacy.protocol import ClientHalf, ProtocolError, ServerHalf
 from fedrows.privacy.terms import SumTerms
@@ -52,14 +52,14 @@ class Direct:
         """The odds, at most, that a row somebody holds is not found."""
         return miss(2, _bits(self.word))
 
-    def entries(self, ids: Ids, client: int) -> Words:
+    def entries(self, ids: Ids, client: int) -> MaskWords:
         """A client's vector."""
-        vector: Words = np.zeros(self.length, dtype=self.word)
+        vector: MaskWords = np.zeros(self.length, dtype=self.word)
         held = np.unique(_inside(ids, self.vocabulary, client))
         vector[held] = _non_zero(len(held), self.word)
         return vector
 
-    def rows_in(self, total: Words) -> Ids:
+    def rows_in(self, total: MaskWords) -> Ids:
         """The union, sorted."""
         return np.flatnonzero(total)
 
@@ -114,15 +114,15 @@ class Bloom:
         """The odds, at most, that a row somebody holds is not found: one of its cells is 0."""
         return min(1.0, self.hashes * miss(2, _bits(self.word)))
 
-    def entries(self, ids: Ids, client: int) -> Words:
+    def entries(self, ids: Ids, client: int) -> MaskWords:
         """A client's vector."""
-        vector: Words = np.zeros(self.length, dtype=self.word)
+        vector: MaskWords = np.zeros(self.length, dtype=self.word)
         held = _inside(ids, self.vocabulary, client)
         places = np.unique([self._cells(held, number) for number in range(self.hashes)])
         vector[places] = _non_zero(len(places), self.word)
         return vector
 
-    def rows_in(self, total: Words) -> Ids:
+    def rows_in(self, total: MaskWords) -> Ids:
         """The union and its false positives, sorted; each hash looks at what the last one left."""
         parts = []
         for start in range(0, self.vocabulary, _BATCH):
@@ -171,7 +171,7 @@ def client(
 ) -> ClientHalf[Ids]:
     """The client half; it returns the union. Its rows may be read late, when they are wanted."""
 
-    def vector(_: object) -> Words:
+    def vector(_: object) -> MaskWords:
         return plan.entries(ids() if callable(ids) else ids, me)
 
     ending = yield from secure_sum.client(terms, me, node, registry, vector)
@@ -199,7 +199,7 @@ def _bits(word: str) -> int:
     return 8 * np.dtype(word).itemsize
 
 
-def _non_zero(count: int, word: str) -> Words:
+def _non_zero(count: int, word: str) -> MaskWords:
     """Words uniform among the non-zero ones: a 0 is drawn again."""
     words = random_words(count, word)
     while (zero := np.flatnonzero(words == 0)).size:

@@ -12,6 +12,8 @@ from typing import Any
 
 STYLE_COUNT = 12  # colours and dashes of curves: .s0 to .s11 of page.css
 
+Runs = Mapping[str, Mapping[str, Any]]  # what a page knows of each run, by its id
+
 
 @dataclass(frozen=True)
 class Cell:

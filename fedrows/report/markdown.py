@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable
+from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable, Runs
 from fedrows.report.csv_files import show_ratio
 from fedrows.report.file_names import Files
 from fedrows.report.shown_facts import ABOUT, QUICK, TITLE, seeds_of, shown_facts
-
-Runs = Mapping[str, Mapping[str, Any]]
 
 
 def render(

@@ -9,7 +9,7 @@ from fedrows.catalogue import BASELINE, DEFAULT, REFERENCE
 from fedrows.measure.metric_choice import about, chooses
 from fedrows.measure.summary import Summary, display, number, show_bytes, show_number
 
-Algorithm = dict[str, Any]
+Summarised = dict[str, Any]
 
 
 def headline(summary: Summary) -> str:
@@ -47,14 +47,14 @@ def goal(summary: Summary) -> str:
     return f"{display(REFERENCE)}’s best {metric}{within} ({value})"
 
 
-def order(algorithm: Algorithm) -> tuple[float, float]:
+def order(algorithm: Summarised) -> tuple[float, float]:
     """Sorts by share of seeds that reached the target, then by their mean rounds."""
     values = algorithm["rounds_to_target"]["values"]
     mean = algorithm["rounds_to_target"]["mean"]
     return -_reached(algorithm) / max(1, len(values)), mean if mean is not None else 0.0
 
 
-def _to_target(runs: Sequence[Algorithm], what: str) -> str:
+def _to_target(runs: Sequence[Summarised], what: str) -> str:
     ranked = sorted(runs, key=order)
     first, rest = ranked[0], ranked[1:]
     if not _reached(first):
@@ -91,7 +91,7 @@ def _to_target(runs: Sequence[Algorithm], what: str) -> str:
     return f"{sentence}, {_name(second)} in {slow:.0f}: {fewer}."
 
 
-def _best(runs: Sequence[Algorithm], chosen: Sequence[str]) -> str:
+def _best(runs: Sequence[Summarised], chosen: Sequence[str]) -> str:
     """Without a target: who got the best value of the first metric that all have.
 
     chosen: the metrics whose round was chosen on validation examples.
@@ -121,7 +121,7 @@ def _best(runs: Sequence[Algorithm], chosen: Sequence[str]) -> str:
     return f"{_list([_name(a) for a in runs])}, run for {max(a['rounds'] for a in runs)} rounds."
 
 
-def _quicker(summary: Summary, runs: dict[str, Algorithm]) -> str:
+def _quicker(summary: Summary, runs: dict[str, Summarised]) -> str:
     """Names whoever beat both FedSubAvg and FedAvg, which the headline compares."""
     if not summary["target"]["rule"] or not {DEFAULT, BASELINE} <= runs.keys():
         return ""
@@ -151,7 +151,7 @@ def _cold(cold_to_hot: Sequence[tuple[str, dict[str, float]]]) -> str:
     return sentence + "."
 
 
-def _bytes(summary: Summary, runs: dict[str, Algorithm]) -> str:
+def _bytes(summary: Summary, runs: dict[str, Summarised]) -> str:
     chosen = runs.get(DEFAULT) or next((a for a in runs.values() if a["down_share"]), None)
     if chosen is None or not chosen["down_share"] or chosen["name"] == REFERENCE:
         return ""
@@ -162,19 +162,19 @@ def _bytes(summary: Summary, runs: dict[str, Algorithm]) -> str:
     )
 
 
-def _name(algorithm: Algorithm) -> str:
+def _name(algorithm: Summarised) -> str:
     return display(algorithm["name"])
 
 
-def _reached(algorithm: Algorithm) -> int:
+def _reached(algorithm: Summarised) -> int:
     return sum(v is not None for v in algorithm["rounds_to_target"]["values"])
 
 
-def _always(algorithm: Algorithm) -> bool:
+def _always(algorithm: Summarised) -> bool:
     return 0 < _reached(algorithm) == len(algorithm["rounds_to_target"]["values"])
 
 
-def _in_rounds(algorithm: Algorithm) -> str:
+def _in_rounds(algorithm: Summarised) -> str:
     values = algorithm["rounds_to_target"]["values"]
     mean = f"{algorithm['rounds_to_target']['mean']:.0f}"
     rounds = f"in {mean} round" if mean == "1" else f"in {mean} rounds"

@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from fedrows.report import line_styles, payload
-from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable
+from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable, Runs
 from fedrows.report.chart import panel_chart, spacing, swatch
 from fedrows.report.csv_files import show_ratio
 from fedrows.report.file_names import Files
@@ -23,8 +23,6 @@ from fedrows.report.shown_facts import (
     shown_facts,
     verdict_of,
 )
-
-Runs = Mapping[str, Mapping[str, Any]]
 
 NUMBER = re.compile(r"[<>≤≥~×+−-]?\s*\d")
 WORDS = 28  # characters: longer texts wrap

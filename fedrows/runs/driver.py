@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedrows.errors import FedrowsError
+from fedrows.files.whole import Json
 from fedrows.measure.metric_choice import BEST_ROUND
 from fedrows.rows.params import Params
 from fedrows.runs import checkpoint
@@ -24,8 +25,6 @@ from fedrows.runs.release import write_release
 from fedrows.runs.run import TrainingRun
 from fedrows.runs.status_file import StatusFile
 from fedrows.watch.observer import RoundReport
-
-Json = dict[str, Any]
 
 
 class Keeper(Protocol):

@@ -5,15 +5,12 @@ All of it follows from the lines of metrics.jsonl, so a resumed run stops where 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fedrows.errors import PlanError
-from fedrows.measure.metric_choice import about, number
+from fedrows.measure.metric_choice import Line, about, number
 from fedrows.plan import Plan
-
-Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)

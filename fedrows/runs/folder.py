@@ -29,6 +29,7 @@ from typing import Any
 
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import (
+    Json,
     as_json,
     placing,
     reason,
@@ -61,8 +62,6 @@ FILES = (
     REPORT,
     CONFIG,
 )  # the config goes last: it marks us
-
-Json = dict[str, Any]
 
 
 class RunFolder:

@@ -32,6 +32,8 @@ from fedrows.task import Task
 
 SAMPLE = 1 << 20  # numbers at each end of a column that its digest reads
 
+GivenAlgorithm = str | type[Algorithm] | Algorithm  # its name, its class, or one with options
+
 
 @dataclass(frozen=True)
 class OwnData:
@@ -145,7 +147,7 @@ def _known(
         yield task
 
 
-def algorithm_of(given: str | type[Algorithm] | Algorithm) -> Algorithm:
+def algorithm_of(given: GivenAlgorithm) -> Algorithm:
     """An algorithm that was given by name, as a class or as an instance."""
     if isinstance(given, str):
         given = catalogue.algorithm(given)

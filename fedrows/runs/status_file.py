@@ -16,14 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedrows.files.whole import as_json, is_running
+from fedrows.files.whole import Json, as_json, is_running
 from fedrows.watch.observer import RoundReport
 
 STATUS = "status.json"
 EVERY = 0.5  # seconds between two writings
 NODES = 500  # at most, those that were asked last
-
-Json = dict[str, Any]
 
 
 class StatusFile:

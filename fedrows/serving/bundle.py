@@ -21,7 +21,6 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -31,7 +30,7 @@ from fedrows.data.encoder import WORDS as VOCABULARY
 from fedrows.data.encoder import Encoder
 from fedrows.data.values import NUMBER, TIME, text_of
 from fedrows.errors import BundleError
-from fedrows.files.whole import as_json, reason, write_whole
+from fedrows.files.whole import Json, as_json, reason, write_whole
 from fedrows.lifting.lifted import Lifted
 from fedrows.lifting.relift import lifting_of
 from fedrows.model import LOSSES
@@ -43,8 +42,6 @@ FORMAT, SUFFIX = 1, ".fedrows"
 FACTS, WORDS, WEIGHTS, ONNX = "bundle.json", "vocabulary.json", "weights.safetensors", "model.onnx"
 _DIGEST = 64  # letters of a SHA-256 in hexadecimal
 _END = b"PK\x05\x06"  # how the last record of a zip archive begins, 22 bytes before its comment
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)

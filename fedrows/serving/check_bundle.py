@@ -20,10 +20,8 @@ from fedrows.model import LOSSES
 
 WIDEST = 2**20  # values of a column in one example
 
-Json = Mapping[str, Any]
 
-
-def check_facts(facts: Json) -> None:
+def check_facts(facts: Mapping[str, Any]) -> None:
     """Checks what bundle.json says of the model and its tables."""
     about, model, schema = (_object(facts, name) for name in ("about", "model", "schema"))
     metrics = facts["metrics"]
@@ -89,7 +87,7 @@ def _check(right: bool, wrong: str) -> None:
         raise ValueError(wrong)
 
 
-def _object(facts: Json, name: str) -> dict[str, Any]:
+def _object(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = facts[name]
     _check(isinstance(value, dict), f"{name} is no object")
     return dict(value)

@@ -30,7 +30,7 @@ from fedrows.rows.params import Params
 from fedrows.rows.ragged import lists_of
 from fedrows.serving.bundle import Bundle
 
-Given = nn.Module | Callable[[FederatedData, int], Any] | str
+GivenModel = nn.Module | Callable[[FederatedData, int], Any] | str
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class TorchScorer:
         return replace(self, params=with_rows(self.params, rows))
 
 
-def rebuild(bundle: Bundle, given: Given | None, loss: Loss | None) -> TorchScorer:
+def rebuild(bundle: Bundle, given: GivenModel | None, loss: Loss | None) -> TorchScorer:
     """The trained model of a bundle; a BundleError if its parts make no model."""
     try:
         return _rebuilt(bundle, given, loss)
@@ -85,7 +85,7 @@ def rebuild(bundle: Bundle, given: Given | None, loss: Loss | None) -> TorchScor
         ) from error
 
 
-def _rebuilt(bundle: Bundle, given: Given | None, loss: Loss | None) -> TorchScorer:
+def _rebuilt(bundle: Bundle, given: GivenModel | None, loss: Loss | None) -> TorchScorer:
     data = blank_data(bundle)
     made = _made(bundle, given, data)
     dtype = next(x.dtype for x in bundle.weights.values() if x.is_floating_point())
@@ -136,7 +136,7 @@ def blank_data(bundle: Bundle) -> FederatedData:
     )
 
 
-def _made(bundle: Bundle, given: Given | None, data: FederatedData) -> Model | nn.Module:
+def _made(bundle: Bundle, given: GivenModel | None, data: FederatedData) -> Model | nn.Module:
     """The model or the module, with numbers of no meaning."""
     name, reference = bundle.model["name"], bundle.model["reference"]
     if isinstance(given, nn.Module):

@@ -26,7 +26,7 @@ from fedrows.model import LOSSES, Loss
 from fedrows.serving.bundle import Bundle, open_bundle
 from fedrows.serving.onnx_scorer import OnnxScorer
 from fedrows.serving.predictions import AdaptedTo, Predictions, Recommendations, predictions
-from fedrows.serving.rebuild import Given, TorchScorer, rebuild
+from fedrows.serving.rebuild import GivenModel, TorchScorer, rebuild
 from fedrows.serving.recommend import recommend
 
 MEASURED = ("binary", "classes", "numbers")  # labels that evaluate and adapt take
@@ -232,7 +232,11 @@ def _same_client(one: Any, other: Any) -> bool:
 
 
 def load(
-    path: str | Path, module: Given | None = None, *, onnx: bool = False, loss: Loss | None = None
+    path: str | Path,
+    module: GivenModel | None = None,
+    *,
+    onnx: bool = False,
+    loss: Loss | None = None,
 ) -> ServedModel:
     """The model of a bundle, ready to be asked.
 

@@ -34,7 +34,7 @@ from fedrows.simulator.virtual_time import Clock
 
 # When it comes in, a count, the client, the step that it began before, how long it takes, and
 # whether it never arrives.
-Entry = tuple[float, int, int, int, float, bool]
+UpdateUnderWay = tuple[float, int, int, int, float, bool]
 # A client, how long it takes, whether its update never arrives, and when its device is there.
 Drawn = tuple[int, float, bool, float, float]
 
@@ -47,7 +47,7 @@ class AsyncRounds:
         self.clock, self.buffer = clock, plan.buffer_size
         self.concurrency = concurrency_of(plan, clock.fleet.clients)
         self.pending = PendingUpdates(self.concurrency + self.buffer, clock.fleet.clients)
-        self._under_way: list[Entry] = []  # a heap
+        self._under_way: list[UpdateUnderWay] = []  # a heap
         self._free, self._count = self.concurrency, 0
         self._row: list[Drawn] = []  # who was drawn and has not begun
         self._many = min(8 * self.buffer, max(1, clock.fleet.clients // 16))

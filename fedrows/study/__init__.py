@@ -37,7 +37,7 @@ from fedrows.study.finished import (
     path_of,
     read,
 )
-from fedrows.study.scheduling import Progress, executor_for, make
+from fedrows.study.scheduling import ReportProgress, executor_for, make
 from fedrows.study.setting import PlannedRun, Setting
 from fedrows.study.status import written
 from fedrows.study.study_job import StudyJob
@@ -151,7 +151,7 @@ class Study:
         say: Say | None = None,
         *,
         device: str = "auto",
-        progress: Progress | None = None,
+        progress: ReportProgress | None = None,
     ) -> Results:
         """The results, once every run that is missing was made.
 
@@ -180,7 +180,7 @@ class Study:
         workers: int | None,
         say: Say | None,
         device: str,
-        progress: Progress | None,
+        progress: ReportProgress | None,
     ) -> Results:
         planned = self.planned()
         there = finished(folder, planned, say)

@@ -11,7 +11,7 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.errors import MemoryShortageError, NotFiniteError, RunFolderError
-from fedrows.files.whole import reason
+from fedrows.files.whole import Json, reason
 from fedrows.measure.metric_choice import DIVERGED
 from fedrows.runs import checkpoint
 from fedrows.runs.driver import InFolder, Watcher, drive
@@ -20,7 +20,7 @@ from fedrows.runs.folder import CHECKPOINT, RunFolder
 from fedrows.runs.resume import begin, kept, resumed
 from fedrows.runs.settings import Settings, check_clients, from_config
 from fedrows.simulation import Simulation, threads
-from fedrows.study.jobs import Heard, Json, Rounds
+from fedrows.study.jobs import ReportRound, Rounds
 from fedrows.study.setting import work_of
 from fedrows.study.study_job import load
 from fedrows.watch.observer import RoundReport
@@ -117,7 +117,7 @@ class ComparedRequest:
     checkpoint_seconds: float
     recorded: bool
 
-    def make(self, heard: Heard) -> Json:
+    def make(self, heard: ReportRound) -> Json:
         """Makes the run, or what is left of it; returns how it ended, nothing if stopped before."""
         path = Path(self.path)
         stop = path.parent / STOP

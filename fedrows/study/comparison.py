@@ -20,7 +20,7 @@ import torch
 
 from fedrows.data.federation import FederatedData
 from fedrows.errors import RunFolderError
-from fedrows.files.whole import reason
+from fedrows.files.whole import Json, reason
 from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import Target
 from fedrows.plan import Plan
@@ -29,8 +29,7 @@ from fedrows.runs.own_task import OwnData
 from fedrows.runs.settings import Settings, from_config
 from fedrows.study.compared import STOP, ComparedRun
 from fedrows.study.finished import could_not
-from fedrows.study.jobs import Json
-from fedrows.study.scheduling import Here, Progress, made_here, make
+from fedrows.study.scheduling import Here, ReportProgress, made_here, make
 from fedrows.task import Task
 
 COMPARE = "compare"  # the kind of folder
@@ -95,7 +94,7 @@ class Comparison:
         executor: Executor | None = None,
         *,
         here: Here[ComparedRun] = made_here,
-        progress: Progress | None = None,
+        progress: ReportProgress | None = None,
         report: Callable[[ComparedRun, Json], None] | None = None,
         stopping: Callable[[], bool] = lambda: False,
         checkpoint_seconds: float = 30.0,

@@ -8,14 +8,11 @@ import json
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedrows.errors import FedrowsError
-from fedrows.files.whole import as_json, finite, write_whole
+from fedrows.files.whole import Json, as_json, finite, write_whole
 from fedrows.runs.folder import RUNS
 from fedrows.study.setting import FORMAT, Setting
-
-Json = dict[str, Any]
 
 
 class StudyError(FedrowsError, RuntimeError):

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from fedrows.errors import FedrowsError
+from fedrows.files.whole import Json
 from fedrows.watch.observer import RoundReport
 
-Json = dict[str, Any]
-Heard = Callable[[int], None]  # is told the round
+ReportRound = Callable[[int], None]  # is told the round
 
 
 class Request(Protocol):
     """A run as it travels to whoever makes it: plain data that can be pickled."""
 
-    def make(self, heard: Heard) -> Json:
+    def make(self, heard: ReportRound) -> Json:
         """Makes the run; returns plain data as well."""
 
 
@@ -49,7 +49,7 @@ def nobody(round_: int) -> None:
     """Hears nothing."""
 
 
-def attempt(request: Request, heard: Heard = nobody) -> tuple[Json, str]:
+def attempt(request: Request, heard: ReportRound = nobody) -> tuple[Json, str]:
     """Makes a run; returns what it came to, and why it could not be made ("" if it was).
 
     Whatever goes wrong comes back as text: not every error can be pickled.
@@ -72,7 +72,7 @@ def sentence(error: BaseException) -> str:
 class Rounds:
     """A watcher that tells of rounds alone."""
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, heard: ReportRound) -> None:
         self._heard = heard
 
     def round(self, report: RoundReport) -> None:

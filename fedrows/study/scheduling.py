@@ -9,15 +9,16 @@ from threading import Lock
 from typing import TypeVar
 
 from fedrows.errors import PlanError
+from fedrows.files.whole import Json
 from fedrows.plan import Plan
-from fedrows.study.jobs import Heard, Job, Json, attempt, sentence
+from fedrows.study.jobs import Job, ReportRound, attempt, sentence
 from fedrows.study.processes import WorkerProcesses
 
 LOOK_EVERY = 0.2  # seconds, whether to stop
 
 J = TypeVar("J", bound=Job)
-Progress = Callable[[int, int, str, int], None]  # (runs done, runs in all, label, round)
-Here = Callable[[J, Heard], tuple[Json, str]]
+ReportProgress = Callable[[int, int, str, int], None]  # (runs done, runs in all, label, round)
+Here = Callable[[J, ReportRound], tuple[Json, str]]
 
 
 def executor_for(workers: int | None, device: str, runs: int | None = None) -> Executor | None:
@@ -31,7 +32,7 @@ def executor_for(workers: int | None, device: str, runs: int | None = None) -> E
     return WorkerProcesses(count) if count > 1 else None
 
 
-def made_here(job: Job, heard: Heard) -> tuple[Json, str]:
+def made_here(job: Job, heard: ReportRound) -> tuple[Json, str]:
     """Makes a run in this process; errors come back as text."""
     return attempt(job.request(elsewhere=False), heard)
 
@@ -39,7 +40,7 @@ def made_here(job: Job, heard: Heard) -> tuple[Json, str]:
 def make(
     jobs: Sequence[J],
     executor: Executor | None,
-    progress: Progress | None = None,
+    progress: ReportProgress | None = None,
     before: int = 0,
     *,
     here: Here[J] = made_here,
@@ -59,7 +60,7 @@ def make(
             with lock:  # workers are heard in threads of their own
                 progress(done, before + len(jobs), job.label, round_)
 
-    def heard_of(job: J) -> Heard:
+    def heard_of(job: J) -> ReportRound:
         return lambda round_: hear(job, round_)
 
     if executor is None:
@@ -81,7 +82,10 @@ def make(
 
 
 def _one_by_one(
-    jobs: Sequence[J], heard_of: Callable[[J], Heard], here: Here[J], stopping: Callable[[], bool]
+    jobs: Sequence[J],
+    heard_of: Callable[[J], ReportRound],
+    here: Here[J],
+    stopping: Callable[[], bool],
 ) -> Iterator[tuple[J, Json, str]]:
     for job in jobs:
         if stopping():
@@ -92,7 +96,7 @@ def _one_by_one(
 def _together(
     jobs: Sequence[J],
     executor: Executor,
-    heard_of: Callable[[J], Heard],
+    heard_of: Callable[[J], ReportRound],
     stopping: Callable[[], bool],
     stop: Callable[[], None],
 ) -> Iterator[tuple[J, Json, str]]:

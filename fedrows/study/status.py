@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 
 from fedrows.runs.status_file import EVERY, STATUS, process_facts, replace_quietly
-from fedrows.study.scheduling import Progress
+from fedrows.study.scheduling import ReportProgress
 
 MOST = 200  # runs that are named
 
 
-def written(folder: Path, progress: Progress | None) -> Progress:
+def written(folder: Path, progress: ReportProgress | None) -> ReportProgress:
     """The same progress, which is also written into the study's folder."""
     status = _StudyStatus(folder)
 

@@ -21,13 +21,14 @@ import torch
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.errors import NotFiniteError
+from fedrows.files.whole import Json
 from fedrows.measure.metric_choice import DIVERGED, is_metric
 from fedrows.runs.driver import InMemory, drive
 from fedrows.runs.own_task import OwnData
 from fedrows.runs.settings import check_clients, loaded
 from fedrows.simulation import Simulation, threads
 from fedrows.study.finished import StudyError, keep
-from fedrows.study.jobs import Heard, Json, Rounds
+from fedrows.study.jobs import ReportRound, Rounds
 from fedrows.study.setting import PlannedRun, Setting, data_files
 from fedrows.version import __version__
 
@@ -61,7 +62,7 @@ class RunRequest:
     device: str
     elsewhere: bool  # perhaps on another machine, which must have the same data files
 
-    def make(self, heard: Heard) -> Json:
+    def make(self, heard: ReportRound) -> Json:
         """Makes the run; returns the content of its file."""
         planned = Setting(**self.setting).planned(self.seed)
         if self.elsewhere and planned.id != self.id:

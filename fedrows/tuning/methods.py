@@ -17,7 +17,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from fedrows.errors import PlanError
-from fedrows.tuning.space import SearchAxis, Space, Values
+from fedrows.tuning.space import SearchAxis, Space, TriedValues
 
 EXTENSIONS = 3  # how often one search goes beyond an edge
 GAIN = 1e-3  # of the score: what a value beyond an edge must be better by to go on from there
@@ -28,7 +28,7 @@ FULL_RUNS = 10  # for each algorithm by default, in searches whose space has no 
 class Ask:
     """One trial to make: what it is tried with, and for how many rounds."""
 
-    values: Values
+    values: TriedValues
     rounds: int
 
 
@@ -48,7 +48,7 @@ def grid(space: Space, rounds: int, budget: int) -> Search:
 def random(space: Space, rounds: int, budget: int, seed: int) -> Search:
     """As many combinations as the budget has runs; numbers of a range are drawn on a log scale."""
     draw = randomness.Random(seed)
-    some: list[Values] = []
+    some: list[TriedValues] = []
     for _ in range(100 * (budget // rounds)):  # a small space may have fewer
         values = {axis.name: drawn(axis, draw) for axis in space.axes}
         if values not in some:
@@ -113,7 +113,7 @@ def _follow_edges(
     space: Space,
     asks: list[Ask],
     scores: dict[int, float],
-    tried: list[Values],
+    tried: list[TriedValues],
     rounds: int,
     left: int,
     extensions: int,

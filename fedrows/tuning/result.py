@@ -11,7 +11,7 @@ from typing import Any
 from fedrows.files.whole import as_json, write_whole
 from fedrows.measure.metric_choice import about, measured
 from fedrows.tuning.rates import write_rates
-from fedrows.tuning.space import Space, Values
+from fedrows.tuning.space import Space, TriedValues
 from fedrows.tuning.trials import show
 
 TRIALS, RATES = "trials.json", "rates.json"
@@ -22,7 +22,7 @@ class Trial:
     """One run of a search."""
 
     algorithm: str
-    values: Values
+    values: TriedValues
     rounds: int
     value: float | None  # the best of the metric at any evaluation; None if it diverged
     round: int | None  # where it was best
@@ -75,7 +75,7 @@ class Tuned:
         return {name: best[name][1] for name in self.spaces if name in best}
 
     @property
-    def rates(self) -> dict[str, Values]:
+    def rates(self) -> dict[str, TriedValues]:
         """The chosen values by algorithm."""
         return {name: dict(trial.values) for name, trial in self.chosen.items()}
 

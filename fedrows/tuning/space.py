@@ -18,7 +18,7 @@ from fedrows.errors import PlanError, UnknownNameError
 from fedrows.options import kind, options
 from fedrows.plan import Plan
 
-Values = dict[str, Any]  # option → value: what one trial has of its own
+TriedValues = dict[str, Any]  # option → value: what one trial has of its own
 MOST = 1000  # values of one option
 DECIDED = ("seed", "rounds", "evaluate_every", "device", "threads", "deterministic", "watch_metric")
 HOW = "write NAME=LOW..HIGH, NAME=LOW..HIGH:COUNT or NAME=A,B,C"
@@ -63,18 +63,18 @@ class Space:
 
     axes: tuple[SearchAxis, ...]
 
-    def grid(self) -> list[Values]:
+    def grid(self) -> list[TriedValues]:
         """Every combination of the values."""
         names = [axis.name for axis in self.axes]
         every = itertools.product(*(axis.values for axis in self.axes))
         return [dict(zip(names, values, strict=True)) for values in every]
 
-    def edges(self, tried: Sequence[Values], best: Values) -> dict[str, bool]:
+    def edges(self, tried: Sequence[TriedValues], best: TriedValues) -> dict[str, bool]:
         """The options whose best value is an outermost one that was tried: True for the upper."""
         numeric = [axis.name for axis in self.axes if axis.numeric]
         return edges(tried, {name: best[name] for name in numeric})
 
-    def beyond(self, tried: Sequence[Values], best: Values) -> list[Values]:
+    def beyond(self, tried: Sequence[TriedValues], best: TriedValues) -> list[TriedValues]:
         """The combinations just outside of what was tried, next to the best."""
         more = []
         for name, up in self.edges(tried, best).items():

@@ -26,6 +26,7 @@ from fedrows.catalogue import FROM
 from fedrows.data.federation import FederatedData
 from fedrows.data.personal import with_personal
 from fedrows.errors import NotFiniteError
+from fedrows.files.whole import Json
 from fedrows.lifting.lifted import Lifted
 from fedrows.measure.metric_choice import TEST
 from fedrows.measure.own_metrics import OwnMetrics
@@ -36,10 +37,10 @@ from fedrows.runs.driver import InMemory, drive
 from fedrows.runs.settings import Settings, check_clients, from_config
 from fedrows.simulation import Simulation, threads
 from fedrows.study.finished import keep
-from fedrows.study.jobs import Heard, Json, Rounds
+from fedrows.study.jobs import ReportRound, Rounds
 from fedrows.study.setting import files_of, work_of
 from fedrows.study.study_job import load
-from fedrows.tuning.space import Values
+from fedrows.tuning.space import TriedValues
 from fedrows.version import __version__
 
 FORMAT = 1  # grows when the same trial comes to other numbers
@@ -184,7 +185,7 @@ class TrialRequest:
     tests: bool
     about: Json  # what its file says of it: algorithm, values
 
-    def make(self, heard: Heard) -> Json:
+    def make(self, heard: ReportRound) -> Json:
         """Makes the trial; returns the content of its file."""
         plan = replace(self.run.plan, device=self.device)
         on, data = plan.torch_device, self.run.data()
@@ -223,7 +224,7 @@ class TrialJob:
 
     id: str
     run: Tunable
-    values: Values
+    values: TriedValues
     device: str
     tests: bool = False
     folder: Path | None = None

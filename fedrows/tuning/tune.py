@@ -18,20 +18,20 @@ from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.model import Loss, Model
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
+from fedrows.runs.own_task import GivenAlgorithm
 from fedrows.runs.settings import Settings, presets
+from fedrows.study import Say
 from fedrows.tuning.page import write
 from fedrows.tuning.result import Tuned
 from fedrows.tuning.space import spaces
 from fedrows.tuning.trials import ModuleRun, TaskRun, Tunable
-from fedrows.tuning.tuner import ETA, SEED, Say, Tuner
-
-Named = str | type[Algorithm] | Algorithm
+from fedrows.tuning.tuner import ETA, SEED, Tuner
 
 
 def tune(
     data: str | FederatedData,
     module: nn.Module | Model | None = None,
-    algorithms: Named | Sequence[Named] = catalogue.DEFAULT,
+    algorithms: GivenAlgorithm | Sequence[GivenAlgorithm] = catalogue.DEFAULT,
     *,
     search: Mapping[str, str | Sequence[Any]] | None = None,
     method: str = "halving",
@@ -131,7 +131,7 @@ def with_validation(settings: Settings, given: Mapping[str, Any]) -> Settings:
 
 
 def _task_run(
-    task: str, algorithm: Named, options: Mapping[str, Any] | None, plan: Mapping[str, Any]
+    task: str, algorithm: GivenAlgorithm, options: Mapping[str, Any] | None, plan: Mapping[str, Any]
 ) -> TaskRun:
     chosen = catalogue.task(task)
     if not isinstance(algorithm, str):
@@ -153,7 +153,7 @@ def _task_run(
 def _own_run(
     data: Any,
     module: nn.Module | Model | None,
-    algorithm: Named,
+    algorithm: GivenAlgorithm,
     lift: dict[str, Any],
     metrics: OwnMetrics | None,
     plan: Mapping[str, Any],

@@ -7,20 +7,19 @@ was killed asks for the same trials again, and makes only those that are missing
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedrows.errors import PlanError, UnknownNameError
-from fedrows.files.whole import unwritable
+from fedrows.files.whole import Json, unwritable
 from fedrows.measure.metric_choice import VALIDATION, about, best_line, measured
 from fedrows.runs.folder import RUNS
-from fedrows.study import LIGHT
+from fedrows.study import LIGHT, Say
 from fedrows.study.finished import AbsentError, DamagedError, content_of, could_not, path_of
-from fedrows.study.jobs import Json
 from fedrows.study.processes import WorkerProcesses
-from fedrows.study.scheduling import Progress, executor_for, make
+from fedrows.study.scheduling import ReportProgress, executor_for, make
 from fedrows.study.status import written
 from fedrows.tuning import methods
 from fedrows.tuning.methods import Ask, Search
@@ -31,8 +30,6 @@ from fedrows.tuning.trials import ModuleRun, TrialJob, Tunable, trial_id, withou
 METHODS = ("halving", "grid", "random", "optuna")
 SEED = 1000  # of trials: one that nobody reports
 ETA = 4
-
-Say = Callable[[str], None]
 
 
 @dataclass
@@ -53,7 +50,7 @@ class Tuner:
     workers: int | None = None
     device: str = "auto"
     say: Say | None = None
-    progress: Progress | None = None
+    progress: ReportProgress | None = None
     _checked: bool = False
     _known: dict[str, Json] = field(default_factory=dict)  # finished trials, by id
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedrows.options import option
 from fedrows.privacy.ledger import Entry, Event
 from fedrows.privacy.mechanism import Mechanism, Released, Touched
-from fedrows.privacy.noise import GridNoise, Source
+from fedrows.privacy.noise import GridNoise, RandomBytes
 
 
 @final
@@ -53,7 +53,7 @@ class AllRows(Mechanism):
         dense: Mapping[str, Tensor],
         sizes: Mapping[str, int],
         cohort: int,
-        source: Source = os.urandom,
+        source: RandomBytes = os.urandom,
     ) -> Released:
         whole = {table: torch.arange(sizes[table]) for table in touched}
         sums = {table: touched[table].sums_at(ids) for table, ids in whole.items()}

@@ -23,9 +23,9 @@ import torch
 from fedrows.data.encoder import Encoder
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
-from fedrows.data.stored.store_writer import FACTS, FORMAT, Json, StoreWriter, as_plain, making
+from fedrows.data.stored.store_writer import FACTS, FORMAT, StoreWriter, as_plain, making
 from fedrows.errors import DataError
-from fedrows.files.whole import reason
+from fedrows.files.whole import Json, reason
 from fedrows.rows.index import Index
 from fedrows.rows.ragged import Column, Ragged
 from fedrows.version import __version__

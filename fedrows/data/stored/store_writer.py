@@ -14,14 +14,12 @@ from torch import Tensor
 
 from fedrows.data.examples import Examples
 from fedrows.errors import DataError
-from fedrows.files.whole import as_json, part_beside, reason, write_whole
+from fedrows.files.whole import Json, as_json, part_beside, reason, write_whole
 from fedrows.rows.ragged import Column, Ragged
 from fedrows.version import __version__
 
 FORMAT = 2  # grows when a store of an older fedrows can no longer be read
 FACTS = "facts.json"
-
-Json = dict[str, Any]
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from fedrows.flower.wire.submodels import encode_submodels
 from fedrows.flower.wire.sums import coding_of
 from fedrows.flower.wire.tags import round_of
 from fedrows.privacy import openings, secure_sum
-from fedrows.privacy.keys import Words
+from fedrows.privacy.keys import MaskWords
 from fedrows.privacy.layout import OpenedRows, SumLayout
 from fedrows.privacy.openings import OpenedSum
 from fedrows.privacy.protocol import ProtocolError, ServerHalf
@@ -105,7 +105,7 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
         self._check_range(facts)
         return self._sent(self._added_up(facts, parts, asked, names), asked)
 
-    def _counted(self, facts: Mapping[str, Any], names: Sequence[ClientName]) -> Words:
+    def _counted(self, facts: Mapping[str, Any], names: Sequence[ClientName]) -> MaskWords:
         """One word for each row: how many of some devices hold it, or whether any of them does."""
         devices, sums, rows = self._devices(names), self._sums(facts), self._space.rows
         about = self._facts(devices, facts)

@@ -21,10 +21,11 @@ import asyncio
 import hmac
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
+from fedrows.flower.launch.asgi import App, Receive, Scope, Send
 from fedrows.flower.launch.connections import PROOF
 from fedrows.flower.launch.control_token import HEADER
 from fedrows.flower.launch.node_proof import NodeProof, Refused
@@ -42,10 +43,6 @@ PULL = "/v1/fleet/pull-messages"
 TASK_TOKEN = b"flwr-task-token"
 
 Network = IPv4Network | IPv6Network
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Gate:

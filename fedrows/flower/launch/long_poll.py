@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
 from importlib import import_module
 from typing import Any
 
+from fedrows.flower.launch.asgi import App, Receive, Scope, Send
 from fedrows.flower.launch.bell import Bell
 
 HOLD = 3.0  # seconds that a request is held at most
@@ -21,11 +21,6 @@ LARGEST = 1 << 20  # bytes of a message that is looked into
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/runtime/push-messages"
 PART = "/v1/runtime/push-object"  # the parts of messages follow the messages themselves
 ANSWER = "/v1/fleet/push-object"  # a part of a node's answer
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class LongPoll:

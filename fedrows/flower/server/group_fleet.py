@@ -30,7 +30,7 @@ from fedrows.flower.server.node_records import LATE
 from fedrows.flower.server.private_sums import PrivateSumFleet, UnitedRows
 from fedrows.flower.server.registry import RegisteredClient
 from fedrows.flower.server.round_union import Hosts, RoundUnion
-from fedrows.flower.server.sum_exchange import Answers, Lane, Messages, SumCourse, SumExchange
+from fedrows.flower.server.sum_exchange import Lane, Messages, NodeAnswers, SumCourse, SumExchange
 from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet, add_seconds_
 from fedrows.flower.server.update_log import BufferedUpdate
 from fedrows.flower.server.uploads import ClientUpdate
@@ -249,7 +249,7 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
             elif late:
                 self._take(group, message_id, LATE)
 
-    def _go_on(self, group: Group, event: Answers | GroupStart | None) -> None:
+    def _go_on(self, group: Group, event: NodeAnswers | GroupStart | None) -> None:
         """Takes a group to its next messages, or to its end."""
         assert group.course is not None, "it has begun"
         group.is_ready = False
@@ -317,7 +317,7 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
 
     def _noting(
         self, course: SumCourse, lane: Lane[Any], beside: list[Lane[Any]]
-    ) -> Generator[Messages, Answers, Any]:
+    ) -> Generator[Messages, NodeAnswers, Any]:
         """The steps of a sum; what it took, and what its nodes said beside it, is noted."""
         try:
             return (yield from course.steps(lane, beside))

@@ -18,7 +18,7 @@ NOT_CONNECTED = "it is not connected"
 LATE = "it did not answer in time"
 SILENT = "its device did not answer in time"
 
-Event = Callable[[str, Mapping[str, Any]], None]  # its name and its fields
+NoteEvent = Callable[[str, Mapping[str, Any]], None]  # its name and its fields
 
 
 @dataclass
@@ -38,7 +38,7 @@ class NodeRecords:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._nodes: dict[str, _Record] = {}
-        self.event: Event = lambda name, fields: None
+        self.event: NoteEvent = lambda name, fields: None
 
     def connected(self, nodes: Mapping[str, int], here: Collection[int]) -> None:
         """Takes note of which registered nodes are connected. nodes: name → address."""

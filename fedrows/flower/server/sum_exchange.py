@@ -62,9 +62,9 @@ class SumExchange:
 
 # Messages by node, and the nodes whose answers are waited for → answers, or why there are none.
 Messages = tuple[Mapping[str, bytes], Collection[str]]
-Answers = Mapping[str, "bytes | str"]
-Send = Callable[[Mapping[str, bytes], Collection[str]], Answers]
-Steps = Generator[Messages, Answers, R]
+NodeAnswers = Mapping[str, "bytes | str"]
+SendMessages = Callable[[Mapping[str, bytes], Collection[str]], NodeAnswers]
+Steps = Generator[Messages, NodeAnswers, R]
 
 
 class Lane(Generic[R]):
@@ -147,7 +147,7 @@ class SumCarrier:
     Requests that end a protocol travel with the next message to their node, or beside it.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: SendMessages) -> None:
         self._send, self._course = send, SumCourse()
 
     def carry(

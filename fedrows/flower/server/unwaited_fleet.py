@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedrows.flower.server.exchange import Exchange
 from fedrows.flower.server.fleet import POLL, FlowerFleet
-from fedrows.flower.server.update_log import BufferedUpdate, Member, UpdateLog
+from fedrows.flower.server.update_log import BufferedUpdate, NodeClient, UpdateLog
 from fedrows.flower.wire.clients import ClientName
 
 LEFT = "its node has left, or has enrolled again"
@@ -29,7 +29,7 @@ class UnwaitedFleet(FlowerFleet):
         self._connected: Collection[int] = ()
         self._next_look = 0.0
         # A node, or a client of a gateway → when it gets work again, after a pause of …
-        self._paused: dict[str | Member, tuple[float, float]] = {}
+        self._paused: dict[str | NodeClient, tuple[float, float]] = {}
         self._places: tuple[int, dict[tuple[str, ClientName], int], Tensor] | None = None
 
     @property
@@ -109,7 +109,7 @@ class UnwaitedFleet(FlowerFleet):
                 self._paused.pop(who, None)
                 self._paused.pop(who[0], None)
 
-    def _pause_(self, who: str | Member) -> None:
+    def _pause_(self, who: str | NodeClient) -> None:
         """Gives a node, or a client of a gateway, no work for a while, each time for longer."""
         now, (_, before) = time.monotonic(), self._paused.get(who, (0.0, 0.0))
         if len(self._paused) >= MOST_PAUSED:

@@ -36,7 +36,7 @@ from fedrows.rows.params import Submodels
 
 UPDATES, ARRIVALS = "updates.jsonl", "arrivals"
 Key = tuple[str, ClientName, int]  # a node, a client of it, and a tag
-Member = tuple[str, ClientName]  # a node, and a client of it
+NodeClient = tuple[str, ClientName]  # a node, and a client of it
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class BufferedUpdate:
     weight: float  # of its client when it came in
     update: ClientUpdate
     read: dict[str, Tensor]  # how often its rows had been moved when they were read, by table
-    members: tuple[Member, ...] = ()  # of a group, whose updates are in the mean
+    members: tuple[NodeClient, ...] = ()  # of a group, whose updates are in the mean
 
     @property
-    def clients(self) -> list[Member]:
+    def clients(self) -> list[NodeClient]:
         """Whose it is: nodes, and clients of them."""
         return list(self.members) or [(self.node, self.client)]
 

@@ -18,10 +18,10 @@ LEAST, MOST = 1.0, 2.0  # ρ1 and ρ2
 KINDS = ("flat", "steep", "turned")
 TURNED = 6  # rows
 
-Part = tuple[np.ndarray, np.ndarray]  # a client's rows, and its Hessian on them
+QuadraticPart = tuple[np.ndarray, np.ndarray]  # a client's rows, and its Hessian on them
 
 
-def member(kind: str, clients: int, coldest: int, seed: int = 0) -> list[Part]:
+def member(kind: str, clients: int, coldest: int, seed: int = 0) -> list[QuadraticPart]:
     """The clients of one problem: the hottest row is held by all, the coldest by `coldest`."""
     if kind == "turned":
         heat = np.geomspace(clients, coldest, TURNED).round().astype(int)
@@ -42,7 +42,7 @@ def member(kind: str, clients: int, coldest: int, seed: int = 0) -> list[Part]:
     return parts
 
 
-def together(parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
+def together(parts: Sequence[QuadraticPart]) -> tuple[np.ndarray, np.ndarray]:
     """H = 1/N Σ_i H_i, aligned by row: (M, M), and the heat n_m: (M,)."""
     rows = 1 + max(int(held.max()) for held, _ in parts)
     hessian, heat = np.zeros((rows, rows)), np.zeros(rows, dtype=int)
@@ -52,7 +52,7 @@ def together(parts: Sequence[Part]) -> tuple[np.ndarray, np.ndarray]:
     return hessian / len(parts), heat
 
 
-def spectrum_of(parts: Sequence[Part]) -> Spectrum:
+def spectrum_of(parts: Sequence[QuadraticPart]) -> Spectrum:
     """The spectrum of such a problem; ρ1, ρ2 and α are measured, every H_i being definite."""
     hessian, heat = together(parts)
     values = [np.linalg.eigvalsh(own) for _, own in parts]

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedrows.options import option
 from fedrows.privacy.ledger import Entry, Event
 from fedrows.privacy.mechanism import Mechanism, Released, Touched
-from fedrows.privacy.noise import Source
+from fedrows.privacy.noise import RandomBytes
 
 
 @final
@@ -65,7 +65,7 @@ class Distributed(Mechanism):
         dense: Mapping[str, Tensor],
         sizes: Mapping[str, int],
         cohort: int,
-        source: Source = os.urandom,
+        source: RandomBytes = os.urandom,
     ) -> Released:
         scale = cohort * self.mean_share  # the sums have their noise already
         rows = {table: (x.ids, x.sums / scale) for table, x in touched.items()}

@@ -25,7 +25,7 @@ from torch import Tensor
 from fedrows.options import option
 from fedrows.privacy.ledger import Entry, Event
 from fedrows.privacy.mechanism import Mechanism, Released, Touched
-from fedrows.privacy.noise import GridNoise, Source, binomials, choose, normals
+from fedrows.privacy.noise import GridNoise, RandomBytes, binomials, choose, normals
 
 
 @final
@@ -68,7 +68,7 @@ class Gaussian(Mechanism):
         dense: Mapping[str, Tensor],
         sizes: Mapping[str, int],
         cohort: int,
-        source: Source = os.urandom,
+        source: RandomBytes = os.urandom,
     ) -> Released:
         selected = {}
         for table, sums in touched.items():
@@ -80,7 +80,7 @@ class Gaussian(Mechanism):
         rows = {table: (ids, add(sums) / scale) for table, (ids, sums) in selected.items()}
         return rows, {name: add(x) / scale for name, x in dense.items()}
 
-    def _selected(self, touched: Touched, rows: int, source: Source) -> Tensor:
+    def _selected(self, touched: Touched, rows: int, source: RandomBytes) -> Tensor:
         """The ids whose noisy count passes the threshold, ascending, on the CPU."""
         noise = torch.from_numpy(normals(len(touched.ids), source))
         counts = touched.counts + self.select_deviation * noise
@@ -88,7 +88,7 @@ class Gaussian(Mechanism):
         decoys = self._untouched(touched.ids.numpy(), rows, source)
         return torch.cat([passed, torch.from_numpy(decoys)]).sort().values
 
-    def _untouched(self, touched: np.ndarray, rows: int, source: Source) -> np.ndarray:
+    def _untouched(self, touched: np.ndarray, rows: int, source: RandomBytes) -> np.ndarray:
         """The rows with a count of 0 that pass the threshold by noise alone: O(how many)."""
         chance = math.erfc(self.select_threshold / self.select_deviation / math.sqrt(2)) / 2
         others = rows - len(touched)
