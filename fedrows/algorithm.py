@@ -75,6 +75,9 @@ class Algorithm(ABC):
     nearest_summable: ClassVar[str] = ""
     keeps: ClassVar[bool] = False  # clients keep a state shaped like their submodel, zero at first
     returns: ClassVar[tuple[str, ...]] = ()  # what `finish` sends beside the update, by name
+    # What `finish` gives, for devices without Python: {"extra": {name: sum}, "kept": sum}, where a
+    # sum has a factor for each of update, sent and kept. Empty: no device can do it.
+    finish_on_device: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     def __post_init__(self) -> None:
         check(self)

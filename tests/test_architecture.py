@@ -100,6 +100,21 @@ def test_algorithms_do_not_import_each_other() -> None:
     ] == []
 
 
+def test_no_file_elsewhere_knows_an_algorithm() -> None:
+    """What others must know of an algorithm is in its attributes; the default is named once."""
+    named_once = {("catalogue", name) for name in ("fedsubavg", "fedavg", "centralsgd")}
+    algorithms = {path.stem for path in (ROOT / "fedrows" / "algorithms").glob("[a-z]*.py")}
+    found = set()
+    for module, path in FILES.items():
+        if module.split(".")[0] in ("algorithms", "datasets", "paper"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and str(node.value).lower() in algorithms:
+                found.add((module, node.value))
+        found |= {(module, name) for name in GRAPH[module] if name.startswith("algorithms.")}
+    assert found == named_once
+
+
 def test_privacy_knows_no_transport() -> None:
     assert [
         (module, name)

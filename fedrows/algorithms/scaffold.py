@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -35,6 +35,10 @@ class Scaffold(Algorithm):
     plain_steps: ClassVar[bool] = True
     keeps: ClassVar[bool] = True
     returns: ClassVar[tuple[str, ...]] = ("control",)
+    finish_on_device: ClassVar[Mapping[str, Any]] = {
+        "extra": {"control": {"update": "-1/(steps*lr)", "sent": -1}},
+        "kept": {"update": "-1/(steps*lr)", "sent": -1, "kept": 1},
+    }
 
     lazy: bool = option(False, "Move rows only when they are next read; the result is the same.")
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from fedrows.algorithm import Algorithm
-from fedrows.algorithms.scaffold import Scaffold
 from fedrows.data.federation import FederatedData
 from fedrows.device.one_step import OneStep, TensorFacts
 from fedrows.device.step_optimizers import STATES
@@ -97,7 +96,4 @@ def _algorithm(algorithm: Algorithm) -> dict[str, Any]:
         "extra": {},
         "kept": {},
     }
-    if isinstance(algorithm, Scaffold):
-        change = {"update": "-1/(steps*lr)", "sent": -1}
-        facts |= {"extra": {"control": change}, "kept": {**change, "kept": 1}}
-    return facts
+    return {**facts, **of.finish_on_device}

@@ -20,7 +20,6 @@ import torch
 from torch import nn
 
 from fedrows.algorithm import Algorithm
-from fedrows.algorithms.scaffold import Scaffold
 from fedrows.data.federation import FederatedData
 from fedrows.data.values import text_of
 from fedrows.device.graph import NotRecordable, recorded
@@ -129,7 +128,7 @@ def _vocabulary(data: FederatedData) -> dict[str, bytes]:
 def _check(model: Model, data: FederatedData, plan: Plan, algorithm: Algorithm) -> None:
     """Raises where the plan or the algorithm rules a device program out."""
     finishes = type(algorithm).finish is not Algorithm.finish
-    if finishes and not isinstance(algorithm, Scaffold):
+    if finishes and not algorithm.finish_on_device:
         raise ExportError(
             f"{algorithm.name} computes what its clients send back in a way that a device program "
             "does not know: choose another algorithm."

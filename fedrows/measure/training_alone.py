@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedrows import catalogue
 from fedrows.algorithm import Round
-from fedrows.algorithms.fedavg import FedAvg
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.data.fresh_negatives import FreshNegatives
@@ -89,7 +89,8 @@ def train_alone(
 
     negatives: another way to draw, for data that are to be ranked.
     """
-    fleet = SimulatedFleet(model, FedAvg(), data, replace(plan, chunk=None))
+    plain = catalogue.algorithm(catalogue.BASELINE)()
+    fleet = SimulatedFleet(model, plain, data, replace(plan, chunk=None))
     if negatives is not None:
         fleet.negatives = GivenNegatives(data, plan, negatives)
     device, dtype, count = plan.torch_device, plan.torch_dtype, data.clients
