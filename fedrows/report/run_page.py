@@ -26,7 +26,8 @@ from fedrows.measure.summary import (
 from fedrows.report import chart, exchange, line_styles, page, payload, result_sentences, spent
 from fedrows.report.artefact import STYLE_COUNT, Figure
 from fedrows.report.folder import read_json, read_metrics
-from fedrows.report.run_charts import HeatBuckets, curve_panels, heat_panel
+from fedrows.report.run_charts import HeatBuckets, anchor_levels, curve_panels, heat_panel
+from fedrows.runs.folder import ANCHORS
 
 HIDDEN = "A model that is differentially private for every user."
 
@@ -47,7 +48,9 @@ def render(folder: Path, private: bool = False) -> str:
     by_title = line_styles.assign([display(name) for name in order])
     styles = {name: by_title[display(name)] for name in order}
     buckets = HeatBuckets({name: curves[name] for name in order})
-    panels, cold = curve_panels(summary, curves, order, data), buckets.panels(order)
+    levels = {} if hidden else anchor_levels(read_json(folder / ANCHORS))
+    panels = curve_panels(summary, curves, order, data, levels)
+    cold = buckets.panels(order)
     heat = [heat_panel(group) for group in data.get("heat") or []]
     figures = {
         "curves": Figure("curves", "Learning curves", tuple(p["panel"] for p in (*panels, *cold))),
