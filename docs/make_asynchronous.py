@@ -1,4 +1,4 @@
-"""Writes the tables of docs/asynchronous.md and draws its picture, from benchmarks/results.
+"""Writes the tables of docs/asynchronous-results.md and draws its picture, from benchmarks/results.
 
     python docs/make_asynchronous.py
 
@@ -19,7 +19,7 @@ from draw_asynchronous import CLOCKS, Json, first, measured
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = Path(__file__).with_name("asynchronous.md")
+PAGE = Path(__file__).with_name("asynchronous-results.md")
 TASKS = ("synthetic", "movielens-mf", "amazon")
 RULES = ("row", "version", "none")
 NEVER = float("inf")

@@ -1,4 +1,4 @@
-"""docs/asynchronous.md against what was measured, and its tables by hand."""
+"""docs/asynchronous-results.md against what was measured, and its tables by hand."""
 
 from __future__ import annotations
 
