@@ -100,6 +100,23 @@ def anchor_levels(found: dict[str, Any]) -> dict[str, dict[str, float]]:
     return levels
 
 
+def time_panels(summary: Summary, curves: Curves, order: Sequence[str]) -> list[dict[str, Any]]:
+    """The metric of the target by virtual time, of runs with a clock: a chart, or none."""
+    metric = summary["target"]["metric"]
+    title = f"{about(metric)[0][0].upper()}{about(metric)[0][1:]} by virtual time"
+    series = {}
+    for name in order:
+        when = {p.x: p.y for p in _over_seeds(curves[name], "virtual_seconds")}
+        points = [p for p in _over_seeds(curves[name], metric) if p.x in when]
+        series[display(name)] = [Point(when[p.x], p.y, p.low, p.high) for p in points]
+    if not any(series.values()):
+        return []
+    lines = tuple(_curve(n, points) for n, points in series.items())
+    panel = Panel(title, "virtual seconds", "", lines, log_y=_spans(series))
+    subtitle = f"simulated seconds, of all seeds on average; {_subtitle(metric)}"
+    return [{"title": title, "subtitle": subtitle, "panel": panel, "columns": [], "rows": []}]
+
+
 def _subtitle(metric: str) -> str:
     """What a metric measures, in words."""
     if metric in SUBTITLES:
