@@ -19,7 +19,10 @@ from gateway_devices import write_examples
 from gateway_programs import PLAIN, running
 from meddled_wire import meddled
 
-from fedrows.flower.wire.message import unpack
+from fedrows.flower.gateway import gateway_node
+from fedrows.flower.node.policy import NodePolicy
+from fedrows.flower.server import enrolment
+from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.server import begin, rounds
 
 
@@ -69,6 +72,36 @@ def test_a_download_goes_on_at_the_byte_where_it_broke(tmp_path: Path) -> None:
         found = run(it.fleet, data)
         assert difference(found.whole(), simulated(it.fleet, data)) < 1e-6
     assert list(asked.values()) == [[0, 40, 100, 100]] * 6
+
+
+@pytest.mark.parametrize("facts", [{"devices": 2, "needed": 6}, {"devices": "two"}])
+def test_a_gateway_whose_devices_come_late_is_asked_again_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]
+) -> None:
+    """One that says nothing of use is not let in, as any node that answers wrongly."""
+    monkeypatch.setattr(gateway_node, "ENROL_SECONDS", 0.05)
+    monkeypatch.setattr(enrolment, "SECONDS", 5.0)  # who is not let in is asked again after that
+    monkeypatch.setattr(enrolment, "SOON", 0.05)
+    data, said, kinds = examples(), list[str](), list[str]()
+    (tmp_path / "policy.toml").write_text(NodePolicy.open().text())
+
+    with running(data, PLAIN, tmp_path, policy=str(tmp_path / "policy.toml")) as it:
+
+        def meddle(node: int, answer: bytes) -> bytes:
+            if not kinds:
+                it.devices.run(range(data.clients))
+            kinds.append(unpack(answer).kind)
+            return answer if len(kinds) > 1 else pack(Message("waiting", facts, {}))
+
+        it.loopback.meddle, it.fleet._log = meddle, said.append
+        found = run(it.fleet, data)
+        assert difference(found.whole(), simulated(it.fleet, data)) < 1e-6
+    assert kinds[0] == "waiting"
+    refused = facts["devices"] == "two"
+    assert dict(it.fleet.rejected) == ({"registration": 1} if refused else {})
+    late = "not ready: it waits for devices: 2 have registered, and 6 are needed"
+    assert any(late in line for line in said) != refused
+    assert not it.fleet.turned_away
 
 
 @pytest.mark.slow
