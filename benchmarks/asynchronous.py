@@ -19,8 +19,9 @@ the target is wanted ends there.
 
 Every run that has ended is a line of the file `--runs`, and is not run again. So a command that was
 stopped, by `--seconds` or otherwise, goes on where it was. Writes results/asynchronous.json: the
-parts of tasks of which at least one kind of devices is complete; `python docs/make_asynchronous.py`
-writes the page.
+kinds of devices of which all runs are there, each with the machine that ran them. A task's other
+kinds stay as they were, unless they were measured with other settings.
+`python docs/make_asynchronous.py` writes the page.
 """
 
 from __future__ import annotations
@@ -179,10 +180,10 @@ def keep(file: Any, line: Mapping[str, Any]) -> None:
     os.fsync(file.fileno())
 
 
-def kept(path: Path) -> tuple[dict[Run, list[Line]], dict[str, dict[str, Any]]]:
-    """The runs of a file, and for each task the machine that ran it last."""
+def kept(path: Path) -> tuple[dict[Run, list[Line]], dict[tuple[str, str], dict[str, Any]]]:
+    """The runs of a file, and for each task and kind of devices the machine that ran it last."""
     done: dict[Run, list[Line]] = {}
-    machines: dict[str, dict[str, Any]] = {}
+    machines: dict[tuple[str, str], dict[str, Any]] = {}
     machine: dict[str, Any] = {}
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
         found = json.loads(line)
@@ -191,7 +192,7 @@ def kept(path: Path) -> tuple[dict[Run, list[Line]], dict[str, dict[str, Any]]]:
         else:
             run = Run(**found["run"])
             done[run] = [(now, loss) for now, loss in found["lines"]]
-            machines[run.task] = machine
+            machines[run.task, run.clock] = machine
     return done, machines
 
 
@@ -247,11 +248,28 @@ def compared(done: Done, runs: Collection[Run]) -> dict[str, Any]:
     return found
 
 
-def written(key: str, part: Mapping[str, Any], command: str, by: Mapping[str, Any]) -> None:
+def merged(before: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's part with the kinds of devices that were measured before, with equal settings."""
+    by_clock = {name for name, x in part.items() if isinstance(x, Mapping)}
+    settings = part.keys() - by_clock
+    if before.keys() != part.keys() or any(before[name] != part[name] for name in settings):
+        return dict(part)
+    return {
+        name: {**before[name], **part[name]} if name in by_clock else part[name] for name in part
+    }
+
+
+def written(key: str, part: Mapping[str, Any]) -> None:
     """Puts a part into the results, which keep their other parts."""
-    whole = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
-    whole[key] = {**by, "command": command, **part}
+    whole = results()
+    whole[key] = part
     RESULT.write_text(json.dumps(whole, indent=1) + "\n", "utf-8")
+
+
+def results() -> dict[str, Any]:
+    """What was measured up to now, by part."""
+    whole: dict[str, Any] = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
+    return whole
 
 
 def main() -> int:
@@ -270,10 +288,8 @@ def main() -> int:
     done, machines = kept(given.runs)
     for task in given.tasks:
         if part := part_of(done, task, CLOCKS, given.seeds):
-            by = machines[task]
-            command = f"python benchmarks/asynchronous.py {task}"
-            command += " --device cuda" * (by["device"] != "CPU")
-            written(task, part, command, by)
+            made_on = {clock: machines[task, clock] for clock in part["clocks"]}
+            written(task, merged(results().get(task, {}), {**part, "machines": made_on}))
     return 0
 
 

@@ -45,7 +45,8 @@ def main() -> int:
     for seed, target in enumerate(x["target"] for x in part["clocks"][CLOCK]):
         runs.append(by_concurrency(bench, seed, target, part["rates"][CLOCK]))
         print(f"seed {seed}: {runs[-1]}", flush=True)
-    written("concurrency", {"runs": runs}, "python benchmarks/asynchronous_sweeps.py", facts())
+    command = "python benchmarks/asynchronous_sweeps.py"
+    written("concurrency", {**facts(), "command": command, "runs": runs})
     return 0
 
 

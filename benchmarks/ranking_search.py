@@ -37,7 +37,8 @@ os.environ.setdefault("FEDROWS_DATA", str(Path(__file__).parents[1] / "data"))
 from fedrows import Plan, Simulation, catalogue
 from fedrows.datasets import movielens_rank, movielens_rank_mf
 from fedrows.files.whole import write_whole
-from fedrows.measure.ranking_baselines import ranking_baselines, ranking_ease
+from fedrows.measure.ranking_anchors import ranking_anchors
+from fedrows.measure.ranking_baselines import ranking_baselines
 from fedrows.model import RANKING_LOSSES
 from fedrows.models import mf, sasrec
 from fedrows.options import options
@@ -99,7 +100,7 @@ def main() -> None:
             report["chosen"][algorithm] = chosen
             write(args.out, report)
     if args.anchors:
-        report["anchors"] = {"ease": ranking_ease(data)}
+        report["anchors"] = ranking_anchors(data)
         write(args.out, report)
 
 

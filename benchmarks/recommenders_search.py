@@ -2,6 +2,7 @@
 
     python benchmarks/recommenders_search.py movielens-mf --seconds 480
     python benchmarks/recommenders_search.py amazon-wide taobao --algorithms fedavg,boundedsubavg
+    python benchmarks/recommenders_search.py amazon-wide --algorithms ""    # the anchors alone
 
 Every algorithm climbs from the task's presets, one setting at a time, the learning rate first. A
 trial is one run with a seed that no reported run has, and its score is the AUC on validation
@@ -253,7 +254,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     given = parser.parse_args(words)
     for name in given.tasks:
-        begun, algorithms = time.monotonic(), given.algorithms.split(",")
+        begun, algorithms = time.monotonic(), [x for x in given.algorithms.split(",") if x]
         runs = Runs(catalogue.task(name), given.device)
         results: dict[str, Any] = {"task": name, "machine": machine(given.device)}
         file = given.out / f"recommenders_{name}.json"
@@ -274,7 +275,8 @@ def main(words: Sequence[str]) -> int:
         report(runs, {n: chosen[n] for n in order}, given.seeds, until, fold, keep)
         if not given.no_anchors:
             say(f"{name}: anchors")
-            keep(anchors=anchors(runs.data, say))
+            own = runs.task.load(runs.task.options())  # as `fedrows run TASK --anchors` has them
+            keep(anchors=anchors(own, say))
         keep(seconds=time.monotonic() - begun)
         for n, one in results.get("final", {}).items():
             say(f"  {n:14} " + "  ".join(f"{m} {show(one[m])}" for m in METRICS))

@@ -3,8 +3,9 @@
     python benchmarks/save_recommenders.py DIR
 
 Takes every recommenders_TASK.json of `recommenders_search.py` below DIR, and every other JSON file
-of `ranking_search.py`. A task or a model may have several files, each with other algorithms. What
-DIR does not have stays as it is. `docs/make_recommenders.py` then makes the tables.
+of `ranking_search.py`. A task or a model may have several files, each with other algorithms or with
+anchors alone. Algorithms and anchors that DIR does not have stay as they are.
+`docs/make_recommenders.py` then makes the tables.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def rating(found: dict[str, Any]) -> dict[str, Any]:
     """What a search of settings came to, in short."""
     both = found["baselines"]["both"]
     algorithms = {}
-    for name, one in found["searched"].items():
+    for name, one in found.get("searched", {}).items():
         if name not in found.get("final", {}):
             continue
         final = found["final"][name]
@@ -37,8 +38,8 @@ def rating(found: dict[str, Any]) -> dict[str, Any]:
             "at_the_end_of": one["at_the_end_of"],
             **{metric: final[metric]["values"] for metric in MEASURED},
         }
-    counting = {metric: both[metric] for metric in MEASURED}
-    return {"counting": counting, "machine": found["machine"], "algorithms": algorithms}
+    short = {"counting": {metric: both[metric] for metric in MEASURED}, "algorithms": algorithms}
+    return short | _rest(found, algorithms, MEASURED)
 
 
 def ranking(found: dict[str, Any]) -> dict[str, Any]:
@@ -50,17 +51,29 @@ def ranking(found: dict[str, Any]) -> dict[str, Any]:
         values = {name: one[name]["values"] for name in names}
         algorithms[algorithm] = {key: one[key] for key in rest} | values
     popular = {name: found["baselines"]["popularity"][name] for name in names}
-    short = {"popularity": popular, "machine": found["machine"], "algorithms": algorithms}
-    for name, metrics in found.get("anchors", {}).items():
-        short.setdefault("anchors", {})[name] = {key: metrics[key] for key in names}
-    return short
+    short = {"popularity": popular, "algorithms": algorithms}
+    return short | _rest(found, algorithms, names)
+
+
+def _rest(
+    found: dict[str, Any], algorithms: dict[str, Any], metrics: Sequence[str]
+) -> dict[str, Any]:
+    """The anchors, and the machine of the algorithms, as far as they are there."""
+    anchors = {
+        name: {key: one[key] for key in metrics} for name, one in found.get("anchors", {}).items()
+    }
+    rest = {"machine": found["machine"]} if algorithms else {}
+    return rest | ({"anchors": anchors} if anchors else {})
 
 
 def joined(one: dict[str, Any] | None, other: dict[str, Any]) -> dict[str, Any]:
-    """Two files of the same task or model, each with other algorithms."""
+    """Two results of the same task or model, each with other algorithms or anchors."""
     if one is None:
         return other
-    return {**one, **other, "algorithms": {**one["algorithms"], **other["algorithms"]}}
+    both = {**one, **other, "algorithms": {**one["algorithms"], **other["algorithms"]}}
+    if anchors := {**one.get("anchors", {}), **other.get("anchors", {})}:
+        both["anchors"] = anchors
+    return both
 
 
 def main(words: Sequence[str], file: Path = FILE) -> int:
@@ -78,7 +91,8 @@ def main(words: Sequence[str], file: Path = FILE) -> int:
             print(f"{path}: {name} with {', '.join(short['algorithms']) or 'anchors'}")
     results = json.loads(file.read_text("utf-8"))
     for part, those in new.items():
-        results[part] = {**results[part], **those}
+        for name, short in those.items():
+            results[part][name] = joined(results[part].get(name), short)
     write_whole(file, (json.dumps(results, indent=1) + "\n").encode())
     return 0
 

@@ -76,9 +76,9 @@ def main() -> int:
     """Measures, prints and writes."""
     torch.set_num_threads(1)
     tasks = sys.argv[1:] or ["synthetic"]
-    part = {"times": TIMES, "tasks": {task: measure(task) for task in tasks}}
+    found = {task: measure(task) for task in tasks}
     command = f"python benchmarks/staleness_distance.py {' '.join(tasks)}"
-    written("distance", part, command, facts())
+    written("distance", {**facts(), "command": command, "times": TIMES, "tasks": found})
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of rounds without waiting: docs/asynchronous.svg and asynchronous-theory.svg.
+"""Draws the pictures of asynchronous rounds: asynchronous-results.svg and asynchronous-theory.svg.
 
 Time to the target by concurrency and by kind of devices, from what was measured; and the error
 of a cold and of a hot row, as expected and as simulated. `make_asynchronous` and
@@ -59,7 +59,7 @@ MISSED = TOP - 12  # where runs stand that did not reach the target
 
 
 def measured(results: Json) -> list[str]:
-    """The picture of docs/asynchronous.md."""
+    """The picture of docs/asynchronous-results.md."""
     clocks = results["synthetic"]["clocks"]
     seeds = len(clocks["heavy-tail"])
     more = results.get("concurrency", {"runs": [{}] * seeds})["runs"]

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/asynchronous.md and draws its picture, from benchmarks/results.
+"""Writes the tables of docs/asynchronous-results.md and draws its picture, from benchmarks/results.
 
     python docs/make_asynchronous.py
 
@@ -19,7 +19,7 @@ from draw_asynchronous import CLOCKS, Json, first, measured
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE = Path(__file__).with_name("asynchronous.md")
+PAGE = Path(__file__).with_name("asynchronous-results.md")
 TASKS = ("synthetic", "movielens-mf", "amazon")
 RULES = ("row", "version", "none")
 NEVER = float("inf")
@@ -97,13 +97,29 @@ def settings(results: Json) -> str:
             lines.append(
                 f"- `{task}`, {seeds} seeds: {x['clients']:,} clients, "
                 f"K = {x['clients_per_round']}, {x['rounds']} rounds, M = {x['buffer']}; "
-                f"{x['why']}. {_where(x)}"
+                f"{x['why']}. {_measured(task, x['machines'])}"
             )
     return "\n".join(lines) + "\n"
 
 
+def _measured(task: str, machines: Mapping[str, Json]) -> str:
+    """The command, and what each kind of devices was measured on."""
+    clocks: dict[str, list[str]] = {}
+    for clock in (x for x in CLOCKS if x in machines):
+        clocks.setdefault(_machine(machines[clock]), []).append(clock)
+    command = f"`python benchmarks/asynchronous.py {task}`"
+    if len(clocks) == 1:
+        return f"{command}, {next(iter(clocks))}."
+    each = (f"{' and '.join(names)} on {machine}" for machine, names in clocks.items())
+    return f"{command}; {'; '.join(each)}."
+
+
+def _machine(part: Json) -> str:
+    return f"{part['cpu']}, PyTorch {part['torch']}, {part['date'][:10]}"
+
+
 def _where(part: Json) -> str:
-    return f"`{part['command']}`, {part['cpu']}, PyTorch {part['torch']}, {part['date'][:10]}."
+    return f"`{part['command']}`, {_machine(part)}."
 
 
 def gains(results: Json) -> str:
@@ -201,14 +217,14 @@ def rates(results: Json) -> str:
             usual, chosen = part["lr"], part["rates"][clock]
             tried = (x.split(", ")[0] for x in part["searched"][clock]["waiting"])
             among = [f"{usual * float(x):g}" for x in dict.fromkeys(tried)]
-            schedules = part.get("schedules", {}).get(clock, {})
-            cells = (f"{usual * chosen[x]:g}{_falling(schedules.get(x))}" for x in kinds)
+            schedules = part["schedules"][clock]
+            cells = (f"{usual * chosen[x]:g}{_falling(schedules[x])}" for x in kinds)
             rows.append([f"`{task}`", clock, ", ".join(among), *cells])
     return table(head, rows)
 
 
-def _falling(schedule: str | None) -> str:
-    return "" if schedule in (None, "constant") else f", {schedule}"
+def _falling(schedule: str) -> str:
+    return "" if schedule == "constant" else f", {schedule}"
 
 
 def distance(results: Json) -> str:

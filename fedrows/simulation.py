@@ -30,7 +30,7 @@ from fedrows.privacy.options import Privacy
 from fedrows.server import Progress, begin, rounds
 from fedrows.simulator import fast_paths, process_group
 from fedrows.simulator.argument_checks import check_arguments
-from fedrows.simulator.asynchronous import AsyncRounds, check_virtual
+from fedrows.simulator.asynchronous import AsyncRounds, check_virtual, no_virtual_time
 from fedrows.simulator.chunks import Chunks
 from fedrows.simulator.counted_start import check_counted, count_labels, start_counted_
 from fedrows.simulator.cpu_threads import usual_threads
@@ -130,10 +130,7 @@ class Simulation:
         plan = self._running
         if private is not None or self.ranked is not None:
             why = f"privacy {private.privacy!r}" if private else "several processes"
-            raise PlanError(
-                f"mode is {plan.mode} and clock is {plan.clock}, but with {why} a run has no "
-                "virtual time: leave both out."
-            )
+            raise no_virtual_time(plan, f"with {why} a run has no virtual time")
         check_virtual(self.algorithm, plan)
         clock = Clock(self.simulated, plan)
         schedule: RunSchedule = WaitingRounds(clock)

@@ -165,8 +165,9 @@ class PrivateDevice:
         coding = Coding(**{x: about["coding"][x] for x in Coding.__dataclass_fields__})
         families = layout.families
         plan = Openings(
-            name, cohort, layout.pieces, layout.piece, about["minimum"], layout.extra,
-            about["openers"], coding.dtype.name, families, round_of(own["tag"]),
+            name, cohort, layout.pieces, layout.piece, about["minimum"],
+            0 if layout.behind else layout.extra, about["openers"], coding.dtype.name,
+            families, round_of(own["tag"]),
         )  # fmt: skip
         assert families is None or isinstance(families, RowFamilies)
         terms = plan.terms(about["threshold"], **given)

@@ -10,13 +10,16 @@ import pytest
 import torch
 
 from fedrows.data.federation import FederatedData
+from fedrows.data.leave_one_out import leave_one_out
 from fedrows.errors import DataError
 from fedrows.measure import ease as ease_module
+from fedrows.measure import ranking_mf as ranking_module
 from fedrows.measure.adam_mf import adam_mf
-from fedrows.measure.all_anchors import TITLES, anchors
+from fedrows.measure.all_anchors import TITLES, anchors, counted
 from fedrows.measure.als import als
 from fedrows.measure.anchors import logistic, measure
 from fedrows.measure.ease import ease
+from fedrows.measure.ranking_mf import ranking_mf
 
 
 def grid(score: np.ndarray, seed: int = 0) -> FederatedData:
@@ -140,3 +143,54 @@ def test_a_run_shows_them_beside_its_own_numbers(tmp_path, capsys):
     titles = next(line for line in shown.splitlines() if line.startswith("Anchor "))
     assert "test AUC" in titles
     assert "test RMSE" not in titles  # nothing here has one
+    report = (tmp_path / "run" / "report.html").read_text()
+    for name, title in (("als", "ALS"), ("ease", "EASE")):
+        assert f"{title} {found['anchors'][name]['test_gauc']:.3f}" in report
+    assert f"counting {found['baselines']['both']['test_auc']:.3f}" in report
+    assert main([*words.split()[:-1], "--out", str(tmp_path / "run"), "--overwrite"]) == 0
+    assert not (tmp_path / "run" / "anchors.json").exists()  # those were of the run before
+    assert "EASE" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_comparison_shows_them_too(tmp_path, capsys):
+    from fedrows.__main__ import main
+
+    words = "compare synthetic --algorithms fedavg,fedsubavg --seeds 0 --rounds 2 --clients 60"
+    words += " --items 20 --clients-per-round 5 --anchors"
+    assert main([*words.split(), "--out", str(tmp_path / "two")]) == 0
+    assert TITLES["ease"] in capsys.readouterr().out
+    assert "EASE" in (tmp_path / "two" / "report.html").read_text()
+
+
+def test_rankings_have_anchors_that_beat_popularity():
+    """Clients like the items of one half; popularity cannot know which."""
+    rng = np.random.default_rng(4)
+    half = np.repeat(rng.integers(0, 2, 60), 12)
+    item = np.concatenate([rng.choice(40, 12, replace=False) for _ in range(60)]) + 40 * half
+    data = leave_one_out(client=np.repeat(np.arange(60), 12), item=item)
+    found, plain = anchors(data), counted(data, 100)
+    assert list(found) == ["ease", "adam-mf"]
+    assert list(plain) == ["random", "popularity"]
+    for name, metrics in found.items():
+        assert set(plain["popularity"]) <= set(metrics), name
+        assert metrics["test_mrr"] > 1.15 * plain["popularity"]["test_mrr"], name
+    assert anchors(data) == found
+
+
+def test_a_ranking_mf_scores_by_its_factors_and_the_best_epoch_wins(monkeypatch):
+    data = leave_one_out(client=np.repeat(np.arange(20), 6), item=np.arange(120) % 30)
+    model = ranking_mf(data, factors=3, epochs=2)
+    some, items = torch.tensor([1, 0]), torch.tensor([[4, 7, 9]])
+    owner = torch.tensor([5, 3])
+    score = model.scorer(owner)
+    by_hand = [
+        [float(model.bias[m] + model.p[owner[i]] @ model.q[m]) for m in items[0]] for i in some
+    ]
+    assert torch.allclose(score(some, items), torch.tensor(by_hand), atol=1e-6)
+    assert torch.allclose(score(some, items.expand(2, -1)), score(some, items), atol=1e-6)
+    monkeypatch.setattr(ranking_module, "PATIENCE", 100)
+    values = iter([0.1, 0.3, 0.2])
+    monkeypatch.setattr(ranking_module, "CHOOSES", lambda ranks: torch.full((1,), next(values)))
+    third = ranking_mf(data, factors=3, epochs=3)
+    values = iter([0.1, 0.3])
+    assert torch.equal(third.p, ranking_mf(data, factors=3, epochs=2).p)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from benchmarks.asynchronous import KINDS, chosen, needed, unhurried
+from benchmarks.asynchronous import KINDS, chosen, merged, needed, unhurried
 from benchmarks.asynchronous_bench import NEAR, SETTINGS, Line, Run, measured, searched
 
 CLOCK = "heavy-tail"
@@ -56,3 +56,16 @@ def test_runs_of_which_only_the_time_is_wanted_end_at_the_target(done: Done) -> 
     ending = {run for run, target in after.items() if target == NEAR * 0.75}
     assert ending == {run for run in runs if run.deadline is not None or run.kind == "smaller"}
     assert {after[run] for run in runs if run not in ending} == {-math.inf}
+
+
+def test_a_kind_of_devices_joins_those_that_were_measured_with_equal_settings() -> None:
+    def part(clock: str, rounds: int = 30) -> dict:
+        runs = {name: {clock: name} for name in ("rates", "schedules", "clocks", "machines")}
+        return {"rounds": rounds, "lr": 0.1, **runs}
+
+    both = merged(part("constant"), part("log-normal"))
+    assert both["clocks"] == {"constant": "clocks", "log-normal": "clocks"}
+    assert both["machines"].keys() == {"constant", "log-normal"}
+    assert both["rounds"] == 30
+    assert merged(part("constant", 20), part("log-normal")) == part("log-normal")
+    assert merged({}, part("log-normal")) == part("log-normal")

@@ -1,4 +1,4 @@
-"""docs/asynchronous.md against what was measured, and its tables by hand."""
+"""docs/asynchronous-results.md against what was measured, and its tables by hand."""
 
 from __future__ import annotations
 
@@ -59,6 +59,18 @@ def test_a_rate_that_falls_is_shown_with_its_schedule() -> None:
     chosen = {"waiting": 2, "row": 1, "version": 1, "none": 0.5}
     part = {"lr": 0.05, "rates": {"constant": chosen}}
     part["searched"] = {"constant": {"waiting": {"1, cosine": {}, "2, cosine": {}, "2": {}}}}
-    part["schedules"] = {"constant": {"waiting": "constant", "row": "cosine"}}
+    part["schedules"] = {"constant": {**dict.fromkeys(chosen, "constant"), "row": "cosine"}}
     line = page.rates({"amazon": part}).splitlines()[2]
     assert "| 0.05, 0.1 | 0.1 | 0.05, cosine | 0.05 | 0.025 |" in line
+
+
+def test_kinds_of_devices_that_were_measured_elsewhere_say_where() -> None:
+    here = {"cpu": "one", "torch": "2.11", "date": "2026-11-18T22:03:59"}
+    there = {"cpu": "other", "torch": "2.13", "date": "2026-11-19T22:03:59"}
+    part = {"clients": 5, "clients_per_round": 2, "rounds": 3, "buffer": 1, "why": "presets"}
+    clocks = {"constant": [{}], "log-normal": [{}], "heavy-tail": [{}]}
+    machines = {"constant": here, "log-normal": there, "heavy-tail": here}
+    said = page.settings({"amazon": {**part, "clocks": clocks, "machines": machines}})
+    assert "constant and heavy-tail on one, PyTorch 2.11, 2026-11-18; log-normal on other" in said
+    alike = page.settings({"amazon": {**part, "clocks": clocks, "machines": {"constant": here}}})
+    assert alike.endswith("asynchronous.py amazon`, one, PyTorch 2.11, 2026-11-18.\n")

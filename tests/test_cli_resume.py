@@ -98,6 +98,28 @@ def test_a_run_with_adam_and_a_schedule_goes_on_to_the_bit(
     assert_same("straight", "stopped")
 
 
+@pytest.mark.parametrize(
+    "way",
+    [
+        ["--mode", "async", "--buffer", "3", "--concurrency", "15", "--max-age", "9"],
+        ["--mode", "async", "--buffer", "3", "--concurrency", "15", "--staleness", "version"],
+        ["--over-select", "1.5", "--deadline", "20"],
+    ],
+    ids=["row", "version", "sync"],
+)
+def test_a_run_in_virtual_time_goes_on_to_the_bit(
+    way: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [*RUN, "--clock", "heavy-tail", *way]
+    fedrows(*words, "--out", "straight")
+    assert metrics("straight")[-1]["virtual_seconds"] > 0
+    for at in (1, 8):
+        with interrupted(monkeypatch, at):
+            assert main([*words, "--out", f"stopped{at}"]) == 130
+        fedrows("run", "--resume", f"stopped{at}")
+        assert_same("straight", f"stopped{at}")
+
+
 def test_metrics_past_the_checkpoint_are_made_again(done: str) -> None:
     fedrows(*RUN, "--rounds", "6", "--out", "run")
     folder = RunFolder.open(Path("run"))

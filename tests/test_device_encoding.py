@@ -88,6 +88,7 @@ def test_raw_values_get_the_rows_that_training_gives_them(how: Any, tmp_path: Pa
             assert found["ids"][name] == column.tolist(), name
     (tmp_path / "vocabulary.json").write_text(json.dumps(words))
     text = json.dumps({"columns": new}).encode()
+    manifest["vocabulary"] = "its SHA-256, which Program.load has checked"
     own = read_examples(tmp_path / "data.json", text, manifest, tmp_path)
     assert len(own) == len(NEW["like"])
     assert own.label.tolist() == NEW["like"]

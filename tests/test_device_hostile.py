@@ -25,6 +25,7 @@ from starlette.routing import Route
 from fedrows import FederatedData
 from fedrows.device.program import _vocabulary
 
+from fedrows_device.batches import Examples  # isort: skip
 from fedrows_device.program import Program, ProgramError  # isort: skip
 from fedrows_device.session import SessionError  # isort: skip
 from fedrows_device.signed_http import LONGEST_PAUSE, pause_of  # isort: skip
@@ -73,6 +74,31 @@ def test_a_manifest_names_no_file_outside_of_its_program(tmp_path: Path, name: A
         Program.load(folder)
     with pytest.raises(ProgramError, match="which is no file of a program"):
         Program(manifest, None, folder).local_start("user", np.array([0, 1]))
+
+
+@pytest.mark.parametrize(
+    "plan", [{"local_steps": 10**9}, {"batch_size": 10**9}, {"local_steps": 0}, {"batch_size": -1}]
+)
+def test_a_program_takes_so_many_steps(plan: dict[str, int]) -> None:
+    usual = {"batches": "draw", "local_steps": 5, "batch_size": 4}
+    facts = {"tables": {}, "dense": {}, "algorithm": {}, "keeps": False}
+    program = Program({**facts, "plan": {**usual, **plan}}, None)
+    own = Examples({}, {}, np.ones(3))
+    with pytest.raises(ProgramError, match=r"steps of .* but a device takes at most 100,000"):
+        program.train(own, {}, {}, round=1, number=0, lr=0.1)
+
+
+@pytest.mark.parametrize("name", ["start-0.f32", "vocabulary.json"])
+def test_every_file_of_a_program_is_the_manifests(tmp_path: Path, name: str) -> None:
+    """So a pinned manifest pins the vocabulary and where rows begin, too."""
+    digest = hashlib.sha256(b"").hexdigest()
+    start = {"user": {"start": {"file": "start-0.f32", "sha256": digest}}}
+    manifest = {"format": 1, "step": {"file": "step.onnx"}, "tables": start, "vocabulary": digest}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    for file in ("step.onnx", "start-0.f32", "vocabulary.json"):
+        (tmp_path / file).write_bytes(b"x" * (file == name))
+    with pytest.raises(ProgramError, match=f"{name} is damaged"):
+        Program.load(tmp_path)
 
 
 def test_messages_that_no_gateway_sends_are_refused() -> None:

@@ -84,6 +84,8 @@ def test_a_thousand_hostile_requests_change_nothing(tmp_path: Path) -> None:
         replayed = sign("POST", "/v1/check-in", b"")
         assert raw.ask("POST", "/v1/check-in", b"", replayed)[0] == 200
         others: list[str] = []
+        form, upload = form_and_upload()
+        works = WorkStore(store)
 
         def forged(kind: str) -> tuple[str, str, bytes, Headers]:
             nothing = b""
@@ -132,6 +134,13 @@ def test_a_thousand_hostile_requests_change_nothing(tmp_path: Path) -> None:
                 return "POST", "/v1/enrol", used.replace(b"00" * 32, b"22" * 32), {}
             if kind == "no JSON":
                 return "POST", "/v1/enrol", secrets.token_bytes(50), {}
+            if kind in uploads:  # well signed, for work that is really the intruder's
+                body = uploads[kind]
+                own = NewWork(intruder.http.device, form.text(), b"rows")
+                [id_] = works.put("other", 77, time.time() + 60, [own])
+                digest = hashlib.sha256(body).hexdigest()
+                target = f"/v1/work/{id_}?offset=0&total={len(body)}&sha256={digest}"
+                return "PUT", target, body, sign("PUT", target, body)
             if kind == "other device's work" and others:
                 target = f"/v1/work/{others[0]}?offset=0&total=9&sha256={'0' * 64}"
                 return "PUT", target, b"something", sign("PUT", target, b"something")
@@ -145,7 +154,14 @@ def test_a_thousand_hostile_requests_change_nothing(tmp_path: Path) -> None:
             target = f"/v1/program/{'0' * 32}/..%2fgateway.db"
             return "GET", target, nothing, sign("GET", target, nothing)
 
+        odd = np.full((3, 2), np.nan, "<f4")
+        uploads = {
+            "wrong shapes": upload(update__item=odd[:2].tobytes()),
+            "not finite": upload(update__item=odd.tobytes()),
+            "too many steps": upload(steps=ids_to_bytes(torch.tensor([2**31]))),
+        }
         kinds = [
+            *uploads,
             "unsigned", "wrong key", "other path", "other body", "replayed", "unknown device",
             "old clock", "too large", "foreign origin", "foreign site", "foreign host",
             "signed for another host",
@@ -177,6 +193,9 @@ def test_a_thousand_hostile_requests_change_nothing(tmp_path: Path) -> None:
         raw.close()
         assert not honest
         assert sum(statuses.values()) == 1000
+        assert {kind for kind, _ in statuses} == set(kinds)
+        assert all(statuses[kind, 422] > 40 for kind in uploads)
+        assert works.collect(77) == {}
         assert len(store.devices()) == data.clients + 2  # the intruder, and who used the token
         assert difference(found.whole(), simulated(it.fleet, data)) < 1e-6
         assert not it.fleet.rejected

@@ -6,6 +6,7 @@ Devices train with PyTorch here; test_gateway_federation.py has real programs.
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("starlette")
 
 from deployed import difference, examples, run, simulated, with_drop_outs, with_local_users
-from gateway_devices import write_examples
+from gateway_devices import GatewayRefused, write_examples
 from gateway_programs import PLAIN, running
 from meddled_wire import meddled
 
-from fedrows.flower.wire.message import unpack
+from fedrows.flower.gateway import gateway_node
+from fedrows.flower.node.policy import NodePolicy
+from fedrows.flower.server import enrolment
+from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.server import begin, rounds
 
 
@@ -71,6 +75,36 @@ def test_a_download_goes_on_at_the_byte_where_it_broke(tmp_path: Path) -> None:
     assert list(asked.values()) == [[0, 40, 100, 100]] * 6
 
 
+@pytest.mark.parametrize("facts", [{"devices": 2, "needed": 6}, {"devices": "two"}])
+def test_a_gateway_whose_devices_come_late_is_asked_again_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]
+) -> None:
+    """One that says nothing of use is not let in, as any node that answers wrongly."""
+    monkeypatch.setattr(gateway_node, "ENROL_SECONDS", 0.05)
+    monkeypatch.setattr(enrolment, "SECONDS", 5.0)  # who is not let in is asked again after that
+    monkeypatch.setattr(enrolment, "SOON", 0.05)
+    data, said, kinds = examples(), list[str](), list[str]()
+    (tmp_path / "policy.toml").write_text(NodePolicy.open().text())
+
+    with running(data, PLAIN, tmp_path, policy=str(tmp_path / "policy.toml")) as it:
+
+        def meddle(node: int, answer: bytes) -> bytes:
+            if not kinds:
+                it.devices.run(range(data.clients))
+            kinds.append(unpack(answer).kind)
+            return answer if len(kinds) > 1 else pack(Message("waiting", facts, {}))
+
+        it.loopback.meddle, it.fleet._log = meddle, said.append
+        found = run(it.fleet, data)
+        assert difference(found.whole(), simulated(it.fleet, data)) < 1e-6
+    assert kinds[0] == "waiting"
+    refused = facts["devices"] == "two"
+    assert dict(it.fleet.rejected) == ({"registration": 1} if refused else {})
+    late = "not ready: it waits for devices: 2 have registered, and 6 are needed"
+    assert any(late in line for line in said) != refused
+    assert not it.fleet.turned_away
+
+
 @pytest.mark.slow
 def test_a_device_that_stays_away_is_left_out_and_named(tmp_path: Path) -> None:
     """The model is that of a simulation in which the same clients drop out."""
@@ -93,6 +127,52 @@ def test_a_device_that_stays_away_is_left_out_and_named(tmp_path: Path) -> None:
     dropped = [line["dropped"] for line in lines if line["dropped"]]
     assert dropped
     assert all(x == {"its device did not answer in time": [0]} for x in dropped)
+    wanted = with_drop_outs(its.model(data), its.algorithm, data, its.plan, lines)
+    assert difference(progress.whole(), wanted.whole()) < 1e-6
+
+
+@pytest.mark.slow
+def test_a_round_that_asks_more_devices_than_it_needs_ends_with_the_first(tmp_path: Path) -> None:
+    """Four of twelve are slow, except in the last round: what they did before leaves no trace."""
+    data, lines, late = examples(), list[dict[str, Any]](), list[int]()
+    config = {**PLAIN, "algorithm": "scaffold", "clients-per-round": 12, "min-answers": 8}
+    del config["cap"]
+    with running(data, config, tmp_path, enough=8 / 12) as it:
+        plain = it.devices.session
+
+        def slow(client: int) -> Any:
+            made = plain(client)
+            if client >= 4:
+                return made
+            ask = made.http.ask
+
+            def holding(method: str, target: str, *args: Any, **more: Any) -> Any:
+                begun = len(lines)
+                while method == "PUT" and "/work/" in target and begun == len(lines) < 3:
+                    time.sleep(0.01)
+                try:
+                    return ask(method, target, *args, **more)
+                except GatewayRefused as error:
+                    late.append(error.status)
+                    raise
+
+            made.http.ask = holding
+            return made
+
+        it.devices.session = slow  # type: ignore[method-assign]
+        it.devices.run(range(data.clients))
+        its = it.fleet.contract
+        progress = begin(its.model(data), its.algorithm, its.plan)
+        for _ in rounds(it.fleet, its.plan, progress):
+            last = it.fleet.last
+            assert last is not None
+            names = {why: [int(str(x)[-5:]) for x in who] for why, who in last.dropped.items()}
+            lines.append({"round": last.round, "tries": last.tries, "dropped": names})
+    assert [line["tries"] for line in lines] == [1] * 4
+    assert [line["dropped"] for line in lines[:3]] == [
+        {"its device did not answer in time": [0, 1, 2, 3]}
+    ] * 3
+    assert set(late) == {404}
     wanted = with_drop_outs(its.model(data), its.algorithm, data, its.plan, lines)
     assert difference(progress.whole(), wanted.whole()) < 1e-6
 

@@ -45,11 +45,12 @@ def cohort(script: BrowserRounds, tmp_path: Path) -> Cohort:
     return Cohort(script, tmp_path / "gate")
 
 
-def update_terms(cohort: Cohort, **change: Any) -> AgreedTerms:
+def update_terms(cohort: Cohort, union: np.ndarray = UNION, **change: Any) -> AgreedTerms:
     """The terms of an update of all rows, with something changed."""
     coding = {"range": CODING.range, "fraction": CODING.fraction, "bits": CODING.bits}
     about = {"lr": 0.5, "range": 4.0, "losses": True, "minimum": 2, "openers": 2, "dense": []}
-    parts = {"union/item": ids_to_bytes(torch.from_numpy(UNION)), "model/item": bytes(40)}
+    model = bytes(8 * len(union))
+    parts = {"union/item": ids_to_bytes(torch.from_numpy(union)), "model/item": model}
     facts = cohort.facts("update", **{**about, "coding": coding, **change})
     return cohort.sums.terms(cohort.devices, facts, parts)
 
@@ -88,6 +89,27 @@ def test_rows_of_one_device_stay_closed_under_a_minimum_of_one(cohort: Cohort) -
     keys = dict(enumerate(one.key for one in cohort.devices))
     found = tried(cohort, agreed, lambda _: openings.server(plan, terms, keys), 8 * plan.length)
     assert found is None, f"{found.opened.sum()} rows were opened, also those of one device"
+
+
+@pytest.mark.parametrize(
+    ("union", "trained"),
+    [([1], 1), ([3], 1), ([0, 1], 2), ([0, 1, 3], 4)],  # devices whose rows are all in it
+    ids=str,
+)
+def test_a_made_up_union_shows_no_numbers_of_one_device(
+    cohort: Cohort, union: list[int], trained: int
+) -> None:
+    """Devices that lack a row of it send zeros, so the weight and the loss would be one's alone."""
+    rows = np.array(union)
+    agreed = update_terms(cohort, rows)
+    mean = WeightedMean({"item": 2}, {}, 4.0, True, {"item": Values()})
+    layout = mean.layout({"item": rows})
+    plan = layout.plan(agreed.name, tuple(range(5)), Privacy.of("index"), CODING, 1)
+    terms = plan.terms(4, colluding=1, early_list=True)
+    keys = dict(enumerate(one.key for one in cohort.devices))
+    found = tried(cohort, agreed, lambda _: openings.server(plan, terms, keys), 8 * plan.length)
+    opened = layout.opened(found.rows.reshape(-1), found.opened, found.extra, CODING)
+    assert opened.extra == pytest.approx([trained, trained / 2] if trained > 1 else 0, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -131,3 +132,16 @@ def test_a_bad_table_of_devices_ends_a_run_before_it_leaves_anything(
     assert BAD[text].replace(" ", "") in said.replace(" ", "")
     assert "Traceback" not in said
     assert not out.exists()
+
+
+def test_the_line_and_the_table_of_a_run_with_a_clock_have_virtual_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "synthetic", "--clients", "60", "--items", "40", "--clients-per-round", "5"]
+    words += ["--rounds", "2", "--out", str(tmp_path / "run")]
+    assert main([*words, "--clock", "heavy-tail"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"rounds/s  [\d.,]+ virtual s\n", said)
+    assert "Client hours  Wasted hours" in said
+    assert main([*words[:-1], str(tmp_path / "other")]) == 0
+    assert "irtual" not in capsys.readouterr().out

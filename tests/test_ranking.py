@@ -14,7 +14,8 @@ from fedrows.lifting.slope import slope_of
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.ranked_items import Candidates, RankedItems, draw_candidates
 from fedrows.measure.ranking import discounted_gain, hit, rank_of, reciprocal, summed_up
-from fedrows.measure.ranking_baselines import ranking_baselines, ranking_ease
+from fedrows.measure.ranking_anchors import ranking_ease
+from fedrows.measure.ranking_baselines import ranking_baselines
 from fedrows.model import candidates_loss, pairwise_loss, sampled_softmax_loss
 from fedrows.models import mf, sasrec
 from tests.ranked import positives

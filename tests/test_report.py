@@ -13,9 +13,10 @@ pytest.importorskip("jinja2", reason="needs jinja2: install fedrows")
 
 from fedrows import report
 from fedrows.errors import RunFolderError
-from fedrows.measure.summary import Target, summarise
+from fedrows.measure.summary import Target, by_algorithm, summarise
 from fedrows.report import axes, result_sentences
 from fedrows.report.folder import read_metrics
+from fedrows.report.run_charts import time_panels
 
 ATTACK = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>\"'"
 PAINTS = ("color", "backgroundColor")
@@ -323,3 +324,17 @@ def test_there_is_no_tick_at_round_one_and_a_half() -> None:
     assert ticks == ["1", "2", "3"]
     assert [at for at, _ in axes.linear_axis([4], 0, 100, whole=True).ticks] == [4]
     assert "1.5" in [label for _, label in axes.linear_axis([1, 2, 3], 0, 100).ticks]
+
+
+def test_a_run_with_a_clock_has_a_curve_by_virtual_time(tmp_path: Path) -> None:
+    lines = [*lines_of("fedavg", [0.69, 0.6, 0.5]), *lines_of("fedavg", [0.69, 0.6, 0.5], seed=1)]
+    assert "by virtual time" not in report.write(folder_of(tmp_path, lines)).read_text("utf-8")
+    for line in lines:
+        line |= {"virtual_seconds": (1 + line["seed"]) * 30.0 * line["round"]}
+    summary, curves = summarise(lines), by_algorithm(lines)
+    (panel,) = time_panels(summary, curves, ["fedavg"])
+    assert panel["panel"].curves[0].x == (0, 450, 900)  # round 10: of 300 and 600 seconds
+    assert panel["panel"].curves[0].y == (0.69, 0.6, 0.5)
+    page = report.write(folder_of(tmp_path, lines)).read_text("utf-8")
+    assert "Train loss by virtual time" in page
+    assert "Virtual s" in page

@@ -23,6 +23,12 @@ def rated(algorithm: str, values: list[float]) -> dict[str, Any]:
     }
 
 
+def anchored() -> dict[str, Any]:
+    level = {"test_auc": 0.8, "test_gauc": 0.7, "test_loss": 0.5}
+    own = {"task": "fitted", "machine": MACHINE, "baselines": {"both": level}}
+    return own | {"anchors": {"als": level}}
+
+
 def ranked(algorithms: dict[str, float], **more: Any) -> dict[str, Any]:
     chosen = {
         name: {"setting": {"lr": 1.0}, "trials": 4, "at_the_end_of": ["lr"],
@@ -36,12 +42,14 @@ def ranked(algorithms: dict[str, float], **more: Any) -> dict[str, Any]:
 
 def test_files_of_a_task_are_joined_and_what_is_not_there_stays(tmp_path: Path) -> None:
     results, folder = tmp_path / "results.json", tmp_path / "runs"
-    before = {"ratings": {"other": 1, "some": 2}, "ranking": {"sasrec": 3}}
+    there = {"algorithms": {"fedadam": 2, "fedavg": 3}, "machine": {"device": "y"}}
+    before = {"ratings": {"other": 1, "some": there, "fitted": there}, "ranking": {"sasrec": 3}}
     results.write_text(json.dumps(before))
     anchor = {f"test_{name}": 0.4 for name in RANKED} | {"test_loss": None}
     for name, content in {
         "a/recommenders_some": rated("fedavg", [0.71, 0.72]),
         "b/recommenders_some": rated("fedsubavg", [0.73]),
+        "recommenders_fitted": anchored(),
         "mf": ranked({"fedavg": 0.2}),
         "mf-anchors": ranked({}, anchors={"ease": anchor}),
     }.items():
@@ -53,7 +61,11 @@ def test_files_of_a_task_are_joined_and_what_is_not_there_stays(tmp_path: Path) 
     assert (found["ratings"]["other"], found["ranking"]["sasrec"]) == (1, 3)
     some = found["ratings"]["some"]
     assert some["counting"] == {"test_auc": 0.6, "test_gauc": 0.5}
-    assert some["algorithms"].keys() == {"fedavg", "fedsubavg"}
+    assert some["algorithms"].keys() == {"fedavg", "fedsubavg", "fedadam"}
+    assert some["machine"] == MACHINE
+    fitted = found["ratings"]["fitted"]
+    assert (fitted["algorithms"], fitted["machine"]) == (there["algorithms"], {"device": "y"})
+    assert fitted["anchors"] == {"als": {"test_auc": 0.8, "test_gauc": 0.7}}
     assert some["algorithms"]["fedavg"]["test_gauc"] == [0.71, 0.72]
     assert some["algorithms"]["fedavg"]["trials"] == 2
     assert found["ranking"]["mf"]["algorithms"]["fedavg"]["test_hr10_all"] == [0.2]

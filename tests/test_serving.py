@@ -190,6 +190,17 @@ BAD: dict[str, tuple[Any, list[str]]] = {
     "no example to adapt to": (lambda s: s.adapt(shop().iloc[:0]), ["no row"]),
     "several clients to adapt to": (lambda s: s.adapt(shop()), ["20 clients", "'u0'"]),
     "no steps": (lambda s: s.adapt(shop().iloc[:1], steps=0), ["steps is 0"]),
+    "half a step": (lambda s: s.adapt(shop().iloc[:1], steps=1.5), ["steps is 1.5"]),
+    "no end of a rate": (lambda s: s.adapt(shop().iloc[:1], lr=float("inf")), ["lr is inf"]),
+    "a rate in words": (lambda s: s.adapt(shop().iloc[:1], lr="0.1"), ["lr is '0.1'"]),
+    "a history that is text": (
+        lambda s: s.recommend("105", **GIVEN), ["history is '105'", "list of items"]
+    ),
+    "a history of one item": (lambda s: s.recommend(105, **GIVEN), ["history is 105"]),
+    "one item to leave out": (lambda s: s.recommend([101], exclude=5, **GIVEN), ["exclude is 5"]),
+    "candidates that are text": (
+        lambda s: s.recommend([101], candidates="105", **GIVEN), ["candidates is '105'"]
+    ),
 }  # fmt: skip
 
 
@@ -201,6 +212,20 @@ def test_bad_questions_are_named(served: ServedModel, ask: Any, names: list[str]
     assert "\n" not in said
     assert said.endswith(".")
     assert all(name in said for name in names), said
+
+
+def test_new_rows_need_no_label(served: ServedModel) -> None:
+    """A log of what is to come has a label's column, and nothing in it."""
+    wanted = served.predict(NEW).scores
+    for label in (None, float("nan"), "", "unknown"):
+        np.testing.assert_array_equal(served.predict(NEW.assign(liked=label)).scores, wanted)
+    with pytest.raises(DataError, match="Column 'liked'"):
+        served.evaluate(NEW.assign(liked=None))
+
+
+def test_k_may_be_any_whole_number(served: ServedModel) -> None:
+    count = np.int64(2)
+    assert len(served.recommend([101], count, **GIVEN).items) == 2  # type: ignore[arg-type]
 
 
 def test_models_that_cannot_do_what_is_asked(tmp_path: Path) -> None:

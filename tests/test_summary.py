@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fedrows.measure.summary import (
+    VIRTUAL,
     Target,
     by_algorithm,
     show,
@@ -171,3 +172,21 @@ def test_table_for_the_terminal() -> None:
         ["FedAvg", "30", "1.0×", "0.5000"],
         ["FedSubAvg", "10", "3.0×", "0.4000"],
     ]
+
+
+def test_virtual_time_of_runs_with_a_clock() -> None:
+    timed = curve("fedavg", [0.7, 0.6, 0.4]) + curve("fedavg", [0.7, 0.5, 0.4], seed=1)
+    for line in timed:
+        line |= {"virtual_seconds": 7.5 * line["round"], "client_hours": 2.0, "wasted_hours": 0.5}
+    summary = summarise(timed, Target(value=0.5))
+    assert of(summary, "fedavg")["virtual_seconds_to_target"]["values"] == [225, 150]
+    columns, rows = table(summary)
+    shown = dict(zip(columns, rows[0], strict=True))
+    assert shown["Virtual s to target"] == "188 ± 53"
+    assert (shown["Virtual s"], shown["Wasted hours"]) == ("225 ± 0", "0.500 ± 0.000")
+    without = table(summarise(timed))[0]  # no target
+    assert "Virtual s" in without
+    assert "Virtual s to target" not in without
+    missed = table(summarise(timed, Target(value=0.1)))
+    assert "Virtual s to target" not in missed[0]
+    assert not {*VIRTUAL.values()} & {*table(summarise(THREE))[0]}

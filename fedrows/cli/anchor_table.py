@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from fedrows import report
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
-from fedrows.measure.all_anchors import TITLES, anchors
-from fedrows.measure.anchors import check_labels
-from fedrows.measure.summary import METRICS
-from fedrows.measure.trivial_baselines import NAMES, baselines
-from fedrows.runs.folder import RunFolder
+from fedrows.measure.all_anchors import COUNTED, TITLES, anchors, counted
+from fedrows.measure.metric_choice import about, measured
+from fedrows.runs.folder import ANCHORS, RunFolder
 
-FILE = "anchors.json"
+ANCHORS_HELP = "Then also fit centralised models to the same data, and show them in the report."
 
 
 def write_anchors(folder: RunFolder, data: FederatedData, train_sample: int) -> None:
-    """Prints the table, and writes its numbers into the run's folder.
+    """Prints the table, writes its numbers into the run's folder, and draws them in its report.
 
-    A DataError says that the data have no items or other labels than 0 and 1.
+    A DataError says that the data have no items, or labels that no anchor is fitted to.
     """
-    check_labels(data)
-    say("Anchors: counting, and models that are trained on all data in one place.")
-    counted, fitted = baselines(data, train_sample), anchors(data, say)
-    folder.write_json(FILE, {"baselines": counted, "anchors": fitted})
-    measured = {metric for results in (counted, fitted) for x in results.values() for metric in x}
-    shown = {
-        name: about
-        for name, about in METRICS.items()
-        if name.startswith("test_") and name in measured
-    }
+    say("Anchors: what needs no model, and models that are trained on all data in one place.")
+    plain, fitted = counted(data, train_sample), anchors(data, say)
+    folder.write_json(ANCHORS, {"baselines": plain, "anchors": fitted})
+    shown = [x for x in measured([*plain.values(), *fitted.values()]) if x.startswith("test_")]
     rows = []
-    for titles, results in ((NAMES, counted), (TITLES, fitted)):
+    for titles, results in ((COUNTED, plain), (TITLES, fitted)):
         for name, metrics in results.items():
-            cells = [
-                f"{metrics[metric]:.{digits}f}" if metric in metrics else "–"
-                for metric, (_, _, digits) in shown.items()
-            ]
+            cells = [f"{metrics[x]:.{about(x)[2]}f}" if x in metrics else "–" for x in shown]
             rows.append([titles[name], *cells])
-    print_table(["Anchor", *(title for title, _, _ in shown.values())], rows)
-    say(f"Anchors: {folder.path / FILE}")
+    print_table(["Anchor", *(about(x)[0] for x in shown)], rows)
+    say(f"Anchors: {folder.path / ANCHORS}")
+    with suppress(ImportError):  # without jinja2 there is no report
+        report.write(folder.path)

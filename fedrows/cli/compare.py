@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fedrows import catalogue
+from fedrows.cli.anchor_table import ANCHORS_HELP, write_anchors
 from fedrows.cli.carry_out import (
     carry_out,
     check_machine,
@@ -39,6 +40,7 @@ from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.errors import NotFiniteError, PlanError, UnknownNameError
 from fedrows.files.whole import Json
+from fedrows.measure.all_anchors import check_data
 from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import METRICS, Target
 from fedrows.privacy.packages import check_packages
@@ -82,14 +84,16 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     typed.pop("algorithms")
     workers = typed.pop("workers")
     workers = None if workers is None else whole("--workers", workers)
-    listed = typed.pop("seeds")
+    anchored, listed = typed.pop("anchors"), typed.pop("seeds")
     seeds = [] if listed is None else seeds_of("--seeds", listed)
     target = _target(typed)
     if resume is not None:
         path = folder_of(resume, out, task, "compare")
         seeds = sorted(set(seeds))
         with live.following(path):
-            return _resume(path, task, algorithms, seeds, target, typed, seconds, observer, workers)
+            return _resume(
+                path, task, algorithms, seeds, target, typed, seconds, observer, workers, anchored
+            )
     if task is None:
         raise UsageError(f"Name a task to compare on: {', '.join(catalogue.names('task'))}.")
     path = folder_of(None, out, task, "compare")
@@ -113,13 +117,15 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     with threads(plan.threads):
         data = load(chosen, first.options, [one.plan for one in settings.values()])
         settings = _usable(settings, data, left_out)
+        if anchored:
+            check_data(data)
         config = config_of(settings, plan, seeds, target) | {"command": command}
         folder = RunFolder.create(path, COMPARE, config, overwrite=overwrite)
         comparison = Comparison(folder, settings, seeds, target)
         with folder.locked():
             comparison.begin(data)
         with live.following(path):
-            return _go(comparison, data, seconds, observer, workers)
+            return _go(comparison, data, seconds, observer, workers, anchored)
 
 
 def _usable(
@@ -155,6 +161,7 @@ def _resume(
     seconds: float,
     observer: Observers,
     workers: int | None,
+    anchored: bool,
 ) -> int:
     old = Comparison.opened(path)
     folder, settings, stored = old.folder, old.settings, old.seeds
@@ -174,7 +181,7 @@ def _resume(
         data = load(first.task, first.options, [one.plan for one in settings.values()])
         with folder.locked():
             comparison.begin(data)
-        return _go(comparison, data, seconds, observer, workers)
+        return _go(comparison, data, seconds, observer, workers, anchored)
 
 
 def _go(
@@ -183,6 +190,7 @@ def _go(
     seconds: float,
     observer: Observers,
     workers: int | None,
+    anchored: bool,
 ) -> int:
     """Makes the runs that are missing: here one after another, or in processes."""
     folder, plan, again = comparison.folder, comparison.plan, comparison.again
@@ -214,6 +222,9 @@ def _go(
         name, rounds = folder.path.resolve().name, plan.rounds
         observer.begin(RunInfo(name, folder.config, rounds, rounds, folder.path))
         conclude(observer, folder, True)
+    if anchored and code == 0:
+        with folder.locked():
+            write_anchors(folder, data, plan.train_sample)
     return code
 
 
@@ -333,6 +344,7 @@ def _parser() -> Parser:
         help="Make the runs in N processes, each with its part of the cores unless --threads says "
         "how many (default: in this one, one after another, as always on a GPU).",
     )
+    add("--anchors", action="store_true", help=ANCHORS_HELP)
     add_rates(parser)
     add_set(parser)
     add_privacy(parser)

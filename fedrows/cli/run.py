@@ -9,7 +9,7 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
-from fedrows.cli.anchor_table import write_anchors
+from fedrows.cli.anchor_table import ANCHORS_HELP, write_anchors
 from fedrows.cli.carry_out import (
     carry_out,
     check_machine,
@@ -28,6 +28,7 @@ from fedrows.cli.several_processes import follow, one_voice, threads_of
 from fedrows.cli.show import say
 from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
+from fedrows.measure.all_anchors import check_data
 from fedrows.options import options
 from fedrows.privacy.packages import check_packages
 from fedrows.runs.driver import checked_early_stop
@@ -76,6 +77,8 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         check_free(path, overwrite=overwrite)
     with threads(settings.plan.threads):
         data = load(settings.task, settings.options, [settings.plan])
+        if anchored:
+            check_data(data)
         simulation = settings.simulation(data, path)
         simulation.prepare()
         checked_early_stop(simulation)  # before there is a folder
@@ -180,11 +183,7 @@ def _parser() -> Parser:
     )
     known = ", ".join(catalogue.names("algorithm"))
     parser.add_argument("--algorithm", metavar="NAME", help=f"One of {known} (default: {DEFAULT}).")
-    parser.add_argument(
-        "--anchors",
-        action="store_true",
-        help="After the run, also fit centralised models to the same data, and show them.",
-    )
+    parser.add_argument("--anchors", action="store_true", help=ANCHORS_HELP)
     add_rates(parser)
     add_privacy(parser)
     return parser

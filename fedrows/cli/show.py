@@ -55,7 +55,7 @@ class PlainLines:
         at = line["round"]
         done = f"round {at:>{len(str(self._rounds))}}/{self._rounds}"
         rate = f"{self._rate(at):.3g} rounds/s"
-        say("  ".join([self._label, done, *metrics_of(line), rate]))
+        say("  ".join(filter(None, [self._label, done, *metrics_of(line), rate, virtual_of(line)])))
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         pass
@@ -92,7 +92,7 @@ class LiveLine:
             self._bar.update(self._task, completed=at, rate=f"{self._rate(at):.3g} rounds/s")
 
     def measured(self, line: Mapping[str, Any]) -> None:
-        words = [f"loss {line['train_loss']:.4f}", epsilon_of(line)]
+        words = [f"loss {line['train_loss']:.4f}", epsilon_of(line), virtual_of(line)]
         self._bar.update(self._task, loss="  ".join(filter(None, words)))
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
@@ -131,6 +131,11 @@ def epsilon_of(line: Mapping[str, Any]) -> str:
     """The ε that a private run has spent so far, by kind; nothing of a run in the clear."""
     spent = line.get("epsilon") or {}
     return "ε " + ", ".join(f"{k} {show_epsilon(x)}" for k, x in spent.items()) if spent else ""
+
+
+def virtual_of(line: Mapping[str, Any]) -> str:
+    """The simulated time so far; nothing of a run without a clock."""
+    return f"{line['virtual_seconds']:,.1f} virtual s" if "virtual_seconds" in line else ""
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

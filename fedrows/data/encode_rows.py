@@ -66,13 +66,16 @@ class KnownValues:
         return self._rows[feature.table]
 
 
-def encode(frame: Any, encoder: Encoder, known_values: KnownValues) -> EncodedRows:
+def encode(
+    frame: Any, encoder: Encoder, known_values: KnownValues, *, labels: bool = True
+) -> EncodedRows:
     """The rows of whatever `FederatedData.from_frame` takes.
 
-    The features and the numbers must be there. The label, the weight and the client are read if
-    they are there; without a client all rows are one client's.
+    The features and the numbers must be there. The client, and if wanted the label and the weight,
+    are read if they are there; without a client all rows are one client's.
     """
-    frame = columns_in(frame, _read(encoder))
+    read = _read(encoder, labels)
+    frame = columns_in(frame, read)
     known = list(frame)
     for column in (*encoder.features, *encoder.numbers):
         if column not in known:
@@ -80,7 +83,7 @@ def encode(frame: Any, encoder: Encoder, known_values: KnownValues) -> EncodedRo
                 f"The frame has no column {column!r}, which the model reads; it has "
                 f"{', '.join(known) or 'none'}."
             )
-    values = {column: _column(frame, column) for column in known if column in _read(encoder)}
+    values = {column: _column(frame, column) for column in known if column in read}
     count = len(next(iter(values.values())))
     if not count:
         raise DataError("The frame has no row: give at least one.")
@@ -123,9 +126,9 @@ def encode(frame: Any, encoder: Encoder, known_values: KnownValues) -> EncodedRo
     return EncodedRows(examples, row, names, labelled, unknown, unused)
 
 
-def _read(encoder: Encoder) -> set[str]:
-    """Every column that means something."""
-    more = {encoder.client, encoder.label, encoder.weight}
+def _read(encoder: Encoder, labels: bool) -> set[str]:
+    """Every column that means something, the label and the weight only if they are wanted."""
+    more = {encoder.client, *((encoder.label, encoder.weight) if labels else ())}
     return {*encoder.features, *encoder.numbers, *(column for column in more if column)}
 
 

@@ -23,9 +23,16 @@ TYPES = {torch.float32: "float32", torch.int64: "int64"}
 
 
 def manifest_of(
-    step: OneStep, data_of_step: bytes, starts: Mapping[str, Any], contract: str | None
+    step: OneStep,
+    data_of_step: bytes,
+    starts: Mapping[str, Any],
+    contract: str | None,
+    vocabulary: bytes | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a program; starts: where the rows of local tables begin, by table."""
+    """The manifest of a program.
+
+    starts: where the rows of local tables begin, by table. vocabulary: what is in its file.
+    """
     data, plan, schema = step.data, step.plan, step.model.schema
     return {
         "format": FORMAT,
@@ -61,6 +68,7 @@ def manifest_of(
         "keeps": step.algorithm.keeps,
         "occurred": step.algorithm.needs_occurred,
         "encoder": data.encoder.as_facts() if data.encoder else None,
+        "vocabulary": None if vocabulary is None else hashlib.sha256(vocabulary).hexdigest(),
         "contract": contract,
     }
 

@@ -93,7 +93,8 @@ def build(
                 raise ExportError(f"{what}: {_why(first)}.") from first
     starts, files = _starts(made, data)
     files |= _vocabulary(data)
-    return DeviceProgram(content, manifest_of(step, content, starts, contract), files)
+    manifest = manifest_of(step, content, starts, contract, files.get(VOCABULARY))
+    return DeviceProgram(content, manifest, files)
 
 
 def _starts(model: Model, data: FederatedData) -> tuple[dict[str, Any], dict[str, bytes]]:

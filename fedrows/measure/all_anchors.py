@@ -10,12 +10,25 @@ from fedrows.measure.adam_mf import adam_mf
 from fedrows.measure.als import als
 from fedrows.measure.anchors import ExampleScorer, check_labels, logistic, measure
 from fedrows.measure.ease import ease
+from fedrows.measure.ranking_anchors import ranking_anchors
+from fedrows.measure.ranking_baselines import NAMES as RANKING_NAMES
+from fedrows.measure.ranking_baselines import ranking_baselines
+from fedrows.measure.trivial_baselines import NAMES, baselines
 
 TITLES: Mapping[str, str] = {
     "logistic": "logistic regression with biases, centralised",
     "als": "least squares with factors, centralised",
     "adam-mf": "matrix factorisation by Adam, centralised",
     "ease": "EASE, centralised",
+}
+COUNTED: Mapping[str, str] = {**NAMES, **RANKING_NAMES}
+SHORT: Mapping[str, str] = {  # in a chart
+    "both": "counting",
+    "popularity": "popularity",
+    "logistic": "logistic",
+    "als": "ALS",
+    "adam-mf": "MF by Adam",
+    "ease": "EASE",
 }
 _FITS: Mapping[str, Callable[[FederatedData], ExampleScorer]] = {
     "logistic": logistic,
@@ -32,7 +45,9 @@ def anchors(
 
     say: hears of those that do not fit. Raises a DataError if none can.
     """
-    check_labels(data)
+    check_data(data)
+    if data.labels == "ranking":
+        return ranking_anchors(data, say)
     metrics = {}
     for name, fit in _FITS.items():
         try:
@@ -40,3 +55,15 @@ def anchors(
         except DataError as error:
             say(str(error))
     return metrics
+
+
+def counted(data: FederatedData, train_sample: int) -> dict[str, dict[str, float]]:
+    """The metrics of what needs no model at all, by the names of `COUNTED`."""
+    check_data(data)
+    return ranking_baselines(data) if data.labels == "ranking" else baselines(data, train_sample)
+
+
+def check_data(data: FederatedData) -> None:
+    """Raises a DataError if no anchor can be fitted to the data."""
+    if data.labels != "ranking":
+        check_labels(data)

@@ -2,19 +2,16 @@
 
 popularity   how many clients hold the item in training
 random       a number drawn for each (client, item)
-
-And what EASE is worth, a ridge regression in one place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from fedrows.data.federation import FederatedData
-from fedrows.measure.ease import ease_scores
 from fedrows.measure.ranked_items import Candidates, RankedItems, Ranks, RankScorer
 from fedrows.measure.ranking import summed_up
 from fedrows.seeds import CANDIDATE, bits, client_keys, uniform
@@ -32,27 +29,6 @@ def ranking_baselines(data: FederatedData) -> dict[str, dict[str, float]]:
         for name, score in scorers(data, items.owner).items():
             metrics[name] |= metrics_of(items.ranks(score, shared=True), part)
     return metrics
-
-
-def ranking_ease(
-    data: FederatedData, ridges: Sequence[float] = (100.0, 300.0, 1000.0)
-) -> dict[str, float]:
-    """The same metrics of EASE, with the ridge that has the best NDCG@10 on validation examples."""
-    sampled, every = Candidates(data, _CPU), list[dict[str, float]]()
-    for ridge in ridges:
-        table, metrics = ease_scores(data, ridge), {"ridge": ridge}
-        for part in ("validation", "test"):
-            items = RankedItems(data, part, _CPU, sampled)
-            owner = items.owner
-
-            def score(
-                some: Tensor, of: Tensor, owner: Tensor = owner, by: Tensor = table
-            ) -> Tensor:
-                return by[owner[some].unsqueeze(1), of]
-
-            metrics |= metrics_of(items.ranks(score), part)
-        every.append(metrics)
-    return max(every, key=lambda one: one["validation_ndcg10"])
 
 
 def scorers(data: FederatedData, owner: Tensor) -> Mapping[str, RankScorer]:

@@ -28,6 +28,13 @@ from fedrows.measure.metric_choice import (
 from fedrows.measure.metric_choice import METRICS as METRICS  # readers look for them here
 from fedrows.measure.metric_choice import number as number
 
+# Of runs with a clock: what a summary says of virtual time, and the titles of its columns.
+VIRTUAL = {
+    "virtual_seconds_to_target": "Virtual s to target",
+    "virtual_seconds": "Virtual s",
+    "client_hours": "Client hours",
+    "wasted_hours": "Wasted hours",
+}
 USUAL = ("train_loss", "test_loss", "test_accuracy", "test_auc", "test_gauc")  # in every summary
 
 Summary = dict[str, Any]
@@ -105,6 +112,14 @@ def summarise(
                 "rounds_per_second": spread(rates),
             }
         )
+        if any("virtual_seconds" in end for end in ends):
+            algorithms[-1] |= {
+                key: spread([number(end.get(key)) for end in ends])
+                for key in ("virtual_seconds", "client_hours", "wasted_hours")
+            }
+            when = (_virtual(curve, to_target[name][s]) for s, curve in seeds.items())
+            times = [x for x, s in zip(when, seeds, strict=True) if goals[s] is not None]
+            algorithms[-1]["virtual_seconds_to_target"] = spread(times)
         if diverged := [seed for seed, curve in seeds.items() if curve[-1].get(DIVERGED)]:
             algorithms[-1][DIVERGED] = diverged
         if any("epsilon" in end for end in ends):
@@ -141,6 +156,8 @@ def table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     columns.append(("Bytes up", [show_bytes(a["bytes_up"], a["up_share"]) for a in shown]))
     columns.append(("Seconds", [show(a["seconds"], None) for a in shown]))
     columns.append(("Rounds/s", [show(a["rounds_per_second"], None) for a in shown]))
+    for key in virtual_of(summary):
+        columns.append((VIRTUAL[key], [show_virtual(a, key) for a in shown]))
     kept = [c for c in columns if any(cell != "–" for cell in c[1])]
     rows = [list(row) for row in zip(*(cells for _, cells in kept), strict=True)]
     return [title for title, _ in kept], rows
@@ -151,6 +168,17 @@ def metrics_of(summary: Summary) -> list[str]:
     runs = summary["algorithms"]
     names = dict.fromkeys(name for a in runs for name in a["metrics"])
     return [m for m in names if any(a["metrics"][m]["best"]["mean"] is not None for a in runs)]
+
+
+def virtual_of(summary: Summary) -> list[str]:
+    """What a summary says of virtual time: nothing of runs without a clock."""
+    runs = summary["algorithms"]
+    return [key for key in VIRTUAL if any(a.get(key, {}).get("values") for a in runs)]
+
+
+def show_virtual(algorithm: Summary, key: str) -> str:
+    """Virtual seconds, or hours, of an algorithm; '–' if it has no clock, or never got there."""
+    return show(algorithm[key], None) if key in algorithm else "–"
 
 
 def by_algorithm(lines: Iterable[Line]) -> dict[str, dict[int, list[Line]]]:
@@ -275,6 +303,11 @@ def _first(curve: Sequence[Line], metric: str, goal: float | None) -> int | None
         if goal is not None and value is not None and (value >= goal if higher else value <= goal):
             return int(line["round"])
     return None
+
+
+def _virtual(curve: Sequence[Line], round_: int | None) -> float | None:
+    """The virtual seconds at which a round was done."""
+    return next((number(x.get("virtual_seconds")) for x in curve if x["round"] == round_), None)
 
 
 def _mean_of(seeds: dict[int, list[Line]], key: str) -> float | None:

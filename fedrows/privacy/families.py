@@ -3,7 +3,7 @@
 Rows of one value are refinements of one another. The holders of movie 7 are those of F×7 and M×7
 together, so in a linear model  Σ(7) − Σ(F×7)  is what the holders of M×7 sent. A family is one such
 split of a value: the rows gender×movie of a movie are one, the rows age×movie another. The plain
-rows of a group (all movies) split what is opened in any case, such as a bias.
+rows of a group (all movies) split the dense numbers behind all rows, such as a bias.
 
 With at least `minimum` = t holders, and n the counts that openers know:
 
@@ -20,7 +20,7 @@ and the 6 of 18×7 are the same but for one, the difference is that one's number
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,8 +49,12 @@ class RowFamilies:
         union: Mapping[str, np.ndarray],
         values: Mapping[str, Values],
         pieces: Mapping[str, int],
+        behind: Sequence[int] = (),
     ) -> RowFamilies:
-        """The families among the rows of a union; rows of different tables have none in common."""
+        """The families among the rows of a union; rows of different tables have none in common.
+
+        pieces: of a row, by table. behind: of more rows behind the union, each for itself.
+        """
         parts, groups, start = [], 0, 0
         for table, ids in union.items():
             raw, variant = values[table].of(ids)
@@ -62,6 +66,9 @@ class RowFamilies:
             parts.append((groups + group, start + value, family, several, each))
             groups += int(group.max(initial=-1)) + 1
             start += int(value.max(initial=-1)) + 1
+        if behind:
+            own, none = np.arange(len(behind)), np.zeros(len(behind), dtype=np.int64)
+            parts.append((groups + own, start + own, none, none, np.array(behind)))
         if not parts:
             return cls(*[np.empty(0, dtype=np.int64)] * 5)
         return cls(*(np.concatenate(part).astype(np.int64) for part in zip(*parts, strict=True)))

@@ -1,8 +1,10 @@
 """How the updates of a round lie in the one vector of a secure sum, and how they are read back.
 
-The rows of each table's union come one after another, and behind them what is opened in any case.
-Tables of different widths share one sum: a row is cut into pieces as wide as the greatest common
-divisor of all widths, and every piece has its row's holders.
+The rows of each table's union come one after another, and behind them the figures (weight, loss)
+and the dense numbers. Tables of different widths share one sum: a row is cut into pieces as wide as
+the greatest common divisor of all widths, and every piece has its row's holders. Where rows of few
+stay closed, the figures and the dense numbers are one row each: what a single party has put there
+is opened no more than its rows are. Else they are opened in any case.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ class Contribution:
     """What P parties put into one sum, before it is coded and masked."""
 
     rows: Submodels  # float64, on the CPU; a party holds every row of its index
-    extra: np.ndarray  # (P, extra), what is opened in any case
+    extra: np.ndarray  # (P, extra), what stands behind the rows
     rest: Mapping[str, np.ndarray]  # table → (R, width), what was too large to be sent
 
 
 @dataclass(frozen=True, eq=False)
 class OpenedRows:
-    """What a sum shows: rows with enough holders, and the numbers that are opened in any case."""
+    """What a sum shows: rows with enough holders, and the numbers behind them."""
 
     rows: Mapping[str, tuple[np.ndarray, np.ndarray]]  # table → opened (U,), sums (U, width)
-    extra: np.ndarray  # (extra,)
+    extra: np.ndarray  # (extra,), 0 where too few have contributed
 
     @property
     def marks(self) -> dict[str, np.ndarray]:
@@ -53,7 +55,8 @@ class SumLayout:
     union: Mapping[str, np.ndarray]  # table → ids, sorted
     widths: Mapping[str, int]
     extra: int  # numbers behind the rows
-    values: Mapping[str, Values] | None = None  # what rows are made of; None: each is for itself
+    values: Mapping[str, Values] | None = None  # what rows are made of; None: all are opened
+    figures: int = 0  # of the numbers behind the rows, those that come before the dense ones
 
     @property
     def piece(self) -> int:
@@ -67,8 +70,16 @@ class SumLayout:
 
     @property
     def pieces(self) -> int:
-        """Pieces that all rows have."""
-        return self.numbers // self.piece
+        """Pieces that all rows have, and what opens as rows do."""
+        return self.numbers // self.piece + sum(pieces for _, _, pieces in self.behind)
+
+    @cached_property
+    def behind(self) -> list[tuple[int, int, int]]:
+        """What opens as rows do, of the numbers behind them: from, to, and in how many pieces."""
+        if self.values is None:
+            return []
+        cuts = (0, self.figures), (self.figures, self.extra)
+        return [(low, high, -(-(high - low) // self.piece)) for low, high in cuts if low < high]
 
     @cached_property
     def starts(self) -> dict[str, int]:
@@ -85,7 +96,8 @@ class SumLayout:
         if self.values is None:
             return None
         pieces = {table: width // self.piece for table, width in self.widths.items()}
-        return RowFamilies.of(self.union, self.values, pieces)
+        behind = [pieces for _, _, pieces in self.behind]
+        return RowFamilies.of(self.union, self.values, pieces, behind)
 
     def plan(
         self, name: str, cohort: tuple[int, ...], privacy: Privacy, coding: WordCoding, turn: int
@@ -97,7 +109,7 @@ class SumLayout:
             self.pieces,
             self.piece,
             privacy.min_contributors,
-            self.extra,
+            0 if self.behind else self.extra,
             privacy.openers,
             coding.dtype.name,
             self.families,
@@ -107,13 +119,23 @@ class SumLayout:
     def opened(
         self, words: MaskWords, pieces: np.ndarray, extra: MaskWords, coding: WordCoding
     ) -> OpenedRows:
-        """Sums of words, and which pieces were opened, as numbers table by table."""
+        """Sums of words, and which pieces were opened, as numbers table by table.
+
+        extra: the words that were opened in any case.
+        """
         numbers, rows = coding.decode(words), {}
         for table, opened in self.marks(pieces).items():
             size, width, start = len(opened), self.widths[table], self.starts[table]
             sums = numbers[start : start + size * width].reshape(size, width)
             rows[table] = opened, np.where(opened[:, None], sums, 0.0)
-        return OpenedRows(rows, coding.decode(extra))
+        if not self.behind:
+            return OpenedRows(rows, coding.decode(extra))
+        found, at = np.zeros(self.extra), self.numbers // self.piece
+        for low, high, each in self.behind:
+            if pieces[at]:
+                found[low:high] = numbers[at * self.piece :][: high - low]
+            at += each
+        return OpenedRows(rows, found)
 
     def marks(self, pieces: np.ndarray) -> dict[str, np.ndarray]:
         """Which rows of each table's union were opened, from the pieces that were: (U,)."""
@@ -166,6 +188,7 @@ class PartyVectors:
     def words(self, party: int, name: int | None = None) -> tuple[MaskWords, np.ndarray, MaskWords]:
         """A party's rows (pieces, piece), which of them it holds, and the words behind.
 
+        What opens as rows do is among the rows. Zeros there are no contribution.
         Raises a RangeError that names the party if a number does not fit.
         """
         layout = self.layout
@@ -178,11 +201,16 @@ class PartyVectors:
             values.append(self.contribution.rows.rows[table][low:high].numpy().reshape(-1))
             each = width // layout.piece
             holds[layout.starts[table] // layout.piece + at * each + np.arange(each)] = True
-        values.append(self.contribution.extra[party])
-        words = self.coding.encode(np.concatenate(values), name)
-        rows = np.zeros(layout.numbers, dtype=self.coding.dtype)
-        rows[np.concatenate(places)] = words[: len(words) - layout.extra]
-        return rows.reshape(-1, layout.piece), holds, words[len(words) - layout.extra :]
+        extra, first = self.contribution.extra[party], layout.numbers // layout.piece
+        for low, high, pieces in layout.behind:
+            places.append(first * layout.piece + np.arange(high - low))
+            holds[first : first + pieces] = extra[low:high].any()
+            first += pieces
+        words = self.coding.encode(np.concatenate([*values, extra]), name)
+        rows = np.zeros(layout.pieces * layout.piece, dtype=self.coding.dtype)
+        count = sum(map(len, places))
+        rows[np.concatenate(places)] = words[:count]
+        return rows.reshape(-1, layout.piece), holds, words[count:]
 
     def fitting(self) -> np.ndarray:
         """Whether each party's numbers are all within the range: (P,)."""
@@ -196,7 +224,7 @@ class PartyVectors:
     def total(self, inside: np.ndarray) -> tuple[MaskWords, np.ndarray, MaskWords]:
         """The sum of some parties' words, the holders of each piece, and the words behind."""
         layout, parts = self.layout, self.contribution
-        words = np.zeros(layout.numbers, dtype=self.coding.dtype)
+        words = np.zeros(layout.pieces * layout.piece, dtype=self.coding.dtype)
         counts = np.zeros(layout.pieces, dtype=np.int64)
         for table, width in layout.widths.items():
             own = inside[parts.rows.index[table].owner.numpy()]
@@ -209,4 +237,9 @@ class PartyVectors:
             counts[first : first + size * each] = holders
         behind = self.coding.encode(parts.extra[inside])
         extra = behind.reshape(-1, layout.extra).sum(0, dtype=self.coding.dtype)
-        return words, counts, extra
+        first = layout.numbers // layout.piece
+        for low, high, pieces in layout.behind:
+            words[first * layout.piece :][: high - low] = extra[low:high]
+            counts[first : first + pieces] = parts.extra[inside, low:high].any(1).sum()
+            first += pieces
+        return words, counts, extra[:0] if layout.behind else extra

@@ -4,7 +4,7 @@ Some clients of the cohort are openers, drawn by the digest of all advertised ke
 opener c share a key. What goes into the secure sum, per client:
 
     rows      x_i[r] + Σ_c PRF(k_ic, r)           x_i[r] = 0 where i does not hold r
-    extra     what is opened in any case, such as dense tensors
+    extra     what is opened in any case, because there is noise on it
     count c   [i holds r] + PRF'(k_ic, r)          for every opener c
     tag c     Σ_r ρ_c[r]·[i holds r] + PRF''(k_ic)
 

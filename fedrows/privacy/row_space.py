@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from fedrows.privacy.protocol import ProtocolError
 from fedrows.rows.index import Index
 
 
@@ -45,6 +46,17 @@ class RowSpace:
             ids = index[table].ids.cpu().numpy()
             parts.append(start + (ids if index[table].clients == 1 else np.unique(ids)))
         return np.concatenate(parts)
+
+    def check_union(self, union: np.ndarray, own: np.ndarray) -> None:
+        """Raises a ProtocolError unless places are a union that a party with its own was part of.
+
+        A server could else leave out all rows but one party's, so that it alone would train. The
+        protocol itself misses a row with odds of at most 10⁻⁶.
+        """
+        if (np.diff(union, prepend=-1) <= 0).any() or (union >= self.rows).any():
+            raise ProtocolError("The union has rows out of order, or that no table has.")
+        if not np.isin(own, union).all():
+            raise ProtocolError("The union lacks rows that this party has: it takes no part.")
 
     def by_table(self, places: np.ndarray) -> dict[str, np.ndarray]:
         """Sorted places as ids of each table."""

@@ -63,7 +63,7 @@ class WeightedMean:
     def layout(self, union: Mapping[str, np.ndarray]) -> SumLayout:
         """The vector of a round over a union."""
         extra = 1 + self.losses + dense_size(self.dense)
-        return SumLayout(union, self.widths, extra, self.values)
+        return SumLayout(union, self.widths, extra, self.values, 1 + self.losses)
 
     def coding(self, weights: np.ndarray, parties: int, least: int, correction: float) -> Coding:
         """How numbers are written: precise after the largest correction.
@@ -160,7 +160,7 @@ class WeightedMean:
         return Submodels(index, parts, rows.dense)
 
     def mean(self, opened: OpenedRows, layout: SumLayout) -> Mean | None:
-        """The mean out of a sum; None if nobody in it has trained.
+        """The mean out of a sum; None if nobody in it has trained, or too few have.
 
         A row of one of F families may open in every F-th round only. It then counts F times, so
         that it moves as far as if it could in each.

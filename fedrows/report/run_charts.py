@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from fedrows.measure.all_anchors import SHORT
 from fedrows.measure.metric_choice import Line, about, measured
 from fedrows.measure.summary import Summary, display, number, show_number
 from fedrows.report.artefact import Curve, Panel
@@ -32,8 +33,9 @@ def curve_panels(
     curves: Curves,
     order: Sequence[str],
     data: dict[str, Any],
+    levels: dict[str, dict[str, float]],
 ) -> list[dict[str, Any]]:
-    """One chart for each metric that was measured."""
+    """One chart for each metric that was measured, with the levels to compare it with."""
     panels = []
     lines = [line for seeds in curves.values() for curve in seeds.values() for line in curve]
     for metric in measured(lines):
@@ -50,6 +52,10 @@ def curve_panels(
         best = number(data.get("best_loss"))
         if metric == "test_loss" and best is not None:
             guides.append((f"best achievable {best:.{digits}f}", best))
+        guides += [
+            (f"{title} {value:.{digits}f}", value)
+            for title, value in levels.get(metric, {}).items()
+        ]
         name = title[0].upper() + title[1:]
         rounds = sorted({p.x for points in series.values() for p in points})
         picked = (
@@ -81,6 +87,34 @@ def curve_panels(
             }
         )
     return panels
+
+
+def anchor_levels(content: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Of each metric the values of the anchors in a run's anchors.json, by their short titles."""
+    levels: dict[str, dict[str, float]] = {}
+    for part in ("baselines", "anchors"):
+        for name, metrics in content.get(part, {}).items():
+            for metric, value in metrics.items() if name in SHORT else ():
+                if (known := number(value)) is not None:
+                    levels.setdefault(metric, {})[SHORT[name]] = known
+    return levels
+
+
+def time_panels(summary: Summary, curves: Curves, order: Sequence[str]) -> list[dict[str, Any]]:
+    """The metric of the target by virtual time, of runs with a clock: a chart, or none."""
+    metric = summary["target"]["metric"]
+    title = f"{about(metric)[0][0].upper()}{about(metric)[0][1:]} by virtual time"
+    series = {}
+    for name in order:
+        when = {p.x: p.y for p in _over_seeds(curves[name], "virtual_seconds")}
+        points = [p for p in _over_seeds(curves[name], metric) if p.x in when]
+        series[display(name)] = [Point(when[p.x], p.y, p.low, p.high) for p in points]
+    if not any(series.values()):
+        return []
+    lines = tuple(_curve(n, points) for n, points in series.items())
+    panel = Panel(title, "virtual seconds", "", lines, log_y=_spans(series))
+    subtitle = f"simulated seconds, of all seeds on average; {_subtitle(metric)}"
+    return [{"title": title, "subtitle": subtitle, "panel": panel, "columns": [], "rows": []}]
 
 
 def _subtitle(metric: str) -> str:

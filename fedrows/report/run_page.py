@@ -10,6 +10,7 @@ from typing import Any
 from fedrows.catalogue import BASELINE, REFERENCE, colours
 from fedrows.measure.metric_choice import about
 from fedrows.measure.summary import (
+    VIRTUAL,
     Summary,
     Target,
     best_title,
@@ -21,12 +22,21 @@ from fedrows.measure.summary import (
     show_bytes,
     show_rounds,
     show_speed_up,
+    show_virtual,
     summarise,
+    virtual_of,
 )
 from fedrows.report import chart, exchange, line_styles, page, payload, result_sentences, spent
 from fedrows.report.artefact import STYLE_COUNT, Figure
 from fedrows.report.folder import read_json, read_metrics
-from fedrows.report.run_charts import HeatBuckets, curve_panels, heat_panel
+from fedrows.report.run_charts import (
+    HeatBuckets,
+    anchor_levels,
+    curve_panels,
+    heat_panel,
+    time_panels,
+)
+from fedrows.runs.folder import ANCHORS
 
 HIDDEN = "A model that is differentially private for every user."
 
@@ -47,7 +57,12 @@ def render(folder: Path, private: bool = False) -> str:
     by_title = line_styles.assign([display(name) for name in order])
     styles = {name: by_title[display(name)] for name in order}
     buckets = HeatBuckets({name: curves[name] for name in order})
-    panels, cold = curve_panels(summary, curves, order, data), buckets.panels(order)
+    levels = {} if hidden else anchor_levels(read_json(folder / ANCHORS))
+    panels = [
+        *curve_panels(summary, curves, order, data, levels),
+        *time_panels(summary, curves, order),
+    ]
+    cold = buckets.panels(order)
     heat = [heat_panel(group) for group in data.get("heat") or []]
     figures = {
         "curves": Figure("curves", "Learning curves", tuple(p["panel"] for p in (*panels, *cold))),
@@ -151,6 +166,7 @@ def _columns(summary: Summary) -> list[str]:
         *(best_title(summary, m) for m in metrics_of(summary)),
         "Seconds",
         "Rounds/s",
+        *(VIRTUAL[key] for key in virtual_of(summary)),
     ]
 
 
@@ -172,6 +188,7 @@ def _rows(summary: Summary, styles: dict[str, str]) -> list[dict[str, Any]]:
             best = winner is not None and stat["mean"] == winner and a["name"] != REFERENCE
             cells.append((_split(show(stat, about(m)[2])), best))
         cells += [(_split(show(a[key], None)), False) for key in ("seconds", "rounds_per_second")]
+        cells += [(_split(show_virtual(a, key)), False) for key in virtual_of(summary)]
         rows.append(
             {"name": display(a["name"]), "swatch": chart.swatch(styles[a["name"]]), "cells": cells}
         )

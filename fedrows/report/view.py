@@ -43,7 +43,7 @@ def view(title: str, lines: Sequence[Line], bytes_full_model: float | None = Non
     if not lines:
         return f'<div class="fedrows-view">{head}</div>'
     summary, curves = summarise(lines, None, bytes_full_model), by_algorithm(lines)
-    panels = [panel["panel"] for panel in curve_panels(summary, curves, list(curves), {})][:MOST]
+    panels = [x["panel"] for x in curve_panels(summary, curves, list(curves), {}, {})][:MOST]
     figure = Figure("view", title, tuple(panels))
     styles, names = line_styles.styles(figure), line_styles.names(figure)
     keys = {name: key for key, name in enumerate(names)}

@@ -107,7 +107,10 @@ class Trained:
         return _Named(_with_own_layers(module), names).eval()
 
     def inputs(self) -> dict[str, Tensor]:
-        """Two examples as the module takes them, by field: a list has at least two places."""
+        """Two examples as the module takes them, by field: a list has at least two places.
+
+        A model that ranks takes candidates in the place of its target, here two of each example.
+        """
         data = self.data
         some = torch.arange(2, device=data.train.label.device) % len(data.train)
         columns = {}
@@ -119,11 +122,18 @@ class Trained:
             if name in self.lists() and column.shape[1] < 2:
                 column = nn.functional.pad(column, (0, 2 - column.shape[1]))
             columns[name] = column if name in data.train.ids else column.to(self._dtype())
+        for name in self.candidates():
+            columns[name] = columns[name].unsqueeze(1).repeat(1, 2)  # (2, 2)
         return columns
 
     def lists(self) -> set[str]:
         """The fields that hold lists, which may have any length."""
         return {name for name, x in self.data.train.ids.items() if isinstance(x, Ragged)}
+
+    def candidates(self) -> set[str]:
+        """The field that holds candidates, of which an example may have any number."""
+        target = self.data.target
+        return {target[0]} if self.data.labels == "ranking" and target else set()
 
     def _dtype(self) -> torch.dtype:
         """What the module's numbers are."""
@@ -245,9 +255,9 @@ def _save_onnx(trained: Trained, path: Path) -> None:
     with quiet_exporter(), torch.no_grad():
         try:
             try:
-                program = _program(module, inputs, trained.lists())
+                program = _program(module, inputs, trained.lists() | trained.candidates())
             except Exception:  # a module may be made for lists of one length
-                program = _program(module, inputs, set())
+                program = _program(module, inputs, trained.candidates())
         except Exception as error:  # whatever the exporter meets in the user's code
             raise ExportError(
                 f"{name_of(trained.model)} cannot be exported to ONNX ({_last_line(error)}): "
@@ -257,9 +267,9 @@ def _save_onnx(trained: Trained, path: Path) -> None:
             program.save(part, external_data=False)
 
 
-def _program(module: nn.Module, inputs: Mapping[str, Tensor], lists: Collection[str]) -> Any:
-    """The module in ONNX, for any number of examples and lists of any length."""
-    shapes = [{0: "examples", **({1: f"{n}_length"} if n in lists else {})} for n in inputs]
+def _program(module: nn.Module, inputs: Mapping[str, Tensor], varied: Collection[str]) -> Any:
+    """The module in ONNX, for any number of examples, and of entries in the fields `varied`."""
+    shapes = [{0: "examples", **({1: f"{n}_length"} if n in varied else {})} for n in inputs]
     return torch.onnx.export(
         module,
         tuple(inputs.values()),

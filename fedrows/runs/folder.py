@@ -4,6 +4,7 @@
     data.json               what the data are like
     metrics.jsonl           a line per evaluated round
     summary.json            what it came to
+    anchors.json            with --anchors: what centralised models come to
     status.json             how it stands while it goes (see `status_file`)
     checkpoint.safetensors  where it stands (see `checkpoint`)
     best.safetensors        with patience: where it stood when it was best
@@ -46,7 +47,7 @@ from fedrows.version import __version__
 FORMAT = 1  # grows when a folder of an older fedrows can no longer be read
 CONFIG, DATA, METRICS, SUMMARY = "config.json", "data.json", "metrics.jsonl", "summary.json"
 CHECKPOINT, REPORT, RUNS = "checkpoint.safetensors", "report.html", "runs"
-BEST = "best.safetensors"
+BEST, ANCHORS = "best.safetensors", "anchors.json"
 TABLES, LEDGER = "tables", "ledger.jsonl"
 README = "README.md"  # of a run under privacy full
 RELEASE, RELEASED = "release", ("model.safetensors", "heat.safetensors", "privacy.json")
@@ -54,6 +55,7 @@ FILES = (
     METRICS,
     DATA,
     SUMMARY,
+    ANCHORS,
     STATUS,
     CHECKPOINT,
     BEST,

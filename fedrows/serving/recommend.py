@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,8 +65,10 @@ def recommend(
     exclude: items to leave out instead of the history.
     """
     target, encoder = _target(served), served.bundle.encoder
-    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+    if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
         raise DataError(f"k is {k!r}, but must be a whole number above 0.")
+    for name, given in (("history", history), ("exclude", exclude)):
+        _check_items(name, given)
     columns = _context(served, target, history, client, context or {})
     kind = encoder.features[target].kind
     if hasattr(candidates, "columns") or isinstance(candidates, Mapping):
@@ -77,6 +80,7 @@ def recommend(
         encoded = served.encode(filled)
     else:
         _require(served, {**columns, target: None})
+        _check_items("candidates", candidates)
         items = _all_items(served, target) if candidates is None else list(candidates)
         if candidates is None:
             left = history if exclude is None else exclude
@@ -86,7 +90,7 @@ def recommend(
             raise DataError("There is no candidate to recommend: give at least one.")
         encoded = _one_row_each(served, target, items, columns)
     scores = encoded.in_order(served.scores(encoded))
-    best = torch.sort(scores, descending=True, stable=True)[1][:k]
+    best = torch.sort(scores, descending=True, stable=True)[1][: int(k)]
     chosen = predictions(scores[best], encoder.labels, served.notes(encoded))
     best_items = [items[i] for i in best.tolist()]
     return Recommendations(best_items, chosen.scores, chosen.probabilities, chosen.notes)
@@ -103,6 +107,12 @@ def _target(served: ItemModel) -> str:
     if encoder.labels == "classes":
         raise ModelError("The model scores classes, not items: use predict.")
     return encoder.target[0]
+
+
+def _check_items(name: str, given: Any) -> None:
+    """Raises a DataError if an argument is one item, or text, where a list of items is wanted."""
+    if isinstance(given, str | bytes) or not (given is None or hasattr(given, "__len__")):
+        raise DataError(f"{name} is {given!r}, but must be a list of items: [{given!r}].")
 
 
 def _context(

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -70,7 +71,7 @@ class ServedModel:
         NaN stands for what the labels do not define; GAUC needs the column of the client. The loss
         is the model's own, None if it is not known here.
         """
-        encoder, encoded = self.bundle.encoder, self.encode(frame)
+        encoder, encoded = self.bundle.encoder, self.encode(frame, labels=True)
         if not encoded.labelled:
             raise DataError(f"The frame has no column {encoder.label!r}, the label: add it.")
         if encoder.labels not in MEASURED:
@@ -133,9 +134,11 @@ class ServedModel:
             )
         if self._loss is None:
             raise BundleError("The model was trained with a loss of its own: give it to load.")
-        if steps < 1 or not lr > 0:
-            raise DataError(f"steps is {steps} and lr {lr}: both must be above 0.")
-        encoded = self.encode(frame)
+        if not isinstance(steps, Integral) or steps < 1:
+            raise DataError(f"steps is {steps!r}, but must be a whole number above 0.")
+        if not isinstance(lr, Real) or not 0 < lr < inf:
+            raise DataError(f"lr is {lr!r}, but must be a number above 0.")
+        encoded = self.encode(frame, labels=True)
         if not encoded.labelled:
             raise DataError(f"The frame has no column {encoder.label!r}, the label: add it.")
         client = None
@@ -152,9 +155,12 @@ class ServedModel:
         fitted = scorer.adapted(examples, encoder, steps, lr)
         return replace(self, scorer=fitted, adapted=adapted)
 
-    def encode(self, frame: Any) -> EncodedRows:
-        """The rows of a frame as the model takes them; of an adapted model, its client's alone."""
-        encoded = encode(frame, self.bundle.encoder, self.known)
+    def encode(self, frame: Any, *, labels: bool = False) -> EncodedRows:
+        """The rows of a frame as the model takes them; of an adapted model, its client's alone.
+
+        labels: whether labels and weights are read; those of new rows may be missing or empty.
+        """
+        encoded = encode(frame, self.bundle.encoder, self.known, labels=labels)
         if self.adapted is not None:
             self._check_client(frame, encoded, self.adapted)
         return encoded
@@ -165,7 +171,15 @@ class ServedModel:
         width = sum(prod(x.shape[1:]) for x in examples.fields(torch.arange(1)).values())
         step = max(1, _ENTRIES // max(width, 1))
         some = torch.arange(len(examples)).split(step)
-        return torch.cat([self.scorer.scores(examples.fields(part)) for part in some])
+        return torch.cat([self._scores(examples.fields(part)) for part in some])
+
+    def _scores(self, fields: dict[str, Tensor]) -> Tensor:
+        """The scores of some examples; a model that ranks gets the item as its one candidate."""
+        encoder = self.bundle.encoder
+        if encoder.labels != "ranking" or encoder.target is None:
+            return self.scorer.scores(fields)
+        item = encoder.target[0]
+        return self.scorer.scores({**fields, item: fields[item].unsqueeze(1)}).squeeze(1)
 
     def notes(self, encoded: EncodedRows) -> tuple[str, ...]:
         """What is worth knowing about the scores of encoded rows."""

@@ -206,13 +206,19 @@ def concurrency_of(plan: Plan, clients: int) -> int:
     return plan.concurrency
 
 
+def no_virtual_time(plan: Plan, why: str) -> PlanError:
+    """The error of a run that can have none."""
+    asked = [f"mode is {plan.mode}"] * (plan.mode != "sync")
+    asked += [f"clock is {plan.clock}"] * (plan.clock != "none")
+    out = "both" if len(asked) == 2 else "it"
+    return PlanError(f"{' and '.join(asked)}, but {why}: leave {out} out.")
+
+
 def check_virtual(algorithm: Algorithm, plan: Plan) -> None:
     """Raises a PlanError if a run cannot go in virtual time, or not without waiting."""
     if algorithm.pooled:
-        raise PlanError(
-            f"mode is {plan.mode} and clock is {plan.clock}, but {algorithm.name} trains on pooled "
-            "data, and has no clients that take their time: leave both out."
-        )
+        why = f"{algorithm.name} trains on pooled data, and has no clients that take their time"
+        raise no_virtual_time(plan, why)
     if plan.mode == "async" and plan.staleness == "row" and plan.tables == "mapped":
         raise PlanError(
             "staleness is row, which counts the moves of every row in memory, but tables are "

@@ -16,6 +16,7 @@ from typing import Any
 
 from fedrows_device.batches import Examples, ExamplesError
 from fedrows_device.encoding import encoded
+from fedrows_device.program import VOCABULARY
 
 
 def read_examples(
@@ -28,8 +29,9 @@ def read_examples(
     try:
         given = json.loads(data)
         if isinstance(given, dict) and isinstance(given.get("columns"), dict):
-            words = program / "vocabulary.json" if program is not None else None
-            known = json.loads(words.read_bytes()) if words and words.is_file() else {}
+            known = {}
+            if program is not None and manifest.get("vocabulary") is not None:
+                known = json.loads((program / VOCABULARY).read_bytes())
             given = encoded(manifest, known, given["columns"])
         ids, label = given["ids"], given["label"]
         numbers, weight = given.get("numbers"), given.get("weight")

@@ -15,7 +15,8 @@ import onnxruntime
 
 from fedrows_device.batches import Examples, batches, occurred, steps_of
 
-FORMAT = 1
+FORMAT, VOCABULARY = 1, "vocabulary.json"
+MOST_STEPS, MOST_IN_A_BATCH = 100_000, 10_000  # so that no program takes a device's time or memory
 # How ONNX names a file that holds a tensor: a key of 8 bytes, however its length is written.
 _OUTSIDE = re.compile(rb"(?:\x08|\x88\x80*\x00)location")
 Tensors = dict[str, np.ndarray]
@@ -60,12 +61,19 @@ class Program:
             ) from error
         cls._check_format(manifest)
         try:
-            step = _file_in(folder, manifest["step"]["file"]).read_bytes()
-        except OSError as error:
+            step, _ = _read(folder, manifest["step"]["file"])
+            starts = [facts.get("start", {}) for facts in manifest["tables"].values()]
+            sums = {x["file"]: x["sha256"] for x in starts if "file" in x}
+            if manifest["vocabulary"] is not None:
+                sums[VOCABULARY] = manifest["vocabulary"]
+            for name, digest in sums.items():
+                _check_sum(name, _read(folder, name, keep=False)[1], digest)
+            program = cls.of(manifest, step)
+        except (KeyError, TypeError, AttributeError) as error:
             raise ProgramError(
-                f"{error.filename} cannot be read ({error.strerror}): fetch the program again."
+                f"{folder / 'manifest.json'} lacks what a manifest has ({error}): do not use the "
+                "program."
             ) from error
-        program = cls.of(manifest, step)
         program.folder = folder
         return program
 
@@ -73,11 +81,7 @@ class Program:
     def of(cls, manifest: dict[str, Any], step: bytes) -> Program:
         """The program of a manifest and the bytes of its step.onnx."""
         cls._check_format(manifest)
-        if hashlib.sha256(step).hexdigest() != manifest["step"]["sha256"]:
-            raise ProgramError(
-                "step.onnx is damaged: its SHA-256 is not the one in manifest.json, so fetch the "
-                "program again."
-            )
+        _check_sum("step.onnx", hashlib.sha256(step).hexdigest(), manifest["step"]["sha256"])
         if _OUTSIDE.search(step):
             raise ProgramError(
                 "step.onnx asks for tensors in other files of this device: do not use the program."
@@ -87,9 +91,12 @@ class Program:
         options.inter_op_num_threads = 1
         options.enable_cpu_mem_arena = False  # keeps less memory
         options.log_severity_level = 3
-        session = onnxruntime.InferenceSession(
-            step, sess_options=options, providers=["CPUExecutionProvider"]
-        )
+        try:
+            session = onnxruntime.InferenceSession(
+                step, sess_options=options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # whatever ONNX Runtime finds wrong with it
+            raise ProgramError(f"step.onnx cannot be loaded ({_line(error)}).") from error
         return cls(manifest, session)
 
     @staticmethod
@@ -175,7 +182,10 @@ class Program:
                 drawn.append(batch)
             if "count" in inputs:
                 batch["count"] = np.array(len(losses) + 1, dtype=np.float32)
-            results = self.session.run(names, {**here, **fixed, **batch})
+            try:
+                results = self.session.run(names, {**here, **fixed, **batch})
+            except Exception as error:  # whatever ONNX Runtime finds wrong with it
+                raise ProgramError(f"step.onnx cannot be run ({_line(error)}).") from error
             here = dict(zip(here, results[:-1], strict=True))
             losses.append(float(results[-1]))
         return here, losses, drawn
@@ -203,6 +213,12 @@ class Program:
             for table, facts in self.manifest["tables"].items()
         }
         wanted |= {f"dense/{name}": tuple(s) for name, s in self.manifest["dense"].items()}
+        steps, size = self.steps(examples), self.manifest["plan"]["batch_size"]
+        if not (0 < steps <= MOST_STEPS and 0 < size <= MOST_IN_A_BATCH):
+            raise ProgramError(
+                f"The program takes {steps} steps of {size} examples in a round, but a device "
+                f"takes at most {MOST_STEPS:,} of {MOST_IN_A_BATCH:,}."
+            )
         if missing := [name for name in wanted if name not in start]:
             raise ProgramError(f"The program needs {missing[0]}, which was not given.")
         for name, x in start.items():
@@ -214,6 +230,33 @@ class Program:
     def steps(self, examples: Examples) -> int:
         """How many steps a round takes."""
         return steps_of(self.manifest["plan"], len(examples))
+
+
+def _read(folder: Path, name: Any, keep: bool = True) -> tuple[bytes, str]:
+    """What is in a file of a program if it is to be kept, and its SHA-256."""
+    try:
+        with _file_in(folder, name).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
+            return file.read() if keep else b"", found
+    except OSError as error:
+        raise ProgramError(
+            f"{error.filename} cannot be read ({error.strerror}): fetch the program again."
+        ) from error
+
+
+def _check_sum(name: str, found: str, wanted: Any) -> None:
+    """Raises a ProgramError unless the SHA-256 of a file is that of the manifest."""
+    if found != wanted:
+        raise ProgramError(
+            f"{name} is damaged: its SHA-256 is not the one in manifest.json, so fetch the program "
+            "again."
+        )
+
+
+def _line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def _file_in(folder: Path, name: Any) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 import threading
 from collections.abc import Mapping
@@ -21,7 +22,14 @@ import numpy as np
 from fedrows_device.batches import Examples
 from fedrows_device.examples_file import read_examples
 from fedrows_device.program import Program
-from fedrows_device.signed_http import LARGEST_FILE, GatewayRefused, SignedHttp, pause_of
+from fedrows_device.signed_http import (
+    LARGEST_FILE,
+    GatewayRefused,
+    Kind,
+    SignedHttp,
+    has,
+    pause_of,
+)
 from fedrows_device.storage import DeviceStorage, StorageError
 from fedrows_device.wire import (
     Arrays,
@@ -33,13 +41,16 @@ from fedrows_device.wire import (
     unpack,
 )
 
+MANIFEST = "manifest.json"
+MOST_FILES = 100  # of a program
 PIECE = 2**20  # bytes of an upload in one request
 USUAL_PAUSE = 5.0  # seconds to the next check-in, if the gateway names none that can be waited
-FACTS: dict[str, type | tuple[type, ...]] = {  # of work
+FACTS: dict[str, Kind] = {  # of work
     **dict.fromkeys(("run", "program", "registration"), str),
     **dict.fromkeys(("tag", "accepted", "round", "number"), int),
     "lr": (int, float),
 }
+UNFIT = (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, MemoryError)
 GONE = (404, 410, 422)  # work that has gone on without the device, or was refused
 
 
@@ -101,7 +112,8 @@ class DeviceSession:
             known = {"key": secrets.token_hex(32)}
             self.storage.put_identity(known)
         given = {"token": token, "key": known["key"]} | ({"name": name} if name else {})
-        answer = self.http.ask("POST", "/v1/enrol", json.dumps(given).encode(), signed=False).json()
+        answer = self.http.ask("POST", "/v1/enrol", json.dumps(given).encode(), signed=False)
+        answer = answer.json(device=str, name=str)
         self.storage.put_identity({**known, "device": answer["device"], "name": answer["name"]})
         self.name, self.is_enrolled = answer["name"], True
         self.http.device, self.http.key = answer["device"], bytes.fromhex(known["key"])
@@ -110,16 +122,28 @@ class DeviceSession:
         """Checks in once, and does what there is to do."""
         if not self.is_enrolled:
             raise SessionError("This device is not enrolled: give it a token with --token.")
-        state = self.http.ask("POST", f"/v1/check-in?wait={wait}").json()
+        try:
+            return self._step(wait)
+        except UNFIT as error:
+            raise SessionError(
+                "The gateway's program or work is none that this client can use "
+                f"({type(error).__name__}: {error}): ask its operator."
+            ) from error
+
+    def _step(self, wait: int) -> SessionStep:
+        nothing = type(None)
+        kinds = {"program": (str, nothing), "registration": (str, nothing), "work": (dict, nothing)}
+        state = self.http.ask("POST", f"/v1/check-in?wait={wait}").json(**kinds)
         id_ = state.get("program")
         if id_ is None:
             why = "The gateway has no program yet: its federation has begun no run."
             return SessionStep("waits", max(pause_of(state, USUAL_PAUSE), 1.0), why=why)
         program = self._program(id_)
-        if state["registration"] is None or state["registration"] != self._newest(id_):
+        known = state.get("registration")
+        if known is None or known != self._newest(id_):
             self._register(id_, program)
             return SessionStep("waits")
-        if state["work"] is None:
+        if state.get("work") is None:
             self._forget_work("")
             return SessionStep("waits", pause_of(state, USUAL_PAUSE))
         try:
@@ -135,10 +159,10 @@ class DeviceSession:
     def _program(self, id_: str) -> Program:
         """A program, fetched if it is not here."""
         folder = self.storage.path("program", id_)
-        if not (folder / "manifest.json").is_file():
+        if not (folder / MANIFEST).is_file():
             self._fetch(id_)
         if self._pinned is not None:
-            own = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+            own = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
             if own != self._pinned.lower():
                 raise SessionError(
                     "The gateway's program is not the pinned one: the SHA-256 of its "
@@ -148,7 +172,7 @@ class DeviceSession:
 
     def _fetch(self, id_: str) -> None:
         """Fetches a program; the manifest comes last, for it says that all is there."""
-        files = self.http.ask("GET", "/v1/program").json()
+        files = self.http.ask("GET", "/v1/program").json(program=str, files=dict)
         if files["program"] != id_:
             raise SessionError("The gateway's program has just changed: check in again.")
         if files.get("private"):
@@ -156,13 +180,20 @@ class DeviceSession:
                 "The gateway's run is private, and this client makes no masks of secure sums: take "
                 "part with the browser's client, or in runs in the clear."
             )
-        for name in sorted(files["files"], key=lambda name: name == "manifest.json"):
+        known = files["files"]
+        if not all(has(x, {"bytes": int, "sha256": str}) for x in known.values()):
+            raise SessionError("The gateway does not say how large the program's files are.")
+        if sum(x["bytes"] for x in known.values()) > LARGEST_FILE or len(known) > MOST_FILES:
+            raise SessionError("The gateway's program is larger than any: this device takes none.")
+        for name in sorted(known, key=lambda name: name == MANIFEST):
             self.storage.path("program", id_, name)
             target = f"/v1/program/{id_}/{name}"
-            data = self.http.ask("GET", target, most=LARGEST_FILE).body
-            if hashlib.sha256(data).hexdigest() != files["files"][name]["sha256"]:
+            data = self.http.ask("GET", target, most=max(known[name]["bytes"], 0)).body
+            if hashlib.sha256(data).hexdigest() != known[name]["sha256"]:
                 raise SessionError(f"The gateway's file {name} is not what its digest says.")
             self.storage.write(f"program/{id_}/{name}", data)
+        if MANIFEST not in known:
+            raise SessionError(f"The gateway's program has no {MANIFEST}: ask its operator.")
         for old in self.storage.names("program"):
             if old != id_:
                 self.storage.remove(f"program/{old}")
@@ -226,12 +257,14 @@ class DeviceSession:
 
     def _do(self, work: dict[str, Any]) -> SessionStep:
         """Trains, or goes on with an upload that was under way."""
-        id_ = str(work["id"])
+        if not has(work, {"id": str, "bytes": int, "received": int}):
+            raise SessionError("The gateway offers work and does not say which.")
+        id_ = work["id"]
         self._forget_work(id_)
         upload = self.storage.read(f"work/{self.storage.path(id_).name}/upload")
         if upload is None:
-            upload = self._train(id_, int(work["bytes"]))
-        self._send(id_, upload, int(work["received"]))
+            upload = self._train(id_, work["bytes"])
+        self._send(id_, upload, max(work["received"], 0))
         self.storage.remove(f"work/{id_}")
         return SessionStep("trained", round=int(unpack(upload).facts["tag"]) >> 31)
 
@@ -239,7 +272,7 @@ class DeviceSession:
         """The upload for some work; it and what stays here are stored before it is returned."""
         message = unpack(self.http.download(f"/v1/work/{id_}", size))
         facts = message.facts
-        if not all(isinstance(facts.get(name), kind) for name, kind in FACTS.items()):
+        if message.kind != "work" or not has(facts, FACTS) or not math.isfinite(facts["lr"]):
             raise SessionError("The gateway's work does not say what it is for.")
         program = self._program(facts["program"])
         manifest, tables = program.manifest, program.manifest["tables"]
@@ -278,7 +311,7 @@ class DeviceSession:
             after[f"kept/{name}"] = x
             if name.startswith("rows/"):
                 after[f"kept/{name}/ids"] = examples.index[name.removeprefix("rows/")]
-        if after:
+        if after and all(np.isfinite(x).all() for x in after.values()):
             self.storage.put_memory(facts["run"], facts["tag"], after)
         parts = submodel_to_parts("update", result.rows, result.dense)
         for name, arrays in result.extra.items():
@@ -299,18 +332,19 @@ class DeviceSession:
             piece = upload[offset : offset + PIECE]
             target = f"/v1/work/{id_}?offset={offset}&total={total}&sha256={digest}"
             try:
-                answer = self.http.ask("PUT", target, piece).json()
+                answer = self.http.ask("PUT", target, piece).json(state=str, received=int)
             except GatewayRefused as error:
                 misses += 1
                 if error.status != 409 or misses > 3:
                     raise
-                offset = int(error.content.get("received", 0))
+                at = error.content.get("received")
+                offset = at if type(at) is int and 0 <= at <= total else 0
                 continue
             if answer["state"] == "taken":
                 return
-            if int(answer["received"]) <= offset:
+            if not offset < answer["received"] <= total:
                 raise SessionError("The gateway takes in nothing of the upload: try again later.")
-            offset = int(answer["received"])
+            offset = answer["received"]
 
     def _forget_work(self, id_: str) -> None:
         """Drops all work but one: the gateway offers one at a time."""

@@ -10,6 +10,7 @@ import secrets
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from urllib.parse import urlsplit
 TIMEOUT = 60.0  # seconds for an answer; a check-in may wait for 25
 LARGEST_ANSWER = 2**20  # bytes of one that says something
 LARGEST_FILE = 2**30  # bytes of one that is a file of a program, or rows
+Kind = type | tuple[type, ...]
 LONGEST_PAUSE = 3600.0  # seconds that a gateway may ask a device to wait
 
 
@@ -33,6 +35,14 @@ class GatewayRefused(Exception):
         self.status, self.content = status, content
 
 
+def has(content: Any, kinds: Mapping[str, Kind]) -> bool:
+    """Whether something is an object whose facts are of these kinds."""
+    return isinstance(content, dict) and all(
+        isinstance(content.get(name), kind) and not isinstance(content.get(name), bool)
+        for name, kind in kinds.items()
+    )
+
+
 @dataclass
 class Answered:
     """The answer to a request."""
@@ -40,13 +50,14 @@ class Answered:
     status: int
     body: bytes
 
-    def json(self) -> dict[str, Any]:
-        """The JSON object of the answer."""
+    def json(self, **kinds: Kind) -> dict[str, Any]:
+        """The JSON object of the answer, whose facts must be of these kinds."""
         try:
             content = json.loads(self.body)
-            assert isinstance(content, dict)
-        except (ValueError, AssertionError, RecursionError):
-            raise GatewayRefused(400, {"error": "The gateway's answer cannot be read."}) from None
+        except (ValueError, RecursionError):
+            content = None
+        if not has(content, kinds):
+            raise GatewayRefused(400, {"error": "The gateway's answer cannot be read."})
         return content
 
 

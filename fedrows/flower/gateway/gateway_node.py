@@ -1,6 +1,7 @@
 """The node side of a gateway: answers the server's messages with what devices have made.
 
-    enrol    publishes the program of the run, waits until enough devices have registered for it
+    enrol    publishes the program of the run, waits until enough devices have registered for it;
+             if they take long, it says so, and the server asks again
     train    leaves work for the devices that are asked, waits for their uploads, joins them; in an
              asynchronous run, sends what has come in from any of them, as it came
 
@@ -49,10 +50,6 @@ SHARE_OF_TIMEOUT = 0.8  # of the round's, that devices have; the rest is for the
 HOLD = 5.0  # seconds that an asynchronous run's message waits for the next upload
 
 
-class DevicesAwaited(RuntimeError):
-    """Too few devices have registered so far: the server asks again."""
-
-
 class GatewayNode(ClientNode):
     """Answers messages for the devices of a gateway.
 
@@ -88,10 +85,7 @@ class GatewayNode(ClientNode):
         until = time.monotonic() + ENROL_SECONDS
         while (count := self.store.count_registered(self.program)) < fewest:
             if time.monotonic() > until:
-                raise DevicesAwaited(
-                    f"The gateway waits for devices: {count} have registered, and {fewest} are "
-                    "needed."
-                )
+                return pack(Message("waiting", {"devices": count, "needed": fewest}, {}))
             time.sleep(LOOK)
         return super()._enrol(message)
 

@@ -176,7 +176,9 @@ class PrivateNode(ClientNode):
         names, position = self._asked_clients(facts)
         if facts["use"] == "union":
             index = {t: self.data.index[t].select(position) for t in self._space.tables}
-            return {"places": self._space.places(index)}
+            if not len(places := self._space.places(index)):
+                raise ProtocolError("The clients that are asked hold no row: the node drops out.")
+            return {"places": places}
         asked = self._asked(sums, facts, names)
         self._check_range(facts)
         check_declared(self.data, self._mean.values or {}, position)
@@ -282,8 +284,7 @@ class PrivateNode(ClientNode):
 
     def _answers(self, sums: NodeSums, facts: dict[str, Any], united: np.ndarray) -> bytes:
         """Which rows of the union this node asks for; each client answers for itself."""
-        if (np.diff(united, prepend=-1) <= 0).any() or (united >= self._space.rows).any():
-            raise ProtocolError("The union has rows out of order, or that no table has.")
+        self._space.check_union(united, sums.inputs(facts["sum"]).get("places", united[:0]))
         names, position = self._asked_clients(facts)
         wanted = self._wanted(names, position, united)
         splits = np.cumsum([0, *map(len, wanted)])

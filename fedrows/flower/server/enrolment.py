@@ -1,8 +1,9 @@
 """Enrolment: asks nodes that are new who they are, and registers those that fit the run.
 
 A registration may be a lie of any size, so its bytes are counted before it is read. A node that is
-not let in is asked again after a pause, which doubles each time. A node has one name at a time. In
-a private run it signs its registration, or whoever knows a node's name could take it first.
+not let in is asked again after a pause, which doubles each time. A gateway that still waits for its
+devices is asked again soon. A node has one name at a time. In a private run it signs its
+registration, or whoever knows a node's name could take it first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedrows.flower.wire.signing import check_enrolment
 from fedrows.flower.wire.transport import Transport
 
 SECONDS = 60.0  # that a new node has to answer
+SOON = 2.0  # seconds until a gateway that waits for devices is asked again
 LONGEST = 3600.0  # seconds at most until a node that was not let in is asked again
 
 
@@ -81,6 +83,17 @@ class Enrolment:
         self.declined[node] = called
         self._log(f"N{called[1:]} declines to take part: its own log says why.")
 
+    def _wait_(self, node: int, message: Message) -> None:
+        """Takes note of a gateway that waits for its devices."""
+        facts = [message.facts.get(name) for name in ("devices", "needed")]
+        if not all(type(x) is int and 0 <= x < 2**31 for x in facts):
+            raise WireError("It does not say how many devices it waits for.")
+        self._refused[node] = (time.monotonic() + SOON, SECONDS / 2)
+        why = f"it waits for devices: {facts[0]} have registered, and {facts[1]} are needed"
+        if self.not_let_in.get(node) != why:
+            self.not_let_in[node] = why
+            self._log(f"Gateway {node} is not ready: {why}.")
+
     def _read(self, request: _Request, answer: bytes | str) -> str | None:
         """Registers the node that answered; returns its name, or None if it is not let in."""
         if isinstance(answer, str):
@@ -96,6 +109,9 @@ class Enrolment:
             message = unpack(answer, most)
             if message.kind == "declined":
                 self.decline_(request.node, f"node {request.node}")
+                return None
+            if message.kind == "waiting":
+                self._wait_(request.node, message)
                 return None
             if message.kind == "refused":
                 raise WireError(str(message.facts.get("why", "it does not fit"))[:500])

@@ -9,9 +9,13 @@ import { Openings } from "./openings.js";
 
 const divisor = (a, b) => (b ? divisor(b, a % b) : a);
 
-/** Where the numbers of a round stand. tables: [{name, width, ids}], ids of the union, rising. */
+/**
+ * Where the numbers of a round stand. tables: [{name, width, ids}], ids of the union, rising.
+ * figures, dense: how many numbers stand behind the rows: the weight and the loss, and the dense ones. Where rows
+ * of few stay closed, each of the two is one row more; else they are opened in any case.
+ */
 export class SumRows {
-  constructor(tables) {
+  constructor(tables, figures, dense, closed) {
     this.piece = tables.map(({ width }) => width).reduce(divisor, 0) || 1;
     this.tables = [];
     this.numbers = 0;
@@ -19,20 +23,32 @@ export class SumRows {
       this.tables.push({ name, width, ids, start: this.numbers, place: new Map(ids.map((id, i) => [id, i])) });
       this.numbers += ids.length * width;
     }
+    this.extra = figures + dense;
+    this.behind = [];
+    this.size = this.numbers; // of what opens by its holders
+    const parts = [[0, figures], [figures, this.extra]].filter(([low, high]) => closed && low < high);
+    for (const [low, high] of parts) {
+      const pieces = Math.ceil((high - low) / this.piece);
+      this.behind.push({ low, high, pieces, start: this.size });
+      this.size += pieces * this.piece;
+    }
   }
 
   /** The plan of the sum. about: the terms' facts. */
-  plan(about, parties, extra) {
+  plan(about, parties) {
     return new Openings({
-      rows: this.numbers / this.piece,
+      rows: this.size / this.piece,
       width: this.piece,
       minimum: about.minimum,
-      extra,
+      extra: this.behind.length ? 0 : this.extra,
       openers: about.openers,
       word: `uint${about.coding.bits}`,
       parties,
       turn: about.round,
-      tables: this.tables.map(({ ids, width }) => ({ rows: ids.length, pieces: width / this.piece })),
+      tables: [
+        ...this.tables.map(({ ids, width }) => ({ rows: ids.length, pieces: width / this.piece })),
+        ...this.behind.map(({ pieces }) => ({ rows: 1, pieces })),
+      ],
     });
   }
 }
@@ -62,10 +78,16 @@ const clipped = (x, most) => Math.min(Math.max(finite(x), -most), most);
  * held: what it has held back, of which the rows of this union are taken out.
  */
 export function contribution(rows, update, held, behind, range) {
-  const values = new Float64Array(rows.numbers);
-  const holds = new Uint8Array(rows.numbers / rows.piece);
+  const values = new Float64Array(rows.size);
+  const holds = new Uint8Array(rows.size / rows.piece);
   const rest = new Map(rows.tables.map(({ name }) => [name, new Map()]));
-  if (!update) return { values, holds, rest, extra: behind.map(() => 0) };
+  const extra = behind.map((x) => (update ? clipped(x, Math.max(1, range)) : 0));
+  for (const { low, high, pieces, start } of rows.behind) {
+    values.set(extra.slice(low, high), start);
+    if (extra.slice(low, high).some((x) => x !== 0)) holds.fill(1, start / rows.piece, start / rows.piece + pieces);
+  }
+  const tail = rows.behind.length ? [] : extra;
+  if (!update) return { values, holds, rest, extra: tail };
   for (const { name, width, start, place } of rows.tables) {
     const mine = new Map([...update.get(name)].map(([id, row]) => [id, Float64Array.from(row)]));
     for (const [id, row] of [...held.get(name)]) {
@@ -81,7 +103,7 @@ export function contribution(rows, update, held, behind, range) {
       if (row.some((x) => x !== 0)) holds.fill(1, at / rows.piece, at / rows.piece + each);
     }
   }
-  return { values, holds, rest, extra: behind.map((x) => clipped(x, Math.max(1, range))) };
+  return { values, holds, rest, extra: tail };
 }
 
 /** Puts what was not opened, and what was cut off, back to what a device holds. sent: by piece. */

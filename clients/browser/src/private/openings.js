@@ -44,7 +44,7 @@ export class Openings {
     const opened = new Uint8Array(counts.length);
     let at = 0;
     for (const { rows, pieces } of this.tables) {
-      const held = Array.from({ length: rows }, (_, row) => Math.min(...counts.subarray(at + row * pieces, at + (row + 1) * pieces)));
+      const held = Array.from({ length: rows }, (_, row) => counts.subarray(at + row * pieces, at + (row + 1) * pieces).reduce((low, count) => Math.min(low, count)));
       const open = held.map((count) => count >= this.minimum);
       if (this.minimum > 1 && held.some((count) => count > 0 && count < this.minimum) && open.includes(true)) {
         const least = held.reduce((low, count, row) => (open[row] ? Math.min(low, count) : low), Infinity);

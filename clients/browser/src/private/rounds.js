@@ -128,16 +128,16 @@ export class PrivateRounds {
       throw new DeviceError("The gateway's terms of an update do not fit the program: this device takes no part.");
     }
     const tables = about.tables.map(({ name, width }) => ({ name, width, ids: idsFromBytes(parts[`union/${name}`] ?? new Uint8Array(0)) }));
-    const rows = new SumRows(tables);
     const shapes = dense.map(({ shape }) => shape.reduce((product, size) => product * size, 1));
-    const extra = 1 + Number(about.losses) + shapes.reduce((sum, size) => sum + size, 0);
-    const plan = rows.plan(about, parties, extra);
+    const figures = 1 + Number(about.losses);
+    const rows = new SumRows(tables, figures, shapes.reduce((sum, size) => sum + size, 0), about.minimum > 1);
+    const plan = rows.plan(about, parties);
     let sent = null;
     let line = null;
     const vector = async (session) => {
       const trained = await this.#trained(about, parts, own, program, registered, rows, tell);
       const held = rowsOf(await this.#storage.get(`held/${about.run}`), tables);
-      const behind = trained.update ? [1, ...(about.losses ? [trained.loss] : []), ...trained.dense] : new Array(extra).fill(0);
+      const behind = trained.update ? [1, ...(about.losses ? [trained.loss] : []), ...trained.dense] : new Array(rows.extra).fill(0);
       sent = contribution(rows, trained.update, held, behind, about.range);
       ({ line } = trained);
       // Without a proof of what was opened all of it counts as sent.
