@@ -12,18 +12,24 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import Field, fields, is_dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedrows.errors import PluginError, UnknownNameError
+from fedrows.files.plugin_checks import (
+    check_class,
+    check_is,
+    check_options,
+    kind_of,
+    source_of,
+)
 from fedrows.files.plugins import attribute, file_of, import_file, import_module
 from fedrows.options import NoOptions, options
 
@@ -144,8 +150,8 @@ def model(name: str) -> Callable[..., Model]:
             made.options = own or made.options
             return made
         raise PluginError(
-            f"The model {name!r} ({source_of(build)}) returned {_a(made)}: let it return a torch "
-            "module or a fedrows.model.Model."
+            f"The model {name!r} ({source_of(build)}) returned {kind_of(made)}: let it return a "
+            "torch module or a fedrows.model.Model."
         )
 
     return built
@@ -307,56 +313,23 @@ def _refer(kind: str, text: str) -> Any:
 
 def _check(kind: str, plugin: Any, what: str, file: str) -> None:
     """Raises a PluginError if an object is not of its kind."""
+    from fedrows.plan import Plan
     from fedrows.task import Task
 
+    article = "an" if kind == "algorithm" else "a"
     if kind in CLASSES:
-        wanted = f"a class derived from {CLASSES[kind]}"
         module, _, word = CLASSES[kind].rpartition(".")
         parent = getattr(importlib.import_module(module), word)
-        right = isinstance(plugin, type) and issubclass(plugin, parent)
-        if right and inspect.isabstract(plugin):
-            missing = ", ".join(sorted(plugin.__abstractmethods__))
-            raise PluginError(f"{what} ({source_of(plugin)}) has no {missing}: define the method.")
+        wanted = f"{article} {kind} must be a class derived from {CLASSES[kind]}"
+        check_class(plugin, parent, wanted, what, file)
+        taken = {item.name for item in options(Plan)} if kind == "algorithm" else set[str]()
+        check_options(plugin, parent, taken, f"{what} ({file})")
     elif kind == "task":
-        wanted, right = "a fedrows.task.Task", isinstance(plugin, Task)
+        wanted = "a task must be a fedrows.task.Task"
+        check_is(isinstance(plugin, Task), plugin, wanted, what, file)
+        check_options(plugin.options, object, set(), f"{what} ({file})")
     else:
-        wanted, right = "a function", callable(plugin)
-    if not right:
-        article = "an" if kind == "algorithm" else "a"
-        raise PluginError(
-            f"{what} ({file}) is {_a(plugin)}, but {article} {kind} must be {wanted}."
-        )
-    if kind in CLASSES:
-        _check_options(kind, plugin, parent, f"{what} ({file})")
-    elif kind == "task":
-        _check_options(kind, plugin.options, object, f"{what} ({file})")
-
-
-def _check_options(kind: str, owner: type, parent: type, what: str) -> None:
-    """Raises a PluginError if an option of a class would have no flag of its own."""
-    inherited = {item.name for item in fields(parent)} if is_dataclass(parent) else set[str]()
-    announced = [name for name, value in vars(owner).items() if isinstance(value, Field)]
-    if not is_dataclass(owner) or announced:
-        raise PluginError(
-            f"{what} has options in {owner.__name__}, which is no dataclass: write "
-            "@dataclass(frozen=True) before the class."
-        )
-    from fedrows.plan import Plan
-
-    taken = {item.name for item in options(Plan)} if kind == "algorithm" else set[str]()
-    for item in fields(owner):
-        if item.name in inherited:
-            continue
-        if "help" not in item.metadata:
-            raise PluginError(
-                f"{what} has a field {item.name} that is no option: give it the value "
-                "fedrows.options.option(default, help)."
-            )
-        if item.name in taken:
-            raise PluginError(
-                f"{what} has an option {item.name}, which is the name of one of the plan: "
-                "give it another."
-            )
+        check_is(callable(plugin), plugin, f"a {kind} must be a function", what, file)
 
 
 def _own_name(kind: str, plugin: Any) -> str | None:
@@ -380,15 +353,3 @@ def _about(entry: EntryPoint) -> str:
     """An entry point in an error: its name, its object, and the distribution it came with."""
     whose = "" if entry.dist is None else f" of {entry.dist.name} {entry.dist.version}"
     return f"{entry.name!r}{whose} ({entry.value})"
-
-
-def source_of(thing: Any, file: Path | None = None) -> str:
-    """The file that something is defined in, or else its module."""
-    module = sys.modules.get(getattr(thing, "__module__", ""))
-    return str(file or (file_of(module) if module else "of an unknown file"))
-
-
-def _a(thing: Any) -> str:
-    """What kind of thing something is, with its article."""
-    word = f"class {thing.__name__}" if isinstance(thing, type) else type(thing).__name__
-    return f"the {word}" if isinstance(thing, type) else f"of type {word}"

@@ -24,6 +24,7 @@ from fedrows.cli.flags import (
 )
 from fedrows.cli.per_algorithm import parts_of, rates_of, refuse_when_resumed, set_of
 from fedrows.errors import PlanError, PluginError
+from fedrows.files.plugin_checks import source_of
 from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.options import options
 from fedrows.plan import Plan
@@ -106,7 +107,7 @@ def _check_free(
         flag = flag_of(item.name, prefixed, prefix)
         if flag.replace("-", "_") in dests:
             raise PluginError(
-                f"The {kind} {name} ({catalogue.source_of(owner)}) has an option {item.name}, but "
+                f"The {kind} {name} ({source_of(owner)}) has an option {item.name}, but "
                 f"--{flag} is a flag of privacy or of the command: give the option another name."
             )
 
