@@ -176,6 +176,7 @@ def test_the_site_in_a_browser(served: str, chromium: str, width: int, scheme: A
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.set_default_timeout(200_000)  # the search indexes all pages; only a failure takes this
         page.on("request", lambda x: x.url.startswith((served, "data:")) or wrong.append(x.url))
         # What the next page has cut short is no failure.
         page.on("requestfailed", lambda x: "ABORTED" in (x.failure or "") or wrong.append(x.url))
@@ -198,7 +199,7 @@ def test_the_site_in_a_browser(served: str, chromium: str, width: int, scheme: A
         if width < 600:
             page.locator("label.md-header__button[for=__search]").click()
         page.locator("input.md-search__input").fill("FederatedData")
-        page.locator("a.md-search-result__link").first.wait_for(timeout=30_000)
+        page.locator("a.md-search-result__link").first.wait_for()
         page.locator("a.md-search-result__link").first.click()
         page.wait_for_function("location.pathname != '/' ")
         browser.close()
