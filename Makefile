@@ -31,9 +31,9 @@ test: .venv/dev.stamp
 	OMP_NUM_THREADS=1 .venv/bin/pytest -m "not slow" -n 2 --dist worksteal $(PYTEST_ARGS)
 
 # pytest ends with 5 when no test is marked slow
-# Three workers on two cores: in a federation, processes wait for each other.
+# Four workers on two cores: in a federation, processes wait for each other.
 test-slow: .venv/dev.stamp
-	OMP_NUM_THREADS=1 .venv/bin/pytest -m slow -n 3 --dist loadscope --no-loadscope-reorder \
+	OMP_NUM_THREADS=1 .venv/bin/pytest -m slow -n 4 --dist loadscope --no-loadscope-reorder \
 		$(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 bench: .venv/dev.stamp
