@@ -315,8 +315,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     [
         ({"mode": "async", "buffer": 9, "concurrency": 3}, "fedavg", "buffer is 9, but only 3"),
         ({"mode": "async"}, "scaffold", "keeps a state at its clients"),
-        ({"mode": "async"}, "centralsgd", "^mode is async, but .* take their time: leave it out"),
-        ({"clock": "constant"}, "centralsgd", "^clock is constant, but .*: leave it out"),
+        ({"mode": "async"}, "centralsgd", "^mode is async, but .* take their time: leave that out"),
+        ({"clock": "constant"}, "centralsgd", "^clock is constant, but .*: leave that out"),
         ({"mode": "async", "clock": "constant"}, "centralsgd", "constant, but .*: leave both out"),
         ({"clock": "sundial"}, "fedavg", "clock is 'sundial', but must be"),
         ({"mode": "async", "deadline": 3.0, "clock": "constant"}, "fedavg", "deadline is 3.0"),
