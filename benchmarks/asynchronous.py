@@ -84,20 +84,29 @@ def chosen(done: Done, task: str, clock: str) -> dict[str, Run]:
     if target is None:
         return {}
 
-    def worth(run: Run) -> tuple[bool, float, float]:
-        seconds, loss = reached(done[run], target), best(done[run])
-        if SETTINGS[task].as_good and loss > least:
-            return True, loss, 0.0
-        return False, math.inf if seconds is None else seconds, loss
-
-    least = math.inf
+    least = math.inf  # that a rule's run must reach, too
     for kind in KINDS:
         runs = searched(task, clock, kind)
         if all(run in done for run in runs):
-            found[kind] = min(runs, key=worth)
-        if kind == "waiting":
+            found[kind] = first_of(runs, done, target, least)
+        if kind == "waiting" and SETTINGS[task].as_good:
             least = best(done[found[kind]])
     return found
+
+
+def first_of(runs: Collection[Run], done: Done, target: float, least: float) -> Run:
+    """Of the runs whose least loss is at most `least`, the first at the target.
+
+    If none reaches the target, or `least`, the one with the least loss.
+    """
+
+    def worth(run: Run) -> tuple[bool, float, float]:
+        seconds, loss = reached(done[run], target), best(done[run])
+        if loss > least:
+            return True, loss, 0.0
+        return False, math.inf if seconds is None else seconds, loss
+
+    return min(runs, key=worth)
 
 
 def needed(done: Done, given: argparse.Namespace) -> Iterator[tuple[Run, float]]:

@@ -88,6 +88,8 @@ class Run:
     schedule: str = "constant"  # of the rate
     deadline: float | None = None  # in median times of an update
     times: int = 0  # C / M
+    smaller: int = SMALLER  # K / M
+    over: float = OVER  # how many times K clients a synchronous round asks
 
     @property
     def waits(self) -> bool:
@@ -187,14 +189,14 @@ class Bench:
     def plan(self, run: Run) -> dict[str, Any]:
         """What the plan of a run has that the task's has not."""
         plan = self.settings(run).plan
-        parts = 1 if run.kind == "waiting" else SMALLER
+        parts = 1 if run.kind == "waiting" else run.smaller
         rounds, count = plan.rounds * parts, plan.clients_per_round // parts
         made = {"rounds": rounds, "lr_decay": plan.lr_decay ** (1 / parts),
                 "evaluate_every": max(1, rounds // self.setting.evaluations)}  # fmt: skip
         if not run.waits:
             return {**made, "mode": "async", "buffer": count, "staleness": run.kind,
                     "concurrency": run.times * count}  # fmt: skip
-        made |= {"clients_per_round": count, "over_select": OVER}
+        made |= {"clients_per_round": count, "over_select": run.over}
         if run.deadline is not None:
             made["deadline"] = run.deadline * self.median_update(run.clock, run.seed)
         return made

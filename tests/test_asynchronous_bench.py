@@ -7,8 +7,9 @@ import math
 
 import pytest
 
+from benchmarks import asynchronous_buffers as buffers
 from benchmarks.asynchronous import KINDS, chosen, merged, needed, unhurried
-from benchmarks.asynchronous_bench import NEAR, SETTINGS, Line, Run, measured, searched
+from benchmarks.asynchronous_bench import NEAR, SETTINGS, Bench, Line, Run, measured, searched
 
 CLOCK = "heavy-tail"
 GIVEN = argparse.Namespace(tasks=["amazon"], clocks=[CLOCK], seeds=1)
@@ -69,3 +70,33 @@ def test_a_kind_of_devices_joins_those_that_were_measured_with_equal_settings() 
     assert both["rounds"] == 30
     assert merged(part("constant", 20), part("log-normal")) == part("log-normal")
     assert merged({}, part("log-normal")) == part("log-normal")
+
+
+def test_buffers_as_large_as_a_cohort_take_as_many_updates() -> None:
+    bench = Bench(SETTINGS["amazon"], data=None)  # type: ignore[arg-type]
+    usual, large = Run("amazon", CLOCK, 0, "row", times=10), buffers.candidates("row")[0]
+    plans = [bench.plan(run) for run in (usual, large)]
+    assert [x["buffer"] for x in plans] == [20, 100]
+    assert [x["concurrency"] for x in plans] == [200, 1000]
+    assert [x["rounds"] * x["buffer"] for x in plans] == [3000, 3000]
+    part = {"rates": {CLOCK: {"waiting": 4}}, "schedules": {CLOCK: {"waiting": "cosine"}}}
+    assert bench.plan(buffers.waiting(part, 0))["over_select"] == 10
+
+
+def test_rates_for_large_buffers_are_chosen_by_the_target_that_was_recorded() -> None:
+    """Of the rates that end as low as the chosen synchronous run, 0.61, the first at 0.606."""
+    searched = {"2, cosine": {"best": 0.6}, "4, cosine": {"best": 0.61}}
+    part = {"searched": {CLOCK: {"waiting": searched}}, "rates": {CLOCK: {"waiting": 4}},
+            "schedules": {CLOCK: {"waiting": "cosine"}}}  # fmt: skip
+    target, least = buffers.bounds(part)
+    assert (target, least) == (pytest.approx(0.606), 0.61)
+    rows, versions = buffers.candidates("row"), buffers.candidates("version")
+    done = {run: [(8.0, 0.6)] for run in rows + versions}
+    done[rows[1]] = [(7.0, 0.605)]
+    done[rows[2]] = [(5.0, 0.605), (6.0, 0.7)]  # sooner, but it ends too high
+    found = buffers.measured(part, done, seed=1)
+    chosen = {name: (x.kind, x.rate, x.seed) for name, x in found.items()}
+    assert chosen["row"] == ("row", 4, 1)
+    assert chosen["same"] == ("row", 4, 1)
+    assert chosen["version"] == ("version", 2, 1)
+    assert found["waiting"] == buffers.waiting(part, 1)

@@ -74,3 +74,37 @@ def test_kinds_of_devices_that_were_measured_elsewhere_say_where() -> None:
     assert "constant and heavy-tail on one, PyTorch 2.11, 2026-11-18; log-normal on other" in said
     alike = page.settings({"amazon": {**part, "clocks": clocks, "machines": {"constant": here}}})
     assert alike.endswith("asynchronous.py amazon`, one, PyTorch 2.11, 2026-11-18.\n")
+
+
+def test_buffers_as_large_as_a_cohort_are_a_case_of_their_own(case: page.Case) -> None:
+    own = {"row": {"seconds": 25, "best": 0.4}, "version": {"seconds": 50, "best": 0.5}}
+    same = {"seconds": 50, "best": 0.45}
+    again = {**run(60, 20, None, 0.5), "async": {"row, 10": {"seconds": 15, "best": 0.51}}}
+    found = {
+        "times": 10,
+        "buffer": 100,
+        "runs": [{"waiting": {"seconds": s}, "async": own, "same": same} for s in (30, 70)],
+        "fresh": {"seeds": [3, 4], "runs": [again] * 2},
+    }
+    machine = {"command": "python x.py", "cpu": "one", "torch": "2", "date": "2026-11-19T20"}
+    results = {"amazon": {"clocks": {"heavy-tail": case.runs}}, "buffers": {**machine, **found}}
+    line = page.gains(results).splitlines()[3]
+    assert "| 10, M = K | 90 | – | 3.6 × | 1.8 × | – |" in line
+    equal, same_rate, once_more = page.buffers(results).splitlines()[:3]
+    assert "takes the first 100 reaches the target in 50.0 s, and `row` in 25.0 s" in equal
+    assert "`row` needs 50.0 s and synchronous rounds 90.0 s, 1.8 × as long" in same_rate
+    assert "is -0.0500 from theirs" in same_rate
+    assert "seeds, 3 and 4: `row` needs 15.0 s and synchronous rounds 60.0 s, 4.0 ×" in once_more
+    goals = page.goals(results, {}).splitlines()[2:5]
+    shown = [line.split(" | ")[1:] for line in goals]
+    assert shown == [["4.5 ×", "yes |"], ["1.8 ×", "**no** |"], ["4.0 ×", "**no** |"]]  # 0.51
+
+
+def test_only_runs_that_end_as_well_count_as_sooner() -> None:
+    """The faster case ends worse than the synchronous run by more than the range of its seeds."""
+    bad, good = (page.Case("amazon", "heavy-tail", 20, [run(100, s, 50, x)] * 2)
+                 for s, x in ((10, 0.6), (25, 0.5)))  # fmt: skip
+    assert not bad.ends_well
+    assert good.ends_well
+    assert page.fastest([bad, good]) is good
+    assert page.fastest([bad]) is None

@@ -145,3 +145,19 @@ def test_the_line_and_the_table_of_a_run_with_a_clock_have_virtual_time(
     assert "Client hours  Wasted hours" in said
     assert main([*words[:-1], str(tmp_path / "other")]) == 0
     assert "irtual" not in capsys.readouterr().out
+
+
+def test_a_comparison_in_virtual_time_leaves_out_who_cannot_before_anyone_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", "synthetic", "--clients", "60", "--items", "40", "--rounds", "2"]
+    words += ["--clients-per-round", "5", "--seeds", "1", "--mode", "async", "--clock", "constant"]
+    assert main([*words, "--out", str(tmp_path / "all")]) == 0
+    said = capsys.readouterr().out
+    assert said.count("Left out") == 2
+    assert "Left out centralsgd: mode is async and clock is constant, but centralsgd trains" in said
+    assert "Left out scaffold: mode is async, but scaffold keeps a state" in said
+    named = [*words, "--algorithms", "fedavg,scaffold", "--out", str(tmp_path / "named")]
+    assert main(named) == 2
+    assert "choose mode sync, or another algorithm" in capsys.readouterr().err
+    assert not (tmp_path / "named").exists()

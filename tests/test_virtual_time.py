@@ -12,16 +12,23 @@ import torch
 from torch import Tensor
 
 from fedrows import catalogue
+from fedrows.algorithm import Round
+from fedrows.algorithms.fedavg import FedAvg
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError, FedrowsError, PlanError, RunFolderError, UnknownNameError
+from fedrows.models import mf
 from fedrows.models.logistic import Logistic
 from fedrows.plan import Plan
+from fedrows.rows.params import Params, take
 from fedrows.runs import checkpoint
+from fedrows.server import begin
 from fedrows.simulation import Simulation
 from fedrows.simulator import devices
 from fedrows.simulator.asynchronous import AsyncRounds
 from fedrows.simulator.devices import ROW, UpdateWork, drawn, read
-from fedrows.simulator.virtual_time import WaitingRounds
+from fedrows.simulator.simulated_fleet import SimulatedFleet
+from fedrows.simulator.virtual_time import WaitingRounds, work_of
+from tests.ranked import positives
 
 KINDS = {name: catalogue.algorithm(name) for name in catalogue.names("algorithm")}
 ADDITIVE = [name for name, of in KINDS.items() if of.additive and not of.pooled]
@@ -124,11 +131,6 @@ def twin_update(
     data: FederatedData, plan: Plan, table: Tensor, dense: dict[str, Tensor], client: int, n: int
 ) -> tuple[dict[int, Tensor], dict[str, Tensor]]:
     """What one client makes of a model: FedAvg with that client as its only one."""
-    from fedrows.algorithm import Round
-    from fedrows.algorithms.fedavg import FedAvg
-    from fedrows.rows.params import Params, take
-    from fedrows.simulator.simulated_fleet import SimulatedFleet
-
     fleet = SimulatedFleet(Logistic(data), FedAvg(), data, plan)
     cohort = torch.tensor([client])
     opened = fleet.open_round(Round(n, plan.lr_at(n), data.clients, 1.0, cohort))
@@ -204,6 +206,21 @@ def test_how_long_an_update_takes() -> None:
     work = UpdateWork(50 * one, 100 * one, 1e6 * one, 5e5 * one)
     took = drawn("constant", 1, 0).typical_seconds(work)
     assert float(took) == pytest.approx(1 + ROW * 100 / 50 + 1 + 2)
+
+
+@pytest.mark.parametrize("labels", ["binary", "ranking"])
+def test_network_time_follows_the_bytes_of_a_round(data: FederatedData, labels: str) -> None:
+    """Of all clients, as a round without a clock counts them; pools of negatives come on top."""
+    own = positives() if labels == "ranking" else data
+    model = mf.build(own, factors=3) if labels == "ranking" else Logistic(own)
+    plan = Plan(clients_per_round=own.clients, negatives_pool=7, device="cpu", dtype="float64")
+    fleet, everyone = SimulatedFleet(model, FedAvg(), own, plan), torch.arange(own.clients)
+    opened = fleet.open_round(Round(1, plan.lr, own.clients, 1.0, everyone))
+    opened.train(take(begin(model, FedAvg(), plan).params, opened.index, own.clients), None)
+    work = work_of(fleet, plan)
+    assert float(work.down.sum()) == opened.traffic.down
+    assert float(work.up.sum()) == opened.traffic.up
+    assert float(work.rows.sum()) == sum(len(index.ids) for index in opened.index.values())
 
 
 @pytest.mark.parametrize("kind", ["log-normal", "heavy-tail"])
@@ -298,8 +315,8 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     [
         ({"mode": "async", "buffer": 9, "concurrency": 3}, "fedavg", "buffer is 9, but only 3"),
         ({"mode": "async"}, "scaffold", "keeps a state at its clients"),
-        ({"mode": "async"}, "centralsgd", "^mode is async, but .* take their time: leave it out"),
-        ({"clock": "constant"}, "centralsgd", "^clock is constant, but .*: leave it out"),
+        ({"mode": "async"}, "centralsgd", "^mode is async, but .* take their time: leave that out"),
+        ({"clock": "constant"}, "centralsgd", "^clock is constant, but .*: leave that out"),
         ({"mode": "async", "clock": "constant"}, "centralsgd", "constant, but .*: leave both out"),
         ({"clock": "sundial"}, "fedavg", "clock is 'sundial', but must be"),
         ({"mode": "async", "deadline": 3.0, "clock": "constant"}, "fedavg", "deadline is 3.0"),

@@ -32,6 +32,7 @@ from fedrows.privacy.options import from_config as privacy_from
 from fedrows.runs.folder import TABLES
 from fedrows.runs.memory import fits_in_memory, lower_at_the_start
 from fedrows.simulation import Simulation
+from fedrows.simulator.asynchronous import check_virtual
 from fedrows.simulator.cpu_threads import usual_threads
 from fedrows.simulator.simulated_fleet import check_fits
 from fedrows.task import Task
@@ -67,7 +68,9 @@ class Settings:
         return data, with_personal_parts(model, data, self.personal)
 
     def check_data(self, data: FederatedData) -> None:
-        """Raises a PlanError if the algorithm cannot train on such data."""
+        """Raises a PlanError if the algorithm cannot train on such data, or in virtual time."""
+        if self.plan.in_virtual_time:
+            check_virtual(self.algorithm, self.plan)
         check_fits(self.algorithm, with_personal(data) if self.personal else data)
 
     def simulation(self, data: FederatedData, folder: Path | None = None) -> Simulation:

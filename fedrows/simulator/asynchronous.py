@@ -210,7 +210,7 @@ def no_virtual_time(plan: Plan, why: str) -> PlanError:
     """The error of a run that can have none."""
     asked = [f"mode is {plan.mode}"] * (plan.mode != "sync")
     asked += [f"clock is {plan.clock}"] * (plan.clock != "none")
-    out = "both" if len(asked) == 2 else "it"
+    out = "both" if len(asked) == 2 else "that"
     return PlanError(f"{' and '.join(asked)}, but {why}: leave {out} out.")
 
 

@@ -230,6 +230,8 @@ def work_of(fleet: SimulatedFleet, plan: Plan) -> UpdateWork:
     ids = torch.zeros_like(rows)
     for table, index in data.index.items():
         count = index.lengths.double()
+        if fleet.negatives is not None and table == fleet.negatives.table:
+            count = count + fleet.negatives.pools(everyone).sizes
         rows += count
         if table not in data.local:
             down += count * schema.tables[table].width * plan.torch_dtype.itemsize
