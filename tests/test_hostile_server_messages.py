@@ -43,7 +43,7 @@ def enrolment(config: dict[str, Any], data: FederatedData) -> bytes:
 
 KINDS = (
     "count-labels", "declined", "enrol", "enrolled", "labels", "refused", "silent", "state-lost",
-    "sum", "sums", "terms", "train", "trained", "work",
+    "sum", "sums", "terms", "train", "trained", "waiting", "work",
 )  # fmt: skip
 
 
