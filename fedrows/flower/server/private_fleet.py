@@ -145,6 +145,8 @@ class PrivateFlowerFleet(PrivateSumFleet):
             if node not in inside:
                 why = sum_.silent.get(node, "it dropped out of the secure sum")
                 self._dropped(exchange, cohort, own_positions, why)
+        if mean is None:
+            self._log(f"Round {round_.number}: too few nodes had something to add up.")
         exchange.loss = None if mean is None else mean.loss
         upload = self._pseudo_upload(clients, mean)
         exchange.answered = len(upload.clients)
