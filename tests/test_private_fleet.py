@@ -16,6 +16,7 @@ from deployed import CONFIG, difference, examples, run, shards_of, simulated, ta
 from loopback import federation, phases_in
 
 from fedrows.errors import PlanError
+from fedrows.flower.server import fleet as fleet_module
 from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.server.sum_exchange import Lane, SumCarrier, SumExchange
 from fedrows.flower.wire.contract import make_contract
@@ -229,6 +230,33 @@ def test_a_node_that_falls_silent_in_any_phase_is_a_drop_out(
     assert progress.round == 2
     assert progress.params.tables["item"].isfinite().all()
     assert max(answered) == 12
+
+
+def test_an_opener_that_opens_nothing_is_named_and_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 1 keeps its pads whenever it is an opener; another draw has other openers."""
+    monkeypatch.setattr(fleet_module, "POLL", 0.001)
+    data, said, uses = examples(), list[str](), dict[str, str]()
+    config = PRIVATE | {"rounds": 4, "min-contributors": 2, "clients-per-round": 12}
+    fleet, post = federation(task_of(data), config, shards_of(data, 4), tmp_path)
+    fleet._log = said.append
+    kept = []
+
+    def meddle(node: int, answer: bytes) -> bytes | str:
+        for facts in (one.facts for one in phases_in(post.sent[-1][1])):
+            uses.setdefault(facts["sum"], str(facts.get("use")))
+            if node == 1 and uses[facts["sum"]] == "update" and facts["phase"] == 4:
+                kept.append(facts["sum"])
+                return "it keeps its pads"
+        return answer
+
+    post.meddle = meddle
+    progress = run(fleet, data)
+    assert progress.round == 4
+    assert kept
+    named = [line for line in said if "nothing was opened (node 'n0': Opener 1 did not" in line]
+    assert len(named) == len(kept)
 
 
 @pytest.mark.slow

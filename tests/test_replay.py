@@ -10,7 +10,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from fedrows.privacy import openings, secure_sum
+from fedrows.files.whole import write_private
+from fedrows.privacy import openings, replay, secure_sum
 from fedrows.privacy.keys import NodeKey
 from fedrows.privacy.openings import Openings
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
@@ -87,6 +88,44 @@ def test_a_sum_is_never_begun_twice(tmp_path: Path) -> None:
     kept.begin()
     with pytest.raises(ProtocolError, match="begun before"):
         kept.begin()
+
+
+def test_a_half_ends_when_its_machine_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut its file may be an older one, from which it would answer a second time."""
+
+    def patient() -> ClientHalf[None]:
+        while True:
+            yield b"go on"
+
+    monkeypatch.setattr(replay, "BOOT", tmp_path / "boot_id")
+    (tmp_path / "boot_id").write_text("one\n")
+    half = SavedHalf(tmp_path / "half")
+    half.begin()
+    assert half.advance(patient, b"") == b"go on"
+    older = (tmp_path / "half").read_bytes()
+    assert half.advance(patient, b"first") == b"go on"
+    (tmp_path / "half").write_bytes(older)
+    (tmp_path / "boot_id").write_text("another\n")
+    with pytest.raises(ProtocolError, match="has started since"):
+        half.advance(patient, b"second")
+
+
+def test_where_starts_are_not_told_apart_every_request_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    through: list[Path] = []
+
+    def wrote(path: Path, data: bytes) -> None:
+        through.append(path)
+        write_private(path, data)
+
+    monkeypatch.setattr(replay, "write_private", wrote)
+    SavedHalf(tmp_path / "a").begin()
+    monkeypatch.setattr(replay, "BOOT", tmp_path / "none")
+    SavedHalf(tmp_path / "b").begin()
+    assert through == [tmp_path / "b"]
 
 
 def test_what_is_kept_is_for_its_owner_alone(tmp_path: Path) -> None:

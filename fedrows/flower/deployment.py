@@ -30,6 +30,7 @@ from fedrows.flower.wire.transport import Transport
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.plan import Plan
+from fedrows.privacy.accounts import BudgetSpentError
 from fedrows.privacy.relations import warning
 from fedrows.rows.params import Params
 from fedrows.server import PlainRounds, begin, rounds
@@ -86,7 +87,13 @@ class Deployment:
             since = time.perf_counter()
             if self.start is not None and self.progress.round == 0:
                 self.start.set_(self.progress.params)
-            progress = next(running, None)
+            try:
+                progress = next(running, None)
+            except BudgetSpentError as error:  # as when a round was tried again
+                if not self.progress.round:
+                    raise
+                self.stopped = str(error)
+                return
             self.seconds += time.perf_counter() - since
             if progress is None:
                 return

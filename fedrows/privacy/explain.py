@@ -288,9 +288,8 @@ def _updates(setting: ExplainedRun, speed: Speed) -> list[Disclosure]:
         return [Disclosure("updates", "the server", learns, IN_SUM, up + KEYS * masks, 0, seconds)]
     up = WIDE * (setting.union * (setting.width + 2) + setting.dense)  # with weight and holder
     learns = (
-        f"the sum over the cohort, of rows to which {minimum} or more have added "
-        "something, and the sum of the weights; differences of rows of one value have as many "
-        "contributors"
+        f"the sum over the cohort, of rows, weights and dense tensors to which {minimum} or more "
+        "have added something; differences of rows of one value have as many contributors"
         if minimum > 1
         else "the sum over the cohort, of every row that anybody holds, and the sum of the weights"
     )

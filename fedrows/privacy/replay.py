@@ -3,6 +3,10 @@
 A client half is a function of its inputs, its randomness and the requests it gets. So it is enough
 to keep a seed and the requests: after a restart it is run again from the start, silently, and goes
 on where it was. The file is as secret as the masks, belongs to one sum, and goes when that ends.
+
+It is not brought to the disk at once. A machine that loses its power may come back with an older
+version, and an answer to another request from there would show the difference of two masks. So a
+half is for the time until the machine starts again.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from fedrows.files.whole import make_private, write_private
+from fedrows.files.whole import make_private, write_briefly, write_private
 from fedrows.privacy.messages import pack, unpack
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.randomness import replaying
@@ -21,6 +25,7 @@ from fedrows.privacy.randomness import replaying
 C = TypeVar("C")
 SEED = 32
 MOST = 8  # requests to a half: more than any protocol has
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # of Linux: another one whenever the machine starts
 
 
 @dataclass(frozen=True)
@@ -41,18 +46,20 @@ class SavedHalf:
         if self.path.exists():
             raise ProtocolError(f"{self.path.name} was begun before: a sum is never begun twice.")
         make_private(self.path.parent)
-        self._write([os.urandom(SEED)])
+        self._write([_boot(), os.urandom(SEED)])
 
     def advance(self, make: Callable[[], ClientHalf[C]], request: bytes) -> bytes | Done[C]:
         """The reply to the next request; the first request only wakes the half up."""
         try:
-            seed, *before = unpack(self.path.read_bytes())
+            boot, seed, *before = unpack(self.path.read_bytes())
         except (OSError, ValueError):
             raise ProtocolError(f"What {self.path.name} was about is lost: it drops out.") from None
+        if boot != _boot():
+            raise ProtocolError(f"The machine has started since {self.path.name} was begun.")
         if len(before) >= MOST:
             raise ProtocolError(f"{self.path.name} got more requests than a sum has: it drops out.")
         requests = [*before, request if before else b""]  # the first one says nothing
-        self._write([seed, *requests])
+        self._write([boot, seed, *requests])
         with replaying(seed):
             half = make()
             try:
@@ -64,4 +71,13 @@ class SavedHalf:
         return reply
 
     def _write(self, parts: list[bytes]) -> None:
-        write_private(self.path, pack(*parts))
+        write = write_briefly if parts[0] else write_private
+        write(self.path, pack(*parts))
+
+
+def _boot() -> bytes:
+    """What tells one start of this machine from another; nothing if the system does not say."""
+    try:
+        return BOOT.read_bytes().strip()
+    except OSError:
+        return b""

@@ -18,8 +18,9 @@ unions of the next two, and the keys for the next updates and for the union behi
 came to goes when its update takes it, or when two newer unions have ended. What clients hold back
 and the rows of their local tables are the node's own, and not here.
 
-A sum is begun once, for two sums of one vector under one name would show it. Names rise, so that it
-is enough to remember the newest.
+What a power cut takes of this is a sum that the node drops out of, so only the newest number is on
+the disk at once. A sum is begun once, for two sums of one vector under one name would show it.
+Names rise, so that it is enough to remember the newest.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedrows.errors import FedrowsError
-from fedrows.files.whole import make_private, write_private
+from fedrows.files.whole import make_private, write_briefly, write_private
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.replay import Done, SavedHalf
 
@@ -99,7 +100,7 @@ class NodeSums:
         (self._folder / name).mkdir(mode=0o700)
         self._clear()
         SavedHalf(self._folder / name / "half").begin()
-        write_private(self._folder / name / "facts.json", json.dumps(dict(facts)).encode())
+        write_briefly(self._folder / name / "facts.json", json.dumps(dict(facts)).encode())
 
     def begin_work(self, name: object, work: Mapping[str, Any]) -> dict[str, Any]:
         """Takes in what a sum adds up, which is said once; returns all facts of the sum."""
@@ -108,7 +109,7 @@ class NodeSums:
         if path.exists():
             raise ProtocolError(f"What sum {name} adds up was said before: it is not said twice.")
         self._clear_use(str(facts.get("use")), path.parent.name)
-        write_private(path, json.dumps({**work, **facts}).encode())
+        write_briefly(path, json.dumps({**work, **facts}).encode())
         if facts.get("use") == "update":  # a union serves one sum of updates
             with suppress(FileNotFoundError):
                 self._ended(work.get("union")).replace(self._folder / name / "asked.npz")
@@ -127,7 +128,7 @@ class NodeSums:
 
     def put_inputs(self, name: str, inputs: Arrays) -> None:
         """Keeps what goes into a sum until it is over."""
-        write_private(self._folder / name / "inputs.npz", _packed(inputs))
+        write_briefly(self._folder / name / "inputs.npz", _packed(inputs))
 
     def inputs(self, name: str) -> Arrays:
         """What goes into a sum."""
@@ -146,7 +147,7 @@ class NodeSums:
 
     def put_asked(self, name: str, asked: Arrays) -> None:
         """Keeps which rows the clients asked for in a union, until the round's update begins."""
-        write_private(self._ended(name), _packed({**asked, "name": np.array(name)}))
+        write_briefly(self._ended(name), _packed({**asked, "name": np.array(name)}))
         for path in sorted(self._folder.glob("*.npz"))[:-ENDED]:
             path.unlink(missing_ok=True)
 

@@ -289,7 +289,7 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         inside, places, mean = self._mean_from(agreed, result)
         upload = self._pseudo_upload(start.cohort[places], mean)
         if mean is None or not len(upload.clients):
-            raise ProtocolError("There is nothing in the sum.")
+            raise ProtocolError(f"nothing was opened ({self._why_nothing(agreed, result)})")
         self.answers |= dict.fromkeys(inside, "")
         for one in group.members:
             if one.node not in inside:

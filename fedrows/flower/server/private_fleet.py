@@ -145,6 +145,9 @@ class PrivateFlowerFleet(PrivateSumFleet):
             if node not in inside:
                 why = sum_.silent.get(node, "it dropped out of the secure sum")
                 self._dropped(exchange, cohort, own_positions, why)
+        if mean is None:
+            why = self._why_nothing(agreed, result)
+            self._log(f"Round {round_.number}: nothing was opened ({why}).")
         exchange.loss = None if mean is None else mean.loss
         upload = self._pseudo_upload(clients, mean)
         exchange.answered = len(upload.clients)

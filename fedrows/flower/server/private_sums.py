@@ -276,6 +276,12 @@ class PrivateSumFleet(SumFleet):
         mean = bounded(mean, summing, own, self.contract.algorithm, self.heat())
         return inside, places, mean
 
+    def _why_nothing(self, agreed: AgreedSum, result: OpenedSum) -> str:
+        """Why a sum that came to its end has opened nothing."""
+        parties, left_out = agreed.update.lane.sum.parties, result.total.left_out
+        said = [f"node {parties[one]!r}: {why.rstrip('.')}" for one, why in left_out.items()]
+        return "; ".join(said) or "too few nodes had something to add up"
+
     def _pseudo_upload(self, clients: Tensor, mean: Mean | None) -> Upload:
         return pseudo_upload(clients, mean, self.contract.plan.torch_dtype, torch.device("cpu"))
 
