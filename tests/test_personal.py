@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedrows import FederatedData, Plan, Simulation, catalogue, simulate, with_personal
 from fedrows.data.batches import batches, local_data
-from fedrows.data.personal import PERSONAL, in_one_row
+from fedrows.data.personal import PERSONAL, in_one_row, without_personal
 from fedrows.errors import DataError, ModelError, PlanError
 from fedrows.lifting.adapt import adapt, with_rows
 from fedrows.lifting.lifted import Lifted
@@ -242,6 +242,17 @@ def test_new_clients_that_cannot_be_measured_are_named():
     shared = simulate(data, Net(), "fedavg", **_options())
     with pytest.raises(DataError, match="nothing to fit"):
         new_clients(shared.model, shared.params, data)
+
+
+def test_the_table_can_be_taken_away_again():
+    raw = federation()
+    data = without_personal(with_personal(raw))
+    assert without_personal(raw) is raw
+    assert (data.tables, data.fields, data.local) == (raw.tables, raw.fields, raw.local)
+    for part in ("train", "validation", "test"):
+        assert getattr(data, part).ids.keys() == {"item"}
+    assert data.index.keys() == raw.index.keys()
+    assert data.slots.keys() == raw.slots.keys()
 
 
 def test_what_cannot_be_personal():
