@@ -262,6 +262,8 @@ def test_what_cannot_be_personal():
         lifted(raw)
     with pytest.raises(ModelError, match=r"names 'heat', but the module's parameters are offset"):
         Lifted(Net(), data, personal=["heat"])
+    with pytest.raises(ModelError, match=r"`personal` is 'head', but must be a list of names"):
+        Lifted(Net(), data, personal="head")
     with pytest.raises(ModelError, match=r"has table 'item' in it: build the data with local"):
         Lifted(Net(), data, personal=["item"])
     frozen = Net()

@@ -5,7 +5,7 @@ Every error names the column, the example and the value; nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -100,6 +100,11 @@ def as_numbers(column: str, values: np.ndarray, count: int, first: int = 0) -> n
             f"Column {column!r} has shape {values.shape}, but must be ({count},) or ({count}, D)."
         )
     no_nulls(column, values, first)
+    if values.dtype.kind in "mM":
+        raise DataError(
+            f"Column {column!r} holds dates or times, not numbers: make numbers of them, such as "
+            "days since one of them."
+        )
     try:
         exact = values.astype(np.float64)
     except (TypeError, ValueError):
@@ -156,6 +161,11 @@ def as_target(
     if target is None:
         name = next(iter(shapes), None)
         return None if name is None else (name, None if len(shapes[name]) == 1 else 0)
+    if isinstance(target, str) or not isinstance(target, Sequence) or len(target) != 2:
+        raise DataError(
+            f"target is {target!r}, but must be a field and a column of it, or None where the "
+            'field has one: ("item", None).'
+        )
     name, column = target
     if name not in shapes:
         raise DataError(f"The target is field {name!r}, but the fields are {', '.join(shapes)}.")
