@@ -44,6 +44,7 @@ CHAPTERS = (
             "fedrows.Split",
             "fedrows.Vocabulary",
             "fedrows.Hashed",
+            "fedrows.Scaled",
             "fedrows.read_parquet",
             "fedrows.save_data",
             "fedrows.open_data",

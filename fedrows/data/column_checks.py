@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from fedrows.data.scaled import Scaled
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged
 
@@ -92,8 +93,10 @@ def as_labels(
     return label.astype(np.int64) if labels == "classes" else label
 
 
-def as_numbers(column: str, values: np.ndarray, count: int, first: int = 0) -> np.ndarray:
-    """Finite numbers as float32: (n,) or (n, D)."""
+def as_numbers(
+    column: str, values: np.ndarray, count: int, first: int = 0, scaled: Scaled | None = None
+) -> np.ndarray:
+    """Finite numbers as float32, scaled if that is asked: (n,) or (n, D)."""
     values = np.asarray(values)
     if len(values) != count or values.ndim not in (1, 2):
         raise DataError(
@@ -110,7 +113,7 @@ def as_numbers(column: str, values: np.ndarray, count: int, first: int = 0) -> n
     except (TypeError, ValueError):
         raise DataError(f"Column {column!r} holds {values.dtype} values, not numbers.") from None
     with np.errstate(over="ignore"):
-        numbers: np.ndarray = exact.astype(np.float32)
+        numbers: np.ndarray = (exact if scaled is None else scaled(exact)).astype(np.float32)
     bad = ~np.isfinite(numbers)
     if bad.any():
         at = tuple(np.argwhere(bad)[0])
