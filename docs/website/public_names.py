@@ -89,6 +89,7 @@ CHAPTERS = (
             "fedrows.measure.metrics.grouped_auc",
             "fedrows.measure.trivial_baselines.baselines",
             "fedrows.measure.ranking_baselines.ranking_baselines",
+            "fedrows.measure.new_clients.new_clients",
             "fedrows.measure.leaks.draw_count_oracle",
             "fedrows.measure.leaks.sharing_control",
         ),
