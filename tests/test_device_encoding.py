@@ -116,6 +116,13 @@ def test_values_that_cannot_be_encoded(change: dict[str, Any], says: str) -> Non
         encoded(manifest, words, columns)
 
 
+def test_a_program_that_scales_by_nothing_is_refused() -> None:
+    manifest, words = parts_of(build(Hashed(50)))
+    manifest["encoder"]["scaled"]["price"]["spread"] = 0
+    with pytest.raises(ExamplesError, match="divides column 'price' by 0"):
+        encoded(manifest, words, NEW)
+
+
 def test_a_vocabulary_without_room_for_others_and_one_that_stays_away() -> None:
     manifest, words = parts_of(build(Vocabulary(oov=False)))
     columns = {name: values[:1] for name, values in NEW.items()}

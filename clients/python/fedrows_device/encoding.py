@@ -48,6 +48,8 @@ def encoded(
 
 def _scaled(column: str, values: Sequence[Any], by: Mapping[str, float]) -> list[Any]:
     """Numbers, or lists of them, less their center in units of their spread."""
+    if not by["spread"] > 0:
+        raise ExamplesError(f"The program divides column {column!r} by {by['spread']}: refused.")
     try:
         return [
             _scaled(column, x, by)
