@@ -1,4 +1,4 @@
-"""Writes the tables of docs/recommenders.md out of the results of three benchmarks.
+"""Writes the tables of docs/recommenders.md, and of the README, out of three benchmarks' results.
 
     python docs/make_recommenders.py
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGE = HERE / "recommenders.md"
+PAGE, README = HERE / "recommenders.md", HERE.parent / "README.md"
 RESULTS = HERE.parent / "benchmarks" / "results"
 TASKS = ("movielens-mf", "amazon-wide", "taobao")
 RANKED = ("mf", "sasrec", "sasrec, larger")
@@ -103,6 +103,38 @@ def times(results: dict[str, Any]) -> str:
     )
 
 
+def expected(results: dict[str, Any]) -> str:
+    """For the README: what needs no model, models in one place, and the best federated algorithm.
+
+    The algorithm is the one that validation examples prefer.
+    """
+    head = ["task", "test metric", "no model", "in one place", "federated", "FedAvg"]
+    rows = [head]
+    for task in TASKS:
+        found = results["ratings"][task]
+        plain = f"counting {short(found['counting']['test_auc'])}"
+        rows.append([f"`{task}`", "AUC", plain, *compared(found, "test_auc", "validation_auc")])
+    every, sasrec = results["ranking"]["mf"], results["ranking"]["sasrec"]
+    plain = f"popularity {short(every['popularity']['test_hr10'])}"
+    found = {"anchors": every["anchors"], "algorithms": sasrec["algorithms"]}
+    more = compared(found, "test_hr10", "validation_ndcg10")
+    rows.append(["`movielens-rank`", "HR@10", plain, *more])
+    return lines_of(rows)
+
+
+def compared(found: dict[str, Any], metric: str, by: str) -> list[str]:
+    """The best in one place, the federated algorithm that validation prefers, and FedAvg."""
+    means = {name: statistics.fmean(x[metric]) for name, x in found["algorithms"].items()}
+    central = {ANCHORS[name].split(",")[0]: one[metric] for name, one in found["anchors"].items()}
+    if "centralsgd" in means:
+        central["CentralSGD"] = means["centralsgd"]
+    best = max(central, key=central.__getitem__)
+    federated = [name for name in means if name != "centralsgd"]
+    first = max(federated, key=lambda name: found["algorithms"][name][by])
+    own = f"`{first.partition(':')[0]}` {short(means[first])}"
+    return [f"{best} {short(central[best])}", own, short(means["fedavg"])]
+
+
 def page(text: str) -> str:
     """The page with its tables made anew."""
     results, timed = (
@@ -110,6 +142,17 @@ def page(text: str) -> str:
         for name in ("recommenders", "preset_times")
     )
     tables = {"ratings": ratings(results), "ranking": ranking(results), "times": times(timed)}
+    return filled(text, tables)
+
+
+def readme(text: str) -> str:
+    """The README with its table made anew."""
+    results = json.loads((RESULTS / "recommenders.json").read_text("utf-8"))
+    return filled(text, {"expected": expected(results)})
+
+
+def filled(text: str, tables: dict[str, str]) -> str:
+    """A text with other tables between its marks."""
     for name, table in tables.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
         before, rest = text.split(begin)
@@ -118,4 +161,5 @@ def page(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text("utf-8")), encoding="utf-8")
+    for path, made in ((PAGE, page), (README, readme)):
+        path.write_text(made(path.read_text("utf-8")), encoding="utf-8")

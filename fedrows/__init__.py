@@ -9,6 +9,7 @@ __all__ = [
     "Hashed",
     "OwnTask",
     "Plan",
+    "Scaled",
     "Simulation",
     "Split",
     "Study",
@@ -27,6 +28,7 @@ __all__ = [
 if TYPE_CHECKING:
     from fedrows.data.federation import FederatedData
     from fedrows.data.personal import with_personal
+    from fedrows.data.scaled import Scaled
     from fedrows.data.splits import Split
     from fedrows.data.stored.parquet import read_parquet
     from fedrows.data.stored.store import open_data, save_data
@@ -47,6 +49,7 @@ _HOMES = {
     "compare": "notebook.compare",
     "Simulation": "simulation",
     "simulate": "notebook.simulate",
+    "Scaled": "data.scaled",
     "Split": "data.splits",
     "Study": "study",
     "Hashed": "data.vocabulary",

@@ -12,7 +12,9 @@ import torch
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.data.label_counts import LabelCounts, client_log_odds, label_sets
+from fedrows.data.personal import with_personal
 from fedrows.errors import DataError, PlanError
+from fedrows.lifting.lifted import Lifted
 from fedrows.measure.trivial_baselines import scores
 from fedrows.models import logistic, mf
 from fedrows.plan import Plan
@@ -236,6 +238,12 @@ def test_what_cannot_be_counted_is_refused(data):
     without.biases = None
     with pytest.raises(PlanError, match=r"start is 'counted', but the model names no biases"):
         Simulation(data, without, algorithm, plan())
+    own = with_personal(data)
+    module = mf.build(data).module
+    personal = Lifted(module, own, mf.build(data).embeddings, personal=["bias"])
+    personal.biases = mf.build(data).biases
+    with pytest.raises(PlanError, match=r"'bias', which starts at what all clients like, is a per"):
+        Simulation(own, personal, algorithm, plan())
     with pytest.raises(PlanError, match=r"tables is 'mapped', and rows in files start by"):
         Simulation(data, mf.build(data), algorithm, plan(tables="mapped"))
     with pytest.raises(DataError, match=r"examples have no target in data, so there are no pos"):

@@ -101,6 +101,24 @@ def test_the_demo_is_a_real_federation_and_equals_the_simulation(
     assert len(read_lines(tmp_path / "run" / "metrics.jsonl")) == 2
 
 
+@pytest.mark.slow(minutes=1)
+@pytest.mark.usefixtures("data_folder")
+def test_rows_and_parts_of_clients_stay_on_real_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Users' rows and a personal bias: the rest of the model is that of the simulation."""
+    words = "deploy demo movielens-mf --start zero --personal bias --factors 4 --nodes 2 --rounds 3"
+    out = tmp_path / "run"
+    assert main([*words.split(), "--clients-per-round", "20", "--out", str(out)]) == 0
+    assert "Largest difference" in capsys.readouterr().out  # and it is small, or the code is 2
+    trained = model_of(out)
+    assert trained.keys() == {f"model/table/{name}" for name in ("user", "item", "personal")}
+    for own in ("user", "personal"):
+        assert not trained[f"model/table/{own}"][:, 0].any(), "biases are as they started: 0"
+    assert int((trained["model/table/item"][:, 0] != 0).sum()) > 100
+    assert trained["model/table/item"].shape[1] == 1 + 4
+
+
 @pytest.mark.slow(minutes=2)
 def test_deployed_is_simulated_on_movielens(tmp_path: Path, data_folder: Path) -> None:
     task = catalogue.task("movielens")

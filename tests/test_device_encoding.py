@@ -13,7 +13,7 @@ from fedrows_device.batches import ExamplesError
 from fedrows_device.encoding import encoded
 from fedrows_device.examples_file import read_examples
 
-from fedrows import FederatedData, Hashed, Vocabulary
+from fedrows import FederatedData, Hashed, Scaled, Vocabulary
 from fedrows.data.values import text_of
 from fedrows.rows.ragged import Ragged
 
@@ -46,8 +46,8 @@ def build(how: Any) -> FederatedData:
         frame["day"] = frame["day"].astype(str)
     features = ["item", "word", "seen", "pair", "day"]
     return FederatedData.from_frame(
-        frame, client="user", label="like", features=features, numbers=["price"], tables=tables,
-        max_length=2,
+        frame, client="user", label="like", features=features, tables=tables,
+        numbers={"price": Scaled(center=2, spread=4)}, max_length=2,
     )  # fmt: skip
 
 
@@ -86,6 +86,7 @@ def test_raw_values_get_the_rows_that_training_gives_them(how: Any, tmp_path: Pa
             assert found["ids"][name] == lists, name
         else:
             assert found["ids"][name] == column.tolist(), name
+    assert found["numbers"]["price"] == pytest.approx(wanted.numbers["price"].tolist())
     (tmp_path / "vocabulary.json").write_text(json.dumps(words))
     text = json.dumps({"columns": new}).encode()
     manifest["vocabulary"] = "its SHA-256, which Program.load has checked"
@@ -104,6 +105,7 @@ def test_raw_values_get_the_rows_that_training_gives_them(how: Any, tmp_path: Pa
         ({"seen": ["a"]}, "held lists in training"),
         ({"pair": [[1, 2, 3]]}, "held 2 values an example, and 3"),
         ({"word": [None]}, "holds texts, and None is none"),
+        ({"price": ["dear"]}, "'price' holds something that is no number"),
     ],
 )
 def test_values_that_cannot_be_encoded(change: dict[str, Any], says: str) -> None:
@@ -113,6 +115,13 @@ def test_values_that_cannot_be_encoded(change: dict[str, Any], says: str) -> Non
     columns = {n: x for n, x in {**columns, **change}.items() if x is not None}
     with pytest.raises(ExamplesError, match=says):
         encoded(manifest, words, columns)
+
+
+def test_a_program_that_scales_by_nothing_is_refused() -> None:
+    manifest, words = parts_of(build(Hashed(50)))
+    manifest["encoder"]["scaled"]["price"]["spread"] = 0
+    with pytest.raises(ExamplesError, match="divides column 'price' by 0"):
+        encoded(manifest, words, NEW)
 
 
 def test_a_vocabulary_without_room_for_others_and_one_that_stays_away() -> None:

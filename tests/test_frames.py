@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, datetime
 
 import numpy as np
 import pandas as pd
@@ -280,6 +280,13 @@ BAD = {
     "hashed dates": (
         {"item": [date(2026, 1, 1)] * 6}, {"tables": {"item": Hashed(9)}}, ["'item'", "text"],
     ),
+    "dates as numbers": (
+        {"age": [date(2026, 1, 1)] * 6}, {"numbers": ["age"]}, ["'age'", "numbers"],
+    ),
+    "moments as numbers": (
+        {"age": [datetime(2026, 1, 1)] * 6}, {"numbers": ["age"]}, ["'age'", "numbers"],
+    ),
+    "a target that is text": ({}, {"target": "item"}, ["target is 'item'", '("item", None)']),
     "a local table of many": ({}, {"local": ["item"]}, ["'item'", "'tea'", "'ann'", "'eve'"]),
     "a local table of none": ({}, {"local": ["shop"]}, ["'shop'", "item"]),
 }  # fmt: skip

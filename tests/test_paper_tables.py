@@ -200,6 +200,15 @@ def test_claims_are_judged_by_the_runs():
     assert set(alibaba) == {claims.UNTESTED}
 
 
+def test_claims_say_what_they_hang_on():
+    rows = claims.make(Work()).tables[0].rows
+    said = {(row[0].text, row[1].text): row[3].text for row in rows}
+    hanging = {key for key, text in said.items() if "(hangs on " in text}
+    assert len(hanging) == len(claims.HANGS) == 3
+    adam = said["FedAdam reaches the target AUC first among them", "Amazon"]
+    assert adam.endswith(" (hangs on FedAdam's τ and the start values)")
+
+
 def test_claims_fail_when_the_runs_say_so(monkeypatch):
     monkeypatch.setitem(PACE, "fedsubavg", 0.001)
     found = verdicts(Work())

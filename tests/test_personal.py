@@ -15,10 +15,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedrows import FederatedData, Plan, Simulation, catalogue, simulate, with_personal
 from fedrows.data.batches import batches, local_data
-from fedrows.data.personal import PERSONAL, in_one_row
+from fedrows.data.personal import PERSONAL, in_one_row, without_personal
 from fedrows.errors import DataError, ModelError, PlanError
 from fedrows.lifting.adapt import adapt, with_rows
 from fedrows.lifting.lifted import Lifted
+from fedrows.measure.new_clients import new_clients
 from fedrows.nn import Dice
 from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
@@ -191,6 +192,69 @@ def test_a_new_client_adapts():
         adapt(model, params, examples.pick(torch.tensor([], dtype=torch.int64)), data.fields, ())
 
 
+def taught(labels: str = "binary") -> FederatedData:
+    """Clients that like all or nothing; the last ten of thirty have test examples alone."""
+    rng = np.random.default_rng(3)
+    client = np.repeat(np.arange(30), 8)
+    return FederatedData.build(
+        client=client,
+        ids={"item": rng.integers(0, 8, len(client))},
+        label=(client % 2 == 0) ^ (rng.random(len(client)) < 0.1),
+        test=(client >= 20) | (np.arange(len(client)) % 8 == 7),
+        tables={"item": 8},
+        labels=labels,
+    )
+
+
+def test_new_clients_fit_their_personal_parts_before_they_are_measured():
+    data = taught()
+    result = simulate(data, Net(), "fedavg", personal=OWN, **_options())
+    found = new_clients(result.model, result.params, data, share=0.5, steps=30, lr=0.5)
+    assert (found["clients"], found["examples"]) == (10, 40)
+    assert found["start"]["auc"] < 0.65
+    assert found["fitted"]["auc"] > 0.8
+    assert found["fitted"]["loss"] < found["start"]["loss"]
+    # One client by hand: its first four examples, and the score of its fifth.
+    owner = with_personal(data)
+    params, model = result.params, result.model
+    own = owner.test.of(torch.tensor([20])).to(torch.device("cpu"), torch.float64)
+    known, asked = own.pick(torch.arange(4)), own.pick(torch.arange(4, 8))
+    rows = adapt(model, params, known, owner.fields, owner.local, steps=30, lr=0.5)
+    fitted = with_rows(params, rows)
+    own_state = model.of_client(fitted, 20)
+    by_hand = functional_call(Net(), own_state, (asked.ids["item"],))
+    scores = model.scores(fitted, asked.fields(torch.arange(4)))
+    torch.testing.assert_close(scores, by_hand, rtol=0, atol=1e-12)
+    alone = replace(owner, test=replace(owner.test, splits=owner.test.splits[:22]))
+    one = new_clients(model, params, alone, share=0.5, steps=30, lr=0.5)
+    loss = binary_cross_entropy_with_logits(by_hand, asked.label)
+    assert one["clients"] == 1
+    assert one["fitted"]["loss"] == pytest.approx(float(loss), abs=1e-9)
+
+
+def test_new_clients_that_cannot_be_measured_are_named():
+    data = taught()
+    result = simulate(data, Net(), "fedavg", personal=OWN, **_options())
+    with pytest.raises(PlanError, match="share is 1"):
+        new_clients(result.model, result.params, data, share=1)
+    with pytest.raises(DataError, match="no new client with two examples"):
+        new_clients(result.model, result.params, federation())
+    shared = simulate(data, Net(), "fedavg", **_options())
+    with pytest.raises(DataError, match="nothing to fit"):
+        new_clients(shared.model, shared.params, data)
+
+
+def test_the_table_can_be_taken_away_again():
+    raw = federation()
+    data = without_personal(with_personal(raw))
+    assert without_personal(raw) is raw
+    assert (data.tables, data.fields, data.local) == (raw.tables, raw.fields, raw.local)
+    for part in ("train", "validation", "test"):
+        assert getattr(data, part).ids.keys() == {"item"}
+    assert data.index.keys() == raw.index.keys()
+    assert data.slots.keys() == raw.slots.keys()
+
+
 def test_what_cannot_be_personal():
     raw = federation()
     data = with_personal(raw)
@@ -198,6 +262,8 @@ def test_what_cannot_be_personal():
         lifted(raw)
     with pytest.raises(ModelError, match=r"names 'heat', but the module's parameters are offset"):
         Lifted(Net(), data, personal=["heat"])
+    with pytest.raises(ModelError, match=r"`personal` is 'head', but must be a list of names"):
+        Lifted(Net(), data, personal="head")
     with pytest.raises(ModelError, match=r"has table 'item' in it: build the data with local"):
         Lifted(Net(), data, personal=["item"])
     frozen = Net()

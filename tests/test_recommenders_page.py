@@ -21,6 +21,24 @@ def test_the_tables_are_those_of_the_results() -> None:
     assert make_recommenders.page(text.replace(".8126", ".9126")) == text
 
 
+def test_the_readmes_table_is_that_of_the_results() -> None:
+    text = make_recommenders.README.read_text("utf-8")
+    assert make_recommenders.readme(text) == text
+    assert "| `movielens-rank` | HR@10 | popularity .4599 |" in text
+
+
+def test_the_readme_shows_what_validation_prefers() -> None:
+    algorithms = {
+        "fedavg": {"test_auc": [0.5, 0.7], "by": 0.3},
+        "fedadam:tau=1": {"test_auc": [0.6, 0.6], "by": 0.9},
+        "fedsubavg": {"test_auc": [0.9], "by": 0.8},
+        "centralsgd": {"test_auc": [0.95], "by": 1.0},
+    }
+    found = {"anchors": {"als": {"test_auc": 0.91}}, "algorithms": algorithms}
+    shown = make_recommenders.compared(found, "test_auc", "by")
+    assert shown == ["CentralSGD .9500", "`fedadam` .6000", ".6000"]
+
+
 def test_means_and_spreads_are_written_with_their_seeds() -> None:
     assert make_recommenders.shown([0.75, 0.77]) == ".7600 ± .0141 (2)"
     assert make_recommenders.shown([0.75]) == ".7500 (1)"

@@ -50,6 +50,19 @@ def test_a_search_prints_a_table_and_leaves_rates_that_others_read(capsys: Captu
     assert config("one")["plan"]["lr"] == content["rates"]["fedadam"]["lr"]
 
 
+def test_a_search_on_a_task_of_ones_own_says_a_command_that_works(capsys: Capture) -> None:
+    Path("own.py").write_text(
+        "from dataclasses import replace\n\nfrom fedrows.datasets.synthetic import TASK as OTHER\n"
+        "TASK = replace(OTHER, name='mine')\n"
+    )
+    words = [*SMALL, "--rounds", "4", "--algorithms", "fedavg", "--search", "lr=0.1,1"]
+    fedrows("tune", "own.py:TASK", *words, "--workers", "1", "--out", "found")
+    said = capsys.readouterr().out
+    command = said.split("use them with: fedrows ")[1].splitlines()[0].split()
+    fedrows(*command, *SMALL, "--rounds", "2", "--seeds", "0", "--algorithms", "fedavg")
+    assert "FedAvg" in capsys.readouterr().out
+
+
 def test_a_live_page_follows_a_search(capsys: Capture) -> None:
     words = [*TUNE, "--algorithms", "fedavg", "--search", "lr=0.1,1", "--workers", "1"]
     fedrows(*words, "--live", "--out", "found")

@@ -111,6 +111,7 @@ def failing(scores, label, client):
         ({"mine": 3}, ["'mine'", "int", "function"]),
         ({"mine": failing}, ["'mine'", "5 examples", "by zero"]),
         ({"mine": lambda *_: "high"}, ["'mine'", "no number"]),
+        (["auc"], ["['auc']", "map names to functions"]),
     ],
 )
 def test_bad_metrics_are_named(metrics, names):

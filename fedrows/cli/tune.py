@@ -79,7 +79,8 @@ def _go(tuner: Tuner, path: Path, confirm: Sequence[int], command: str) -> int:
         say("On test examples:")
         print_table(*tuned.test_table())
     rates = tuned.save(path)
-    use = f"fedrows compare {tuner.name} --rates {shlex.quote(str(rates))}"
+    task = catalogue.reference("task", tuner.name) or tuner.name
+    use = f"fedrows compare {shlex.quote(task)} --rates {shlex.quote(str(rates))}"
     say(f"Rates: {rates}; use them with: {use}")
     try:
         say(f"Page: {write(tuned, path, command)}")

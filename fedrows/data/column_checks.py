@@ -5,10 +5,11 @@ Every error names the column, the example and the value; nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from fedrows.data.scaled import Scaled
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged
 
@@ -92,20 +93,27 @@ def as_labels(
     return label.astype(np.int64) if labels == "classes" else label
 
 
-def as_numbers(column: str, values: np.ndarray, count: int, first: int = 0) -> np.ndarray:
-    """Finite numbers as float32: (n,) or (n, D)."""
+def as_numbers(
+    column: str, values: np.ndarray, count: int, first: int = 0, scaled: Scaled | None = None
+) -> np.ndarray:
+    """Finite numbers as float32, scaled if that is asked: (n,) or (n, D)."""
     values = np.asarray(values)
     if len(values) != count or values.ndim not in (1, 2):
         raise DataError(
             f"Column {column!r} has shape {values.shape}, but must be ({count},) or ({count}, D)."
         )
     no_nulls(column, values, first)
+    if values.dtype.kind in "mM":
+        raise DataError(
+            f"Column {column!r} holds dates or times, not numbers: make numbers of them, such as "
+            "days since one of them."
+        )
     try:
         exact = values.astype(np.float64)
     except (TypeError, ValueError):
         raise DataError(f"Column {column!r} holds {values.dtype} values, not numbers.") from None
     with np.errstate(over="ignore"):
-        numbers: np.ndarray = exact.astype(np.float32)
+        numbers: np.ndarray = (exact if scaled is None else scaled(exact)).astype(np.float32)
     bad = ~np.isfinite(numbers)
     if bad.any():
         at = tuple(np.argwhere(bad)[0])
@@ -156,6 +164,11 @@ def as_target(
     if target is None:
         name = next(iter(shapes), None)
         return None if name is None else (name, None if len(shapes[name]) == 1 else 0)
+    if isinstance(target, str) or not isinstance(target, Sequence) or len(target) != 2:
+        raise DataError(
+            f"target is {target!r}, but must be a field and a column of it, or None where the "
+            'field has one: ("item", None).'
+        )
     name, column = target
     if name not in shapes:
         raise DataError(f"The target is field {name!r}, but the fields are {', '.join(shapes)}.")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedrows.data.column_checks import LABELS
+from fedrows.data.scaled import Scaled
 from fedrows.data.splits import Split, as_split
 from fedrows.data.vocabulary import USUAL, Hashed, TableRows, Vocabulary
 from fedrows.errors import DataError
@@ -24,6 +25,7 @@ class Layout:
     fields: Mapping[str, str]  # column → table
     tables: Mapping[str, TableRows]
     numbers: tuple[str, ...]
+    scaled: Mapping[str, Scaled]  # of some of the numbers
     weight: str | None
     max_length: int | Mapping[str, int] | None
     split: Split  # the test examples
@@ -76,7 +78,7 @@ def layout(
     label: str,
     features: Sequence[str] | Mapping[str, str],
     tables: Mapping[str, TableRows] | None = None,
-    numbers: Sequence[str] = (),
+    numbers: Sequence[str] | Mapping[str, Scaled | None] = (),
     weight: str | None = None,
     max_length: int | Mapping[str, int] | None = None,
     test: float | str | Split = 0.2,
@@ -95,8 +97,18 @@ def layout(
         raise DataError(
             f"features is {features!r}, but must list columns, or map columns to tables."
         )
-    if isinstance(numbers, str):
-        raise DataError(f"numbers is {numbers!r}, but must list columns.")
+    if isinstance(numbers, str) or not isinstance(numbers, Sequence | Mapping):
+        raise DataError(
+            f"numbers is {numbers!r}, but must list columns, or map columns to Scaled or None."
+        )
+    pairs = numbers.items() if isinstance(numbers, Mapping) else ()
+    scaled = {column: how for column, how in pairs if how is not None}
+    for column, scale in scaled.items():
+        if not isinstance(scale, Scaled):
+            raise DataError(
+                f"Column {column!r} is to be scaled by {scale!r}: give Scaled(center, spread), or "
+                "None."
+            )
     if labels not in LABELS:
         raise DataError(f"labels is {labels!r}, but must be one of {', '.join(LABELS)}.")
     fields = dict(features) if isinstance(features, Mapping) else {f: f for f in features}
@@ -137,6 +149,7 @@ def layout(
         fields=fields,
         tables=dict(tables or {}),
         numbers=tuple(numbers),
+        scaled=scaled,
         weight=weight,
         max_length=max_length,
         split=as_split(test),
@@ -166,6 +179,8 @@ def as_facts(columns: Layout) -> dict[str, Any]:
         "seed": columns.seed,
         "name": columns.name,
     }
+    if columns.scaled:
+        facts["scaled"] = [[column, repr(how)] for column, how in sorted(columns.scaled.items())]
     if not columns.validation.takes_nothing:  # otherwise as before there was any validation
         facts["validation"] = repr(columns.validation)
     return facts

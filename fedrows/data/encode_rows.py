@@ -25,6 +25,7 @@ from fedrows.data.encoder import GIVEN, HASHES, EncodedColumn, Encoder
 from fedrows.data.examples import Examples, sort_by_client
 from fedrows.data.frame_sources import columns_in
 from fedrows.data.frames import Lists, Raw, as_objects, as_raw
+from fedrows.data.scaled import Scaled
 from fedrows.data.values import NUMBER, hashed, text_of, texts
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged, lists_of
@@ -115,7 +116,7 @@ def encode(
     if encoder.weight is not None and encoder.weight in values:
         weight = as_weights(encoder.weight, values[encoder.weight], count)
     numbers = {
-        column: _numbers(column, values[column], width, count)
+        column: _numbers(column, values[column], width, count, encoder.scaled.get(column))
         for column, width in encoder.numbers.items()
     }
     clients = 1 if names is None else len(names)
@@ -218,12 +219,14 @@ def _numeric(column: str, values: np.ndarray) -> np.ndarray:
     return np.array([float(x) if "." in x or "e" in x else int(x) for x in words])[codes]
 
 
-def _numbers(column: str, values: np.ndarray, width: int | None, count: int) -> np.ndarray:
+def _numbers(
+    column: str, values: np.ndarray, width: int | None, count: int, scaled: Scaled | None
+) -> np.ndarray:
     raw = as_raw(column, values)
     if isinstance(raw, Lists):
         same = bool((raw.sizes == width).all())
         raw = raw.values.reshape(count, -1) if same and width else np.empty((count, 0))
-    numbers = as_numbers(column, raw, count)
+    numbers = as_numbers(column, raw, count, scaled=scaled)
     if (numbers.shape[1] if numbers.ndim == 2 else None) != width:
         raise DataError(
             f"Column {column!r} held {width or 'one'} numbers a row in training: give as many."

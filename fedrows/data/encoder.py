@@ -1,8 +1,8 @@
 """How data were encoded, so that new rows can be encoded in the same way.
 
 An `Encoder` remembers the columns, what each held, and how each table chooses rows. The values of
-the vocabularies are beside it, in `FederatedData.vocabulary`. It scales nothing: numbers go to the
-model as they are. Lists keep their last entries and are filled up with 0 behind them.
+the vocabularies are beside it, in `FederatedData.vocabulary`. Numbers go to the model as they are,
+or scaled as the data were. Lists keep their last entries and are filled up with 0 behind them.
 
 `as_facts` and `from_facts` carry it through JSON, in stores and bundles.
 """
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedrows.data.column_layout import Layout
+from fedrows.data.scaled import Scaled
 from fedrows.data.values import NUMBER, TEXT, kind_of
 from fedrows.data.vocabulary import Hashed, Vocabulary
 from fedrows.rows.ragged import Ragged
@@ -56,6 +57,7 @@ class Encoder:
     padded: frozenset[str] = frozenset()
     local: frozenset[str] = frozenset()
     numbers: Mapping[str, int | None] = field(default_factory=dict)  # column → width
+    scaled: Mapping[str, Scaled] = field(default_factory=dict)  # of some of the numbers
     weight: str | None = None
     target: tuple[str, int | None] | None = None
 
@@ -68,7 +70,7 @@ class Encoder:
         """The same in what JSON knows."""
         facts = asdict(self)
         facts["padded"], facts["local"] = sorted(self.padded), sorted(self.local)
-        return {**facts, "padding": "after", "kept": "last", "scaling": None}
+        return {**facts, "padding": "after", "kept": "last"}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Encoder:
@@ -83,6 +85,7 @@ class Encoder:
             frozenset(facts["padded"]),
             frozenset(facts["local"]),
             dict(facts["numbers"]),
+            {name: Scaled(**scaled) for name, scaled in facts["scaled"].items()},
             facts["weight"],
             None if target is None else (target[0], target[1]),
         )
@@ -122,7 +125,7 @@ def encoder_of(
     }
     return Encoder(
         layout.client, layout.label, layout.labels, features, tables, frozenset(padded),
-        layout.local, dict(widths), layout.weight, target,
+        layout.local, dict(widths), layout.scaled, layout.weight, target,
     )  # fmt: skip
 
 
@@ -162,7 +165,7 @@ def encoder_of_rows(
     widths = {n: None if x.ndim < 2 else int(x.shape[1]) for n, x in numbers.items()}
     return Encoder(
         "client", "label", labels, features, tables, frozenset(padded), frozenset(local), widths,
-        None, target,
+        target=target,
     )  # fmt: skip
 
 

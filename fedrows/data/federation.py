@@ -38,6 +38,7 @@ from fedrows.data.encode_rows import EncodedRows, KnownValues, encode
 from fedrows.data.encoder import Encoder, encoder_of_rows
 from fedrows.data.examples import Examples, check_local, index_of, sort_by_client, untrained_note
 from fedrows.data.html_table import shown
+from fedrows.data.scaled import Scaled
 from fedrows.data.splits import Split, check_apart
 from fedrows.data.vocabulary import TableRows
 from fedrows.errors import DataError
@@ -289,7 +290,7 @@ class FederatedData:
         label: str,
         features: Sequence[str] | Mapping[str, str],
         tables: Mapping[str, TableRows] | None = None,
-        numbers: Sequence[str] = (),
+        numbers: Sequence[str] | Mapping[str, Scaled | None] = (),
         weight: str | None = None,
         max_length: int | Mapping[str, int] | None = None,
         test: float | str | Split = 0.2,
@@ -309,7 +310,8 @@ class FederatedData:
         tables: a table's rows: a number, if its columns hold ids 0 … rows−1; a `Vocabulary`, with a
         minimum count and a row for values that training never saw; or `Hashed`. A table that is
         not listed gets a `Vocabulary()`: a row for each value of training, and the unknown row.
-        numbers: the columns of features that are no ids. weight: what an example counts.
+        numbers: the columns of features that are no ids, or a mapping from column to how it is
+        `Scaled` (None: not). weight: what an example counts.
         max_length: how many entries of a list are kept, the last; for all columns, or by column.
         test: the share held out at random, the column that marks test rows, or a `Split`.
         validation: likewise, from what is left: the examples on which choices are made, such as

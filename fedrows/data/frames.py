@@ -130,7 +130,9 @@ def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
         notes.append("The split holds no test example out: every test metric will be missing.")
     raw = {c: _cut(c, columns[c], layout.longest(c), notes) for c in layout.fields}
     ids, sizes, vocabulary, more = _number(raw, layout, test | validation)
-    numbers = {c: as_numbers(c, flat[c], count) for c in layout.numbers}
+    numbers = {
+        c: as_numbers(c, flat[c], count, scaled=layout.scaled.get(c)) for c in layout.numbers
+    }
     return {
         "client": names[owner],
         "ids": ids,

@@ -6,7 +6,7 @@ reads that row through a field of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -51,6 +51,30 @@ def in_one_row(data: FederatedData) -> FederatedData:
     if PERSONAL not in data.local:
         return data
     return _with_rows(data, 1, lambda examples: torch.zeros_like(examples.owner))
+
+
+def without_personal(data: FederatedData) -> FederatedData:
+    """The same data without that table, for a model that is built before it has personal parts."""
+    if PERSONAL not in data.local:
+        return data
+
+    def rest(named: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: x for name, x in named.items() if name != PERSONAL}
+
+    parts: dict[str, Any] = {
+        item.name: replace(part, ids=rest(part.ids))
+        for item in fields(data)
+        if isinstance(part := getattr(data, item.name), Examples)
+    }
+    return replace(
+        data,
+        **parts,
+        tables=rest(data.tables),
+        fields=rest(data.fields),
+        index=rest(data.index),
+        slots=rest(data.slots),
+        local=data.local - {PERSONAL},
+    )
 
 
 def _with_rows(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
+from fedrows.data.personal import PERSONAL, with_personal, without_personal
 from fedrows.data.stored.store import open_data, save_data
 from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.files.whole import write_private
@@ -29,6 +30,7 @@ from fedrows.flower.launch.federation import LocalFederation, NodeSpec
 from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.wire.contract import DeployedTask
 from fedrows.flower.wire.signing import own_key, write_peers
+from fedrows.lifting.relift import with_personal_parts
 from fedrows.model import Model
 from fedrows.report.exchange import read_rounds
 from fedrows.runs.folder import CHECKPOINT, REPORT
@@ -40,21 +42,35 @@ ENLARGED = 1e-3  # between deployed and simulated parameters then
 APP, PEERS, POLICY = "fedrows_demo", "peers.json", "policy.toml"
 
 
-def _model(data: FederatedData, seed: int) -> Model:
-    return catalogue.model(_model_name(data))(data, seed)
-
-
 def _model_name(data: FederatedData) -> str:
     return catalogue.task(data.name).model
 
 
-TASK = DeployedTask(
-    name="demo",
-    shard=lambda config: open_data(str(config["shard"])),
-    model=_model,
-    server=lambda config: open_data(str(config["demo-data"])),
-    model_name=_model_name,
-)
+def task(options: Mapping[str, Any] | None = None, personal: Sequence[str] = ()) -> DeployedTask:
+    """A built-in task, its model with these options and personal parts.
+
+    The data are in the stores that `shard` and `demo-data` name.
+    """
+
+    def data(folder: Any) -> FederatedData:
+        found = open_data(str(folder))
+        return with_personal(found) if personal else found
+
+    def model(data: FederatedData, seed: int) -> Model:
+        build = catalogue.model(_model_name(data))
+        made = build(without_personal(data), seed, **(options or {}))
+        return with_personal_parts(made, data, personal) if personal else made
+
+    return DeployedTask(
+        name="demo",
+        shard=lambda config: data(config["shard"]),
+        model=model,
+        server=lambda config: data(config["demo-data"]),
+        model_name=_model_name,
+    )
+
+
+TASK = task()
 
 
 def demo(
@@ -129,10 +145,14 @@ def write_project(
     package = folder / APP
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
+    made = "from fedrows.flower.demo import TASK\n"
+    usual = catalogue.model_options(settings.task.model)()
+    if settings.personal or settings.model != usual:
+        told = f"{asdict(settings.model)!r}, {settings.personal!r}"
+        made = f"from fedrows.flower.demo import task\n\nTASK = task({told})\n"
     for side in ("client", "server"):
         (package / f"{side}_app.py").write_text(
-            f"from fedrows.flower.apps import {side}_app\nfrom fedrows.flower.demo import TASK\n\n"
-            f"app = {side}_app(TASK)\n"
+            f"from fedrows.flower.apps import {side}_app\n{made}\napp = {side}_app(TASK)\n"
         )
     (folder / "pyproject.toml").write_text(
         f'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n\n'
@@ -194,10 +214,11 @@ def _compare(
     for _ in simulation:
         pass
     deployed = safetensors.torch.load_file(path / CHECKPOINT)
+    own = {*data.local, PERSONAL}  # what stays on the nodes
     worst = max(
         float((deployed[name] - x).abs().max())
         for name, x in simulation.tensors().items()
-        if name.startswith("model/") and name.split("/")[-1] not in data.local
+        if name.startswith("model/") and name.split("/")[-1] not in own
     )
     say(f"Largest difference from a simulation with the same seed: {worst:.1e}")
     say(f"Report: {path / REPORT}    Logs: {logs}")

@@ -37,6 +37,8 @@ class PersonalParts:
 
         tables: the weights that belong to tables of the data, and those tables.
         """
+        if isinstance(named, str):
+            raise ModelError(f"`personal` is {named!r}, but must be a list of names: [{named!r}].")
         shapes: dict[str, tuple[int, ...]] = {}
         numbers = dict(module.named_parameters())
         for name in named:

@@ -8,7 +8,7 @@ also by the heat of what an example is about. Whoever brings metrics of their ow
 from __future__ import annotations
 
 from dataclasses import replace
-from math import nan, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,10 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError, UnknownNameError
 from fedrows.measure.metrics import (
     Buckets,
-    accuracy,
-    auc,
     by_bucket,
-    class_accuracy,
     grouped_auc,
     mean_loss,
-    regression_errors,
+    measured,
 )
 from fedrows.measure.own_metrics import OwnMetrics, checked, measure
 from fedrows.measure.per_client import per_client
@@ -129,19 +126,7 @@ class Evaluator:
         self, scores: Tensor, losses: Tensor, label: Tensor, owner: Tensor
     ) -> dict[str, float]:
         """The metrics of some examples by name, without saying which examples they are."""
-        values = {"loss": mean_loss(losses)}
-        if self._data.labels == "binary":
-            values |= {
-                "accuracy": accuracy(scores, label),
-                "auc": auc(scores, label),
-                "gauc": grouped_auc(scores, label, owner)[0],
-            }
-        else:
-            classes = self._data.labels == "classes"
-            right = class_accuracy(scores, label) if classes and len(label) else nan
-            values |= {"accuracy": right, "auc": nan, "gauc": nan}
-            if not classes:
-                values |= regression_errors(scores, label)
+        values = measured(self._data.labels, scores, losses, label, owner)
         return values | measure(self._own, scores, label, owner)
 
     def calibrate(self, params: Params) -> None:

@@ -10,12 +10,33 @@ means float64. Scores that are NaN, from a model that diverged, give NaN.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _HALF_DECADES = [0] + [step * 10**power for power in range(18) for step in (3, 10)]
+
+
+def measured(
+    labels: str, scores: Tensor, losses: Tensor, label: Tensor, owner: Tensor
+) -> dict[str, float]:
+    """The metrics of some examples, by the names that follow the part of the data in a line."""
+    found = {"loss": mean_loss(losses)}
+    if labels == "binary":
+        found |= {
+            "accuracy": accuracy(scores, label),
+            "auc": auc(scores, label),
+            "gauc": grouped_auc(scores, label, owner)[0],
+        }
+    else:
+        classes = labels == "classes"
+        right = class_accuracy(scores, label) if classes and len(label) else nan
+        found |= {"accuracy": right, "auc": nan, "gauc": nan}
+        if not classes:
+            found |= regression_errors(scores, label)
+    return found
 
 
 def mean_loss(losses: Tensor) -> float:

@@ -31,6 +31,10 @@ TAKEN = (*HELD_OUT, "examples")
 
 def checked(metrics: OwnMetrics) -> dict[str, OwnMetric]:
     """The same metrics; a PluginError if one is no function, or has a name that cannot be."""
+    if not isinstance(metrics, Mapping):
+        raise PluginError(
+            f"metrics is {metrics!r}, but must map names to functions of scores, label and client."
+        )
     for name, function in metrics.items():
         if not isinstance(name, str) or not re.fullmatch("[a-z][a-z0-9_]*", name):
             raise PluginError(

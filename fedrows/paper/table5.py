@@ -34,7 +34,8 @@ def make(work: Work) -> Artefact:
         "table5",
         "Table 5: FedAdam's numbers",
         "FedAdam runs with the paper's rates and moments. The paper does not give τ, which decides "
-        "much: it is 0.001 here, and searched beside the server rate where rates are searched.",
+        "much: the one of each task is ours, and searched beside the server rate where rates are "
+        "searched.",
         (
             ResultTable(
                 "table5",

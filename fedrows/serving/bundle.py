@@ -38,7 +38,7 @@ from fedrows.runs.export import ExportError, Trained, check_format, save
 from fedrows.serving.check_bundle import check_encoder, check_facts, check_vocabulary
 from fedrows.version import __version__
 
-FORMAT, SUFFIX = 1, ".fedrows"
+FORMAT, SUFFIX = 2, ".fedrows"
 FACTS, WORDS, WEIGHTS, ONNX = "bundle.json", "vocabulary.json", "weights.safetensors", "model.onnx"
 _DIGEST = 64  # letters of a SHA-256 in hexadecimal
 _END = b"PK\x05\x06"  # how the last record of a zip archive begins, 22 bytes before its comment

@@ -63,6 +63,7 @@ def check_encoder(encoder: Encoder, weights: Mapping[str, Tensor]) -> None:
             _check(size is None or _is_count(size, WIDEST), f"column {name!r} has no right width")
     for name, width in encoder.numbers.items():
         _check(width is None or _is_count(width, WIDEST), f"column {name!r} has no right width")
+    _check(encoder.scaled.keys() <= encoder.numbers.keys(), "it scales a column that it has not")
     for own in (encoder.padded, encoder.local):
         _check(own <= encoder.tables.keys(), "it speaks of a table that it has not")
     if encoder.target is not None:

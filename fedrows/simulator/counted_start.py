@@ -30,6 +30,12 @@ def check_counted(model: Model, plan: Plan) -> Biases:
             f"start is {plan.start!r}, but the model names no biases that could start "
             "there: choose start zero, or a model such as mf or logistic."
         )
+    if model.biases.general not in model.schema.dense:
+        raise PlanError(
+            f"start is {plan.start!r}, but the model's {model.biases.general!r}, which starts at "
+            "what all clients like, is a personal part: choose start zero, or leave it out of "
+            "personal."
+        )
     if plan.tables != "memory":
         raise PlanError(
             f"start is {plan.start!r}, but tables is {plan.tables!r}, and rows in files start by "

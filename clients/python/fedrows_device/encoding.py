@@ -36,8 +36,29 @@ def encoded(
         of = rows[its["table"]]
         ids[column] = [_entry(column, value, its, of) for value in columns[column]]
     weight = columns.get(encoder["weight"]) if encoder["weight"] else None
-    numbers = {column: columns[column] for column in encoder["numbers"]}
+    scaled = encoder["scaled"]
+    numbers = {
+        column: _scaled(column, columns[column], scaled[column])
+        if column in scaled
+        else columns[column]
+        for column in encoder["numbers"]
+    }
     return {"ids": ids, "label": columns[encoder["label"]], "numbers": numbers, "weight": weight}
+
+
+def _scaled(column: str, values: Sequence[Any], by: Mapping[str, float]) -> list[Any]:
+    """Numbers, or lists of them, less their center in units of their spread."""
+    if not by["spread"] > 0:
+        raise ExamplesError(f"The program divides column {column!r} by {by['spread']}: refused.")
+    try:
+        return [
+            _scaled(column, x, by)
+            if isinstance(x, list)
+            else (float(x) - by["center"]) / by["spread"]
+            for x in values
+        ]
+    except (TypeError, ValueError):
+        raise ExamplesError(f"Column {column!r} holds something that is no number.") from None
 
 
 def _entry(column: str, value: Any, its: Mapping[str, Any], rows: _Rows) -> Any:

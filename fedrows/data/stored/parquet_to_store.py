@@ -61,8 +61,8 @@ def _sort_into_parts(
             weight = as_numpy(batch[layout.weight])
             columns["weight"] = as_weights(layout.weight, weight, count, first)
         for column in layout.numbers:
-            numbers = as_numpy(batch[column])
-            columns[f"numbers {column}"] = as_numbers(column, numbers, count, first)
+            numbers, scaled = as_numpy(batch[column]), layout.scaled.get(column)
+            columns[f"numbers {column}"] = as_numbers(column, numbers, count, first, scaled)
         columns |= marks.columns(batch, first, owner)
         for column in layout.fields:
             columns[f"ids {column}"] = coder.code(column, batch[column], first)

@@ -18,7 +18,7 @@ from fedrows.files.whole import Json, as_json, part_beside, reason, write_whole
 from fedrows.rows.ragged import Column, Ragged
 from fedrows.version import __version__
 
-FORMAT = 2  # grows when a store of an older fedrows can no longer be read
+FORMAT = 3  # grows when a store of an older fedrows can no longer be read
 FACTS = "facts.json"
 
 
