@@ -40,6 +40,15 @@ ALL = """(name) => new Promise((resolve) => {
   };
 })"""
 
+GIVE = """([name, given]) => new Promise((resolve) => {
+  const opening = indexedDB.open(`fedrows device ${name}`);
+  opening.onsuccess = () => {
+    const change = opening.result.transaction("things", "readwrite");
+    change.objectStore("things").put(given, "given");
+    change.oncomplete = () => { opening.result.close(); resolve(); };
+  };
+})"""
+
 
 class Tab:
     """A device in a tab, enrolled at a gateway whose federation has begun no run."""
@@ -172,6 +181,38 @@ def test_programs_of_another_version_or_damaged_are_not_used(
     tab.programs.publish("a" * 32, RegistrationForm({"item": device_programs.ITEMS}, 100))
     tab.page.reload()
     tab.page.locator("#state").get_by_text("waiting").wait_for()
+
+
+@pytest.mark.slow(minutes=0.2)
+def test_examples_that_do_not_fit_may_be_given_anew(tab: Tab, tmp_path: Path) -> None:
+    """What is wrong shows when the gateway has a program; the device stays enrolled."""
+    page = tab.page
+    lies: list[tuple[dict[str, Any], list[Any], str]] = [
+        ({"item": [4]}, [1], "have 0 entries of user and 1 labels"),
+        ({**IDS, "item": [4, 9]}, [1, 0, 1], "have 2 entries of item and 3 labels"),
+        ({**IDS, "item": [4, "nine", 4]}, [1, 0, 1], 'have the entry "nine" of item'),
+        ({**IDS, "item": [4, 4000, 4]}, [1, 0, 1], "have ids of item outside of its 40 rows"),
+        ({**IDS, "item": [4, -1, 4]}, [1, 0, 1], "have ids of item outside of its 40 rows"),
+        (IDS, [1, None, 1], "need at least one example, and a number as the label of each"),
+        ({"item": [], "user": []}, [], "need at least one example"),
+    ]
+    file = tmp_path / "other.json"
+    page.evaluate(GIVE, ["tablet", {"ids": {"item": [4]}, "label": [1], "made": "other"}])
+    tab.publish(tmp_path, "a" * 32)
+    for ids, label, words in lies:
+        file.write_text(json.dumps({"ids": ids, "label": label}))
+        if words != lies[0][2]:
+            page.locator("#file").set_input_files(file)
+            page.get_by_role("button", name="Take part").click()
+        page.locator("#trouble").get_by_text(words).wait_for()
+        assert page.locator("#token").is_hidden()
+        assert tab.store.count_registered("a" * 32) == 0
+    page.locator("#file").set_input_files(tmp_path / "examples.json")
+    page.get_by_role("button", name="Take part").click()
+    tab.registered("a" * 32)
+    page.locator("#enrol").wait_for(state="hidden")
+    page.locator("#trouble").wait_for(state="hidden")
+    assert [name for name, _, _ in tab.store.devices()] == ["tablet"]
 
 
 @pytest.mark.slow(minutes=0.3)

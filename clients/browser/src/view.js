@@ -54,7 +54,7 @@ export class View {
     this.at("count").textContent = `${titles.length} films, likes ${liked}`.replace("films", given.titles ? "films" : "examples");
     const order = titles.map((_, i) => i).sort((a, b) => given.label[b] - given.label[a]);
     this.at("list").replaceChildren(...order.map((i) => made("li", given.label[i] > 0 ? "yes" : "no", titles[i])));
-    this.at("top").closest("section").hidden = !given.candidates;
+    this.at("top").closest("section").hidden = !given.candidates?.titles?.length;
   }
 
   program(manifest) {
@@ -122,7 +122,7 @@ export class View {
   /** Shows the candidates that are most likely to be liked, and how they have moved since before. */
   ranking(likely) {
     const candidates = this.#given?.candidates;
-    if (!likely || !candidates) return;
+    if (!likely?.length || !candidates) return;
     const order = likely.map((_, i) => i).sort((a, b) => likely[b] - likely[a] || a - b);
     const before = new Map(this.#order.map((i, rank) => [i, rank]));
     const items = order.slice(0, SHOWN).map((i, rank) => {
