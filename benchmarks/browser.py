@@ -81,6 +81,7 @@ def measure() -> dict[str, Any]:
     program = build(mf.build(data, 0), data, PLAN, FedSubAvg())
     given = {"ids": {"user": user.tolist(), "item": item.tolist()}, "label": [*map(float, label)]}
     files = {
+        **program.more,
         "step.onnx": program.step,
         "manifest.json": json.dumps(dict(program.manifest)).encode(),
     }

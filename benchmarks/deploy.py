@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from coding import CASES, measure_coding
 from private_round import NODES, compare, small_run
 
@@ -98,11 +99,16 @@ def run(
     folder: Path,
     secure: bool = False,
     row_cache: bool = False,
+    clients: int | None = None,
 ) -> Any:
-    """One deployed run: its rounds, what passed on the wire after each, data and settings."""
+    """One deployed run: its rounds, what passed on the wire after each, data and settings.
+
+    clients: only the first so many of the task's.
+    """
     typed = {"device": "cpu", "cap": "100", **words}
     settings = choose(catalogue.task(task), ["fedsubavg"], typed)["fedsubavg"]
     data = settings.task.load(settings.options)
+    data = data if clients is None else data.select(torch.arange(clients))
     plain = federate(folder, data, nodes)
     keys = _keys(folder, plain.nodes) if secure else None
     out, passed = folder / "run", dict[int, tuple[int, int]]()

@@ -17,7 +17,7 @@ from fedrows.flower import device_demo
 from fedrows.flower.demo_devices import chosen_clients, given_to, title_of
 from tests.commands import start
 
-SMALL = ["--clients=30", "--items=40", "--examples-per-client=40", "--rounds=1000"]
+SMALL = ["--clients=30", "--items=40", "--examples-per-client=80", "--rounds=1000"]
 
 
 def test_what_cannot_be_shown_is_refused_before_anything_is_made(
@@ -61,7 +61,7 @@ def test_a_device_gets_its_own_examples_and_candidates_nobody_trains_on() -> Non
     assert all(re.fullmatch(r"Item \d+", title) for title in given["titles"])
 
 
-@pytest.mark.slow(minutes=0.8)
+@pytest.mark.slow(minutes=1)
 def test_devices_of_the_demo_train_and_recommend(
     tmp_path: Path,
     browser: Any,  # noqa: F811
@@ -69,7 +69,7 @@ def test_devices_of_the_demo_train_and_recommend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    demo = start("deploy", "demo", "synthetic", *SMALL, "--devices", "2", "--out", "run")
+    demo = start("deploy", "demo", "synthetic", *SMALL, "--devices", "8", "--out", "run")
     assert demo.stdout is not None
     try:
         lines = iter(demo.stdout)
@@ -84,11 +84,16 @@ def test_devices_of_the_demo_train_and_recommend(
             assert demo.poll() is None
             assert time.monotonic() < end
             page.wait_for_timeout(100)
-        device = page.frame(name="device-001")
-        assert device.locator("#top li").count() == 6
-        assert device.locator("#list li").count() > 5
-        assert re.fullmatch(r"[\d.]+ k?B", device.locator("#down").text_content())
-        assert device.locator("#loss path").count() == 2
+        for i in range(1, 9):
+            device = page.frame(name=f"device-{i:03}")
+            device.locator("#state").get_by_text("sent round").wait_for()
+            assert device.locator("#top li").count() == 6
+            assert device.locator("#list li").count() > 5
+            assert re.fullmatch(r"[\d.]+ k?B", device.locator("#down").text_content())
+            assert device.locator("#loss path").count() == 2
+            assert device.locator("#trouble").is_hidden()
+        tops = [page.frame(name=f"device-{i:03}").locator("#top").inner_text() for i in range(1, 9)]
+        assert len(set(tops)) == 8, "devices recommend the same"
         assert page.locator("#live").get_attribute("href").startswith("http://127.0.0.1:")
         width = "[document.documentElement.scrollWidth, innerWidth]"
         assert len(set(page.evaluate(width))) == 1, "a phone scrolls sideways"

@@ -92,6 +92,7 @@ def compare(
     data = data.to(torch.device("cpu"), torch.float32)
     program = build(model, data, plan, algorithm)
     files = {
+        **program.more,
         "step.onnx": program.step,
         "manifest.json": json.dumps(dict(program.manifest)).encode(),
     }

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import device_programs
 import numpy as np
@@ -114,6 +115,35 @@ def test_what_is_wrong_with_a_program_is_said_in_a_sentence(folder: Path) -> Non
     (folder / "step.onnx").unlink()
     with pytest.raises(ProgramError, match=r"step\.onnx cannot be read"):
         Program.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"ids": {"item": [4, 4.7], "seen": [[1], []]}}, "'item' must be whole numbers"),
+        ({"ids": {"item": [4, True], "seen": [["1"], []]}}, "'seen' must be whole numbers"),
+        ({"ids": {"item": [4, 2**70], "seen": [[1], []]}}, "'item' must be whole numbers"),
+        ({"ids": {"item": [[4], [4, 5]], "seen": [[1], []]}}, "'item' must be whole numbers"),
+        ({"ids": {"item": [4], "seen": [[1], []]}}, r"'item' has shape \(1,\)"),
+        ({"label": [1, None]}, "The labels must be finite numbers"),
+        ({"label": ["yes", "no"]}, "The labels must be finite numbers"),
+        ({"label": 1}, r"The labels have shape \(\): give one for each example"),
+        ({"label": [[1], [0]]}, r"The labels have shape \(2, 1\): give one for each example"),
+        ({"weight": [1.0]}, r"The weights have shape \(1,\), not \(2,\)"),
+        ({"numbers": {"age": [1.0, float("inf")]}}, "'age' must be finite numbers"),
+    ],
+)
+def test_examples_that_are_no_numbers_are_refused(change: dict[str, Any], says: str) -> None:
+    table = {"rows": 10, "width": 1, "local": False, "padded": True}
+    fields = {"item": {"table": "item", "kind": "one"}}
+    fields["seen"] = {"table": "item", "kind": "list", "length": 3}
+    manifest = {"tables": {"item": table}, "fields": fields, "numbers": {"age": []}}
+    manifest["labels"] = "binary"
+    right = {"ids": {"item": [4, 5], "seen": [[1], []]}, "label": [1, 0]}
+    right |= {"numbers": {"age": [1.0, 2]}, "weight": [1, 2]}
+    assert len(Examples.build(manifest, **right)) == 2
+    with pytest.raises(ExamplesError, match=says):
+        Examples.build(manifest, **{**right, **change})
 
 
 @pytest.mark.slow

@@ -179,6 +179,10 @@ def test_a_real_federation_over_https(tmp_path: Path, data_folder: Path, mode: s
                 alone.wait()
                 alone = subprocess.Popen(device, env=environment)
                 assert federated.wait(number, LIMIT) == "finished:completed"
+                status = Path(f"/proc/{alone.pid}/status").read_text()
+                peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
+                print(f"peak memory of a device, with TLS and storage: {peak / 1e6:.0f} MB")
+                assert peak < 150e6
     finally:
         for process in (web, alone):
             if process is not None:

@@ -6,3 +6,6 @@ export class DeviceError extends Error {
     this.name = "DeviceError";
   }
 }
+
+/** The examples do not fit the program: other examples may. */
+export class DataError extends DeviceError {}

@@ -4,10 +4,11 @@
 //                      also?: {table: [id, …]}}
 // `also` names rows that no example reads but that the device wants to have, such as films to rank.
 
-import { DeviceError } from "./errors.js";
+import { DataError } from "./errors.js";
 
 /** The sorted ids of every table that a device needs: {table: Int32Array}. */
 export function indexOf(given, manifest) {
+  check(given, manifest);
   const index = {};
   for (const [table, facts] of Object.entries(manifest.tables)) {
     const fields = Object.entries(manifest.fields).filter(([, field]) => field.table === table);
@@ -16,10 +17,28 @@ export function indexOf(given, manifest) {
     if (facts.padded) ids.delete(0); // id 0 means "nothing here"
     index[table] = Int32Array.from(ids).sort();
     if (index[table].length && (index[table][0] < 0 || index[table].at(-1) >= facts.rows)) {
-      throw new DeviceError(`The data have ids of ${table} outside of its ${facts.rows} rows: encode them as the program says.`);
+      throw new DataError(`The data have ids of ${table} outside of its ${facts.rows} rows: encode them as the program says.`);
     }
   }
   return index;
+}
+
+/** Fails unless the data have what the program reads, once for each example. */
+function check(given, manifest) {
+  const size = given.label?.length;
+  if (!size || !given.label.every((x) => Number.isFinite(x))) {
+    throw new DataError("The data need at least one example, and a number as the label of each.");
+  }
+  const columns = [...Object.keys(manifest.fields).map((name) => ["ids", name]), ...Object.keys(manifest.numbers ?? {}).map((name) => ["numbers", name])];
+  for (const [kind, name] of columns) {
+    const entries = given[kind]?.[name];
+    if (!Array.isArray(entries) || entries.length !== size) {
+      throw new DataError(`The data have ${entries?.length ?? 0} entries of ${name} and ${size} labels: they must be as many.`);
+    }
+    const is = kind === "ids" ? (x) => Number.isSafeInteger(x) : (x) => Number.isFinite(x);
+    const odd = entries.flat().find((x) => !is(x));
+    if (odd !== undefined) throw new DataError(`The data have the entry ${JSON.stringify(odd)} of ${name}, which takes ${kind === "ids" ? "whole numbers" : "numbers"} only.`);
+  }
 }
 
 /** The examples as columns of slots, which are places in the index; −1 means "nothing here". */
@@ -29,7 +48,7 @@ export function columnsOf(given, manifest, index) {
   for (const [name, field] of Object.entries(manifest.fields)) {
     const ids = given.ids[name];
     if (ids?.length !== size) {
-      throw new DeviceError(`The data have ${ids?.length ?? 0} entries of ${name} and ${size} labels: they must be as many.`);
+      throw new DataError(`The data have ${ids?.length ?? 0} entries of ${name} and ${size} labels: they must be as many.`);
     }
     const place = new Map(Array.from(index[field.table], (id, slot) => [id, slot]));
     slots[name] = column(ids, (id) => place.get(id) ?? -1, Int32Array, field.length);

@@ -8,12 +8,22 @@ export async function recall(storage, { run, accepted }) {
   return { before: await storage.get(name), past: all.filter((one) => one !== name) };
 }
 
-/** What to keep of a result, as things for the storage; other tries are forgotten. */
+/** What to keep of a result, as things for the storage; other tries are forgotten.
+ *
+ * Of a result that is not finite nothing is kept: no round would get such numbers out of it again.
+ */
 export function remembered({ run, tag }, past, manifest, index, result) {
   const local = Object.entries(manifest.tables).filter(([, facts]) => facts.local);
   const personal = local.map(([table]) => [table, { ids: index[table], rows: result.rows[table] }]);
+  if (!personal.every(([, { rows }]) => isFinite(rows)) || !isFiniteSubmodel(result.kept)) return {};
   return {
     ...Object.fromEntries(past.map((name) => [name, undefined])),
     [`memory/${run}/${tag}`]: { rows: Object.fromEntries(personal), kept: result.kept },
   };
+}
+
+const isFinite = (numbers) => numbers.every((x) => Number.isFinite(x));
+
+function isFiniteSubmodel(submodel) {
+  return Object.values(submodel ?? {}).every((part) => Object.values(part).every(isFinite));
 }

@@ -7,7 +7,7 @@
 //   /?heat-counts=9             the same, where heat may be counted more than 3 times over the same data
 //   /?device=NAME&demo=FOLDER   a device of the demo, which finds both in FOLDER/NAME.json; panel=1: in a frame
 
-import { DeviceError } from "./errors.js";
+import { DataError, DeviceError } from "./errors.js";
 import { columnsOf } from "./examples.js";
 import { Device } from "./session.js";
 import { View } from "./view.js";
@@ -30,24 +30,27 @@ async function begin(device, { token, name: called, given }) {
   await device.enrol(token, called);
 }
 
-/** Waits for somebody to fill in the form. */
-function form(device) {
+/** Waits for somebody to fill in the form; a device that is enrolled needs no token. */
+function form(device, enrolled = false) {
+  const field = document.getElementById("token");
+  field.required = !enrolled;
+  field.closest("label").hidden = enrolled;
   return new Promise((resolve) => {
     view.form.hidden = false;
-    view.form.addEventListener("submit", async (event) => {
+    view.form.onsubmit = async (event) => {
       event.preventDefault();
       try {
         view.trouble(null);
-        const token = document.getElementById("token").value.trim();
+        const token = field.value.trim();
         const given = JSON.parse(await document.getElementById("file").files[0].text());
         if (!given?.ids || !Array.isArray(given.label)) throw new DeviceError("The file has no ids and labels: see the page on devices in the documentation.");
         await begin(device, { token, name: query.get("device"), given });
         view.form.hidden = true;
-        resolve();
+        resolve(given);
       } catch (error) {
         view.trouble(error instanceof SyntaxError ? "The file is not JSON: choose another." : error.message);
       }
-    });
+    };
   });
 }
 
@@ -83,7 +86,16 @@ async function main() {
     if (detail.kind === "trained") ranked(device, detail).catch(fail);
     if (detail.kind === "sent") view.history(await device.history());
   });
-  await device.run();
+  for (;;) {
+    try {
+      return await device.run();
+    } catch (error) {
+      if (!(error instanceof DataError)) throw error;
+      view.trouble(`${error.message} Choose another file.`);
+      view.state("stop", "stopped");
+      view.show(identity.name, await form(device, true));
+    }
+  }
 }
 
 function fail(error) {

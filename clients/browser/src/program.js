@@ -5,7 +5,6 @@ import { lookUp, positions, stepsOf } from "./batches.js";
 import { DeviceError } from "./errors.js";
 import { finished, occurrences } from "./finish.js";
 import { sha256 } from "./gateway.js";
-import { rowsFromParts, unpack } from "./wire.js";
 
 const FORMAT = 1; // of manifests
 const RUNTIME = "ort-wasm-simd-threaded.wasm"; // lies beside this script
@@ -37,8 +36,11 @@ export class Program {
       );
     }
     const step = files["step.onnx"];
-    if ((await sha256(step)) !== manifest.step.sha256) {
-      throw new DeviceError("The file step.onnx is not the one that the manifest names: ask the gateway's operator.");
+    const starts = Object.values(manifest.tables).flatMap(({ start }) => (start?.file ? [[start.file, start.sha256]] : []));
+    for (const [name, sum] of [["step.onnx", manifest.step.sha256], ...starts]) {
+      if (!files[name] || (await sha256(files[name])) !== sum) {
+        throw new DeviceError(`The file ${name} is not the one that the manifest names: ask the gateway's operator.`);
+      }
     }
     const session = await ort.InferenceSession.create(step, {
       executionProviders: ["wasm"],
@@ -60,14 +62,11 @@ export class Program {
     return rows;
   }
 
-  /** Where a row of a local table begins: as the manifest says, in its file, or in local.bin. */
+  /** Where a row of a local table begins: as the manifest says, or in its file. */
   #beginning(table, id) {
-    const { width, start, rows } = this.manifest.tables[table];
+    const { width, start } = this.manifest.tables[table];
     if (start?.row) return start.row;
     const all = start?.file && this.#files[start.file];
-    if (!all && this.#files["local.bin"]) {
-      return rowsFromParts(unpack(this.#files["local.bin"]).parts, `start/${table}`, rows, width).subarray(id * width, (id + 1) * width);
-    }
     if (!all) throw new DeviceError(`The program does not say where rows of ${table} begin: ask the gateway's operator to build it anew.`);
     return new Float32Array(all.slice(4 * id * width, 4 * (id + 1) * width).buffer);
   }

@@ -32,6 +32,7 @@ export class Device extends EventTarget {
   #program = null;
   #private = null; // the device's part in a private run; null if the run is in the clear
 
+  #asked = false; // whether the gateway has answered this tab
   #pinned;
   #policy;
 
@@ -115,9 +116,12 @@ export class Device extends EventTarget {
 
   /** One check-in with what follows from it; gives the seconds until the next. */
   async once(signal) {
-    const state = await this.#gateway.json("POST", `/v1/check-in?wait=${WAIT}`, undefined, signal);
+    const wait = this.#asked ? WAIT : 0; // the first answer is shown at once, whatever it says
+    const state = await this.#gateway.json("POST", `/v1/check-in?wait=${wait}`, undefined, signal);
+    if (!this.#asked) state.after = 0;
+    this.#asked = true;
     if (!state.program) {
-      this.#tell("idle", {});
+      this.#tell("idle", { sentence: "The gateway has no program yet, because its federation has begun no run: this device waits." });
       return state.after;
     }
     if (this.#program?.id !== state.program) await this.#load(state.program);
@@ -209,6 +213,7 @@ export class Device extends EventTarget {
       throw new DeviceError("The gateway asks for another kind of work than its run is of: this device does none of it.");
     }
     if (this.#private) return this.#answer(message, work, registered);
+    if (!isWork(facts)) throw new DeviceError("The gateway's work does not say what it is for: ask its operator.");
     const { manifest } = this.#program;
     const { given, index } = registered;
     const { before, past } = await recall(this.#storage, facts);
@@ -265,6 +270,7 @@ export class Device extends EventTarget {
     } catch (error) {
       if (!DROPPED.includes(error.status)) throw error;
       await this.#storage.keep({ upload: undefined });
+      this.#tell("idle", {});
       this.#tell("trouble", { sentence: error.message });
       return;
     }
@@ -275,6 +281,12 @@ export class Device extends EventTarget {
   #tell(kind, detail) {
     this.dispatchEvent(new CustomEvent("news", { detail: { kind, ...detail } }));
   }
+}
+
+/** Whether the facts of some work are of the kinds that they must be of. */
+function isWork({ run, tag, accepted, round, number, lr }) {
+  const named = [run, tag, accepted].every((x) => typeof x === "string");
+  return named && Number.isSafeInteger(round) && Number.isSafeInteger(number) && Number.isFinite(lr);
 }
 
 function denseFromParts(parts, name, shapes) {

@@ -54,7 +54,7 @@ export class View {
     this.at("count").textContent = `${titles.length} films, likes ${liked}`.replace("films", given.titles ? "films" : "examples");
     const order = titles.map((_, i) => i).sort((a, b) => given.label[b] - given.label[a]);
     this.at("list").replaceChildren(...order.map((i) => made("li", given.label[i] > 0 ? "yes" : "no", titles[i])));
-    this.at("top").closest("section").hidden = !given.candidates;
+    this.at("top").closest("section").hidden = !given.candidates?.titles?.length;
   }
 
   program(manifest) {
@@ -66,9 +66,8 @@ export class View {
     if (known) {
       const round = detail.round ? ` round ${detail.round}` : "";
       this.state(known[0], known[1] + round);
-      this.trouble(null);
-    }
-    if (detail.kind === "trouble") this.trouble(detail.sentence);
+      this.trouble(detail.sentence, true);
+    } else if (detail.kind === "trouble") this.trouble(detail.sentence);
   }
 
   state(state, text) {
@@ -76,8 +75,10 @@ export class View {
     this.at("state").textContent = text;
   }
 
-  trouble(sentence) {
+  /** Shows a message, or hides the last one; waits: whether it only says what the device waits for. */
+  trouble(sentence, waits = false) {
     this.at("trouble").hidden = !sentence;
+    this.at("trouble").classList.toggle("waits", waits);
     this.at("trouble").textContent = sentence ?? "";
   }
 
@@ -98,7 +99,9 @@ export class View {
     this.#curve(lines);
   }
 
-  #curve(lines) {
+  #curve(all) {
+    const lines = all.filter(({ losses }) => losses.every(Number.isFinite));
+    if (!lines.length) return;
     const losses = lines.map(({ losses }) => losses.reduce((sum, x) => sum + x, 0) / losses.length);
     const [low, high] = [Math.min(...losses), Math.max(...losses)];
     const room = high - low || 1;
@@ -119,7 +122,7 @@ export class View {
   /** Shows the candidates that are most likely to be liked, and how they have moved since before. */
   ranking(likely) {
     const candidates = this.#given?.candidates;
-    if (!likely || !candidates) return;
+    if (!likely?.length || !candidates) return;
     const order = likely.map((_, i) => i).sort((a, b) => likely[b] - likely[a] || a - b);
     const before = new Map(this.#order.map((i, rank) => [i, rank]));
     const items = order.slice(0, SHOWN).map((i, rank) => {

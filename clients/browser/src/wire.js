@@ -94,7 +94,11 @@ export function numbersFromBytes(bytes, count, name) {
   if (!bytes || bytes.length !== 4 * count) {
     throw new DeviceError(`The gateway sent ${bytes?.length ?? 0} bytes of ${name}, not ${4 * count}: reload this page.`);
   }
-  return new Float32Array(bytes.slice().buffer);
+  const numbers = new Float32Array(bytes.slice().buffer);
+  if (!numbers.every((x) => Number.isFinite(x))) {
+    throw new DeviceError(`The gateway sent a number of ${name} that is not finite: nothing is trained on it.`);
+  }
+  return numbers;
 }
 
 /** Rows of R that lie in the parts, with zeros where none were sent: (R × width). */

@@ -53,7 +53,9 @@ class Examples:
                     f"have {', '.join(own) or 'none'}."
                 )
         whole = manifest["labels"] == "classes"
-        labels = np.asarray(label, dtype=np.int64 if whole else np.float32)
+        labels = _whole("The labels", label) if whole else _numbers("The labels", label)
+        if labels.ndim != 1:
+            raise ExamplesError(f"The labels have shape {labels.shape}: give one for each example.")
         columns = {name: _column(manifest, name, ids[name], len(labels)) for name in ids}
         index = {table: _held(manifest, table, columns) for table in manifest["tables"]}
         slots = {}
@@ -61,11 +63,13 @@ class Examples:
             table = manifest["fields"][name]["table"]
             at = np.searchsorted(index[table], column)
             slots[name] = np.where(column == 0, -1, at) if _padded(manifest, table) else at
-        found = {n: np.asarray(x, dtype=np.float32) for n, x in numbers.items()}
+        found = {n: _numbers(f"Field {n!r}", x) for n, x in numbers.items()}
         for name, x in found.items():
             if x.shape != (len(labels), *manifest["numbers"][name]):
                 raise ExamplesError(f"Field {name!r} has shape {x.shape}, which does not fit.")
-        weights = None if weight is None else np.asarray(weight, dtype=np.float32)
+        weights = None if weight is None else _numbers("The weights", weight)
+        if weights is not None and weights.shape != labels.shape:
+            raise ExamplesError(f"The weights have shape {weights.shape}, not {labels.shape}.")
         return cls(index, slots, labels, found, weights)
 
 
@@ -77,12 +81,12 @@ def _column(manifest: Mapping[str, Any], name: str, given: Any, count: int) -> n
     """A field's ids as (n,) or (n, L); lists keep their last entries and are filled up with 0."""
     facts = manifest["fields"][name]
     if facts["kind"] == "list":
-        lists = [np.asarray(x, dtype=np.int64)[-facts["length"] :] for x in given]
+        lists = [_whole(f"Field {name!r}", x)[-facts["length"] :] for x in given]
         column = np.zeros((len(lists), facts["length"]), dtype=np.int64)
         for row, entries in zip(column, lists, strict=True):
             row[: len(entries)] = entries
     else:
-        column = np.asarray(given, dtype=np.int64)
+        column = _whole(f"Field {name!r}", given)
     deep = {"one": (), "several": (facts.get("width"),), "list": (facts.get("length"),)}
     if column.shape != (count, *deep[facts["kind"]]):
         raise ExamplesError(f"Field {name!r} has shape {column.shape}, which does not fit.")
@@ -92,6 +96,28 @@ def _column(manifest: Mapping[str, Any], name: str, given: Any, count: int) -> n
             f"Field {name!r} has an id outside of 0 … {rows - 1}, its table's rows."
         )
     return column
+
+
+def _whole(what: str, given: Any) -> np.ndarray:
+    """Whole numbers; an ExamplesError if there are others."""
+    try:
+        found = np.asarray(given)
+    except (ValueError, OverflowError):  # lists of several lengths, or numbers beyond 64 bits
+        found = np.empty(1)
+    if found.size and found.dtype.kind not in "iu":
+        raise ExamplesError(f"{what} must be whole numbers, as many for each example.")
+    return found.astype(np.int64)
+
+
+def _numbers(what: str, given: Any) -> np.ndarray:
+    """Numbers, all of them finite; an ExamplesError if there are others."""
+    try:
+        found = np.asarray(given, dtype=np.float32)
+    except (ValueError, TypeError, OverflowError):
+        found = np.full(1, np.nan, np.float32)
+    if not np.isfinite(found).all():
+        raise ExamplesError(f"{what} must be finite numbers, as many for each example.")
+    return found
 
 
 def _held(manifest: Mapping[str, Any], table: str, columns: Mapping[str, np.ndarray]) -> np.ndarray:

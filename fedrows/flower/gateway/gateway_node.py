@@ -45,7 +45,7 @@ from fedrows.rows.params import Submodels
 from fedrows.runs.export import ExportError
 
 LOOK = 0.03  # seconds between two looks for uploads
-ENROL_SECONDS = 45.0  # that an enrolment waits for devices; the server waits for 60
+ENROL_SECONDS = 10.0  # that an enrolment waits for devices; then the server asks again
 SHARE_OF_TIMEOUT = 0.8  # of the round's, that devices have; the rest is for the way back
 HOLD = 5.0  # seconds that an asynchronous run's message waits for the next upload
 
