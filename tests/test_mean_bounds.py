@@ -79,7 +79,8 @@ def test_a_lie_in_a_secure_sum_moves_a_row_no_further_than_the_range(
     def lying_words(self: PartyVectors, *args: Any) -> Any:
         rows, holds, behind = words(self, *args)
         if lies[0]:
-            rows = np.where(holds[:, None], LIES[lie](self.coding), rows)
+            own = holds & (np.arange(len(holds)) < self.layout.numbers // self.layout.piece)
+            rows = np.where(own[:, None], LIES[lie](self.coding), rows)
         return rows, holds, behind
 
     monkeypatch.setattr(PrivateNode, "_half", lying_half)

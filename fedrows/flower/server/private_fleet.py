@@ -123,10 +123,8 @@ class PrivateFlowerFleet(PrivateSumFleet):
             united.union.add_traffic_(exchange)
         if len(hosts) < self.fewest_nodes or united is None:
             return self._failed(exchange, cohort, {}, f"{len(hosts)} nodes are too few")
-        number, coding = (
-            round_.number,
-            self._coding(cohort, hosts),
-        )  # a range too large ends the run
+        number = round_.number
+        coding = self._coding(cohort, hosts)  # a range too large ends the run
         try:
             update, self._keys_of_update = self._keys_of_update, None
             agreed = self._agree(number, united, cohort, hosts, start, coding, update)
