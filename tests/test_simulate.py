@@ -103,7 +103,9 @@ def test_the_public_function_is_a_function():
 
 
 def test_public_names():
-    names = "FederatedData Hashed OwnTask Plan Simulation Split Study Vocabulary compare load "
+    names = (
+        "FederatedData Hashed OwnTask Plan Scaled Simulation Split Study Vocabulary compare load "
+    )
     names += "open_data read_parquet save_data simulate tune with_personal __version__"
     assert fedrows.__all__ == names.split()
     assert all(hasattr(fedrows, name) for name in fedrows.__all__)

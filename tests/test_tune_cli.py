@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from commands import SMALL, Capture, fedrows, own_folder  # noqa: F401
 
+from fedrows import catalogue
 from fedrows.cli import main
 from fedrows.live.followed import Followed
 
@@ -50,7 +51,10 @@ def test_a_search_prints_a_table_and_leaves_rates_that_others_read(capsys: Captu
     assert config("one")["plan"]["lr"] == content["rates"]["fedadam"]["lr"]
 
 
-def test_a_search_on_a_task_of_ones_own_says_a_command_that_works(capsys: Capture) -> None:
+def test_a_search_on_a_task_of_ones_own_says_a_command_that_works(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogue, "_REFERRED", {})  # the task is gone after the test
     Path("own.py").write_text(
         "from dataclasses import replace\n\nfrom fedrows.datasets.synthetic import TASK as OTHER\n"
         "TASK = replace(OTHER, name='mine')\n"
