@@ -53,6 +53,7 @@ def test_a_ledger_counts_every_group(tmp_path: Path) -> None:
     assert stages.epsilon_after(max(times.values()) + 1) > 2.5  # it went as far as it could
 
 
+@pytest.mark.slow
 def test_a_node_counts_groups_as_rounds_of_its_day(tmp_path: Path) -> None:
     transport = at_random(5)
     run = deployment(DATA, tmp_path / "nodes", transport, **{**TERMS, "rounds": 12})
@@ -82,6 +83,7 @@ def test_a_node_counts_groups_as_rounds_of_its_day(tmp_path: Path) -> None:
     assert sum(name == 0 for x in lines for who in x.dropped.values() for name in who) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [6, 7])
 def test_groups_under_way_share_no_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
