@@ -14,6 +14,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -198,9 +199,14 @@ def test_the_site_in_a_browser(served: str, chromium: str, width: int, scheme: A
         assert colour == {"light": "default", "dark": "slate"}[scheme]
         if width < 600:
             page.locator("label.md-header__button[for=__search]").click()
-        page.locator("input.md-search__input").fill("FederatedData")
-        page.locator("a.md-search-result__link").first.wait_for()
-        page.locator("a.md-search-result__link").first.click()
+        found = page.locator("a.md-search-result__link").first
+        for _ in range(10):  # the theme does not hear what is typed before its script listens
+            page.locator("input.md-search__input").fill("")
+            page.locator("input.md-search__input").fill("FederatedData")
+            with suppress(sync_api.TimeoutError):
+                found.wait_for(timeout=20_000)
+                break
+        found.click()
         page.wait_for_function("location.pathname != '/' ")
         browser.close()
     assert not wrong, wrong
