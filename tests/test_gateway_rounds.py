@@ -20,11 +20,12 @@ from gateway_devices import GatewayRefused, write_examples
 from gateway_programs import PLAIN, running
 from meddled_wire import meddled
 
+from fedrows.data.federation import FederatedData
 from fedrows.flower.gateway import gateway_node
 from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.server import enrolment
 from fedrows.flower.wire.message import Message, pack, unpack
-from fedrows.server import begin, rounds
+from fedrows.server import Progress, begin, rounds
 
 
 @pytest.mark.parametrize("algorithm", ["fedsubavg", "boundedsubavg", "scaffold"])
@@ -108,25 +109,20 @@ def test_a_gateway_whose_devices_come_late_is_asked_again_soon(
 @pytest.mark.slow
 def test_a_device_that_stays_away_is_left_out_and_named(tmp_path: Path) -> None:
     """The model is that of a simulation in which the same clients drop out."""
-    data, lines = examples(), []
+    data, lines = examples(), list[dict[str, Any]]()
     config = {**PLAIN, "timeout": 3.0, "min-answers": 3}
     with running(data, config, tmp_path) as it:
         gone = it.devices.session(0)  # enrols and registers, and is never seen again
         register = threading.Thread(target=_register, args=[gone])
         register.start()
         it.devices.run(range(1, data.clients))
-        its = it.fleet.contract
-        progress = begin(its.model(data), its.algorithm, its.plan)
-        for _ in rounds(it.fleet, its.plan, progress):
-            last = it.fleet.last
-            assert last is not None
-            names = {why: [int(str(x)[-5:]) for x in who] for why, who in last.dropped.items()}
-            lines.append({"round": last.round, "tries": last.tries, "dropped": names})
+        progress = _note_rounds(it, data, lines)
         register.join()
         gone.http.close()
     dropped = [line["dropped"] for line in lines if line["dropped"]]
     assert dropped
     assert all(x == {"its device did not answer in time": [0]} for x in dropped)
+    its = it.fleet.contract
     wanted = with_drop_outs(its.model(data), its.algorithm, data, its.plan, lines)
     assert difference(progress.whole(), wanted.whole()) < 1e-6
 
@@ -161,20 +157,27 @@ def test_a_round_that_asks_more_devices_than_it_needs_ends_with_the_first(tmp_pa
 
         it.devices.session = slow  # type: ignore[method-assign]
         it.devices.run(range(data.clients))
-        its = it.fleet.contract
-        progress = begin(its.model(data), its.algorithm, its.plan)
-        for _ in rounds(it.fleet, its.plan, progress):
-            last = it.fleet.last
-            assert last is not None
-            names = {why: [int(str(x)[-5:]) for x in who] for why, who in last.dropped.items()}
-            lines.append({"round": last.round, "tries": last.tries, "dropped": names})
+        progress = _note_rounds(it, data, lines)
     assert [line["tries"] for line in lines] == [1] * 4
     assert [line["dropped"] for line in lines[:3]] == [
         {"its device did not answer in time": [0, 1, 2, 3]}
     ] * 3
     assert set(late) == {404}
+    its = it.fleet.contract
     wanted = with_drop_outs(its.model(data), its.algorithm, data, its.plan, lines)
     assert difference(progress.whole(), wanted.whole()) < 1e-6
+
+
+def _note_rounds(it: Any, data: FederatedData, lines: list[dict[str, Any]]) -> Progress:
+    """A run to its end, with a line for every round: its tries, and who dropped out of it."""
+    its = it.fleet.contract
+    progress = begin(its.model(data), its.algorithm, its.plan)
+    for _ in rounds(it.fleet, its.plan, progress):
+        last = it.fleet.last
+        assert last is not None
+        names = {why: [int(str(x)[-5:]) for x in who] for why, who in last.dropped.items()}
+        lines.append({"round": last.round, "tries": last.tries, "dropped": names})
+    return progress
 
 
 def _register(session: Any) -> None:
