@@ -256,6 +256,36 @@ def test_uploads_are_checked_as_the_server_checks_them(tmp_path: Path) -> None:
         session.http.close()
 
 
+def test_a_round_may_end_while_an_upload_or_a_download_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device is told that the round is over, as after the end; its session goes on."""
+    form, upload = form_and_upload()
+
+    def ends_first(name: str) -> None:
+        plain = getattr(WorkStore, name)
+
+        def last(self: WorkStore, *args: Any) -> Any:
+            self.collect(77)
+            return plain(self, *args)
+
+        monkeypatch.setattr(WorkStore, name, last)
+
+    with gateway(tmp_path, examples()) as (devices, store):
+        session, work = devices.session(0), WorkStore(store)
+        for name in ("add_piece", "message"):
+            new = NewWork(session.http.device, form.text(), b"rows")
+            [id_] = work.put("run", 77, time.time() + 60, [new])
+            ends_first(name)
+            with pytest.raises(Exception, match="gone on without this device") as error:
+                if name == "add_piece":
+                    session._send(id_, upload(), 0)
+                else:
+                    session.http.ask("GET", f"/v1/work/{id_}?offset=0")
+            assert getattr(error.value, "status", 0) == 410
+        session.http.close()
+
+
 def test_an_upload_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     form, upload = form_and_upload()
     data = upload()

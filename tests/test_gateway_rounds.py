@@ -162,7 +162,8 @@ def test_a_round_that_asks_more_devices_than_it_needs_ends_with_the_first(tmp_pa
     assert [line["dropped"] for line in lines[:3]] == [
         {"its device did not answer in time": [0, 1, 2, 3]}
     ] * 3
-    assert set(late) == {404}
+    assert set(late) <= {404, 410}  # the work is deleted, or was not yet
+    assert late
     its = it.fleet.contract
     wanted = with_drop_outs(its.model(data), its.algorithm, data, its.plan, lines)
     assert difference(progress.whole(), wanted.whole()) < 1e-6

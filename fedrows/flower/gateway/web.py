@@ -44,6 +44,7 @@ from fedrows.flower.wire.upload_checks import UploadRefused
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SMALL = 4096  # bytes of an enrolment
+GONE = "The round has gone on without this device."
 PER_DEVICE, PER_ADDRESS = RequestRate(10, 60), RequestRate(200, 2000)
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ID = re.compile("[0-9a-f]{32}")
@@ -178,6 +179,8 @@ class DeviceApi:
         """The message of some work."""
         work = self._open_work(device, request)
         data = self.work.message(work.id, _whole(request, "offset", 2**40))
+        if data is None:
+            raise Refusal(410, GONE)
         return Response(data, media_type="application/octet-stream")
 
     def upload(self, device: EnrolledDevice, request: Request, body: bytes) -> Response:
@@ -204,7 +207,10 @@ class DeviceApi:
                 409, f"The upload goes on at byte {received} of {total}.", received=received
             )
         if len(body) > received - offset:  # what was sent again is left out
-            received = self.work.add_piece(work.id, received, body[received - offset :])
+            added = self.work.add_piece(work.id, received, body[received - offset :])
+            if added is None:
+                raise Refusal(410, GONE)
+            received = added
         if received < total:
             return JSONResponse({"received": received, "state": "open"})
         return self._take(work, form, sha256)
@@ -221,7 +227,7 @@ class DeviceApi:
             self.work.refuse(work.id)
             raise Refusal(422, f"The upload is refused: {str(error).rstrip('.')}.") from None
         if not self.work.take(work.id, data):
-            raise Refusal(410, "The round has gone on without this device.")
+            raise Refusal(410, GONE)
         return JSONResponse({"received": len(data), "state": "taken"})
 
     def _work(self, device: EnrolledDevice, request: Request) -> HeldWork:
@@ -239,7 +245,7 @@ class DeviceApi:
         if work.state == "refused":
             raise Refusal(422, "The upload for this work was refused: check in for other work.")
         if work.state != "open" or work.deadline < time.time():
-            raise Refusal(410, "The round has gone on without this device.")
+            raise Refusal(410, GONE)
 
 
 def application(

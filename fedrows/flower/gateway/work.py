@@ -153,13 +153,13 @@ class WorkStore:
             ).fetchone()
         return None if row is None else HeldWork(*row)
 
-    def message(self, id_: str, offset: int) -> bytes:
-        """The message of some work, from a byte on."""
+    def message(self, id_: str, offset: int) -> bytes | None:
+        """The message of some work, from a byte on; None if the work is gone."""
         with self.store.read() as database:
             row = database.execute(
                 "SELECT substr(message, ?) FROM work WHERE id = ?", [offset + 1, id_]
             ).fetchone()
-        return b"" if row is None else row[0]
+        return None if row is None else bytes(row[0])
 
     def begin_upload(self, id_: str, total: int, sha256: str) -> None:
         """Drops the pieces that are there, and expects another upload."""
@@ -171,8 +171,11 @@ class WorkStore:
                 [total, sha256, id_],
             )
 
-    def add_piece(self, id_: str, start: int, data: bytes) -> int:
-        """Adds the next piece of an upload; returns how many bytes are there."""
+    def add_piece(self, id_: str, start: int, data: bytes) -> int | None:
+        """Adds the next piece of an upload; returns how many bytes are there, None if it is gone.
+
+        Work goes with its round, also while a piece of its upload comes in.
+        """
         with self.store.change() as database:
             moved = database.execute(
                 "UPDATE work SET received = received + ? WHERE id = ? AND received = ?",
@@ -181,7 +184,7 @@ class WorkStore:
             if moved.rowcount == 1 and data:
                 database.execute("INSERT INTO pieces VALUES (?, ?, ?)", [id_, start, data])
             row = database.execute("SELECT received FROM work WHERE id = ?", [id_]).fetchone()
-        return 0 if row is None else int(row[0])
+        return None if row is None else int(row[0])
 
     def joined(self, id_: str) -> bytes:
         """All pieces of an upload that have come."""
