@@ -273,15 +273,16 @@ def test_a_round_may_end_while_an_upload_or_a_download_is_under_way(
 
     with gateway(tmp_path, examples()) as (devices, store):
         session, work = devices.session(0), WorkStore(store)
-        for name in ("add_piece", "message"):
+        calls: dict[str, Callable[[str], object]] = {
+            "add_piece": lambda id_: session._send(id_, upload(), 0),
+            "message": lambda id_: session.http.ask("GET", f"/v1/work/{id_}?offset=0"),
+        }
+        for name, call in calls.items():
             new = NewWork(session.http.device, form.text(), b"rows")
             [id_] = work.put("run", 77, time.time() + 60, [new])
             ends_first(name)
             with pytest.raises(Exception, match="gone on without this device") as error:
-                if name == "add_piece":
-                    session._send(id_, upload(), 0)
-                else:
-                    session.http.ask("GET", f"/v1/work/{id_}?offset=0")
+                call(id_)
             assert getattr(error.value, "status", 0) == 410
         session.http.close()
 
