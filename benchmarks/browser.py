@@ -27,7 +27,10 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import sync_playwright
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from benchmarks.speed import machine
+from docs.page_parts import filled
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
 from fedrows.device.program import build
@@ -37,7 +40,6 @@ from fedrows.plan import Plan
 
 HERE = Path(__file__).parent
 RESULT, PAGE = HERE / "results" / "browser.json", HERE.parent / "docs" / "browser.md"
-BEGIN, END = "<!-- browser: begin -->\n", "<!-- browser: end -->\n"
 DIST = HERE.parent / "clients" / "browser" / "dist"
 PLAN = Plan(local_steps=20, batch_size=32, lr=8.0, device="cpu")
 ITEMS, EXAMPLES, ROUNDS = 3_706, 100, 60
@@ -162,10 +164,7 @@ def main() -> None:
     write_whole(RESULT, (json.dumps(found, indent=1) + "\n").encode())
     shown = table(found)
     print(shown)
-    text = PAGE.read_text("utf-8") if PAGE.is_file() else ""
-    if BEGIN in text:
-        before, rest = text.split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{shown}\n{END}{rest.split(END)[1]}", "utf-8")
+    PAGE.write_text(filled(PAGE, PAGE.read_text("utf-8"), {"browser": f"\n{shown}\n"}), "utf-8")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def _measured(
 
 def _spent(federation: LocalFederation) -> dict[str, float]:
     """Processor seconds so far by kind of process, and how many ClientApps have run."""
-    link = federation._link
+    link = federation.link
     assert link is not None
     app = link.processes["serverapp"].pid
     seconds = {
@@ -101,7 +101,7 @@ def _spent(federation: LocalFederation) -> dict[str, float]:
         "client_apps": 0.0,
     }
     for index, node in enumerate(federation.nodes):
-        processes = federation._node(index).processes
+        processes = federation.group(index).processes
         seconds["super_nodes"] += _own(processes[node.name].pid)
         executor = processes[f"{node.name}-app"].pid
         seconds["executors"] += _own(executor)

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from page_parts import filled, table
+
 HERE = Path(__file__).parent
 PAGE, README = HERE / "recommenders.md", HERE.parent / "README.md"
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -41,15 +43,10 @@ def short(value: float) -> str:
     return f"{value:.4f}".lstrip("0")
 
 
-def lines_of(rows: Sequence[Sequence[str]]) -> str:
-    """A table, the first row being its head."""
-    head, *rest = rows
-    return "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *rest])
-
-
 def ratings(results: dict[str, Any]) -> str:
     """Test AUC and GAUC by task and algorithm, the best on validation first."""
-    rows = [["task", "algorithm", "rate", "trials", "validation AUC", "test AUC", "test GAUC"]]
+    head = ["task", "algorithm", "rate", "trials", "validation AUC", "test AUC", "test GAUC"]
+    rows = []
     for task in TASKS:
         found = results["ratings"][task]
         fixed = {"counting": found["counting"], **found.get("anchors", {})}
@@ -62,14 +59,15 @@ def ratings(results: dict[str, Any]) -> str:
             measured = [shown(one[metric]) for metric in ("test_auc", "test_gauc")]
             rate, chosen = f"{one['setting']['lr']:g}", short(one["validation_auc"])
             rows.append(["", f"`{name}`", rate, str(one["trials"]), chosen, *measured])
-    return lines_of(rows)
+    return table(head, rows)
 
 
 def ranking(results: dict[str, Any]) -> str:
     """Hit rate and NDCG by model and algorithm, the best on validation first."""
     names = ("hr10", "ndcg10", "hr10_all", "ndcg10_all")
     head = ["model", "algorithm", "rate", "trials", "validation NDCG@10", "HR@10", "NDCG@10"]
-    rows = [[*head, "HR@10, all items", "NDCG@10, all items"]]
+    head += ["HR@10, all items", "NDCG@10, all items"]
+    rows = []
     fixed = results["ranking"][RANKED[0]]
     for name, one in {"popularity": fixed["popularity"], **fixed.get("anchors", {})}.items():
         told = [ANCHORS.get(name, name), "", "", ""]
@@ -81,12 +79,12 @@ def ranking(results: dict[str, Any]) -> str:
             rates = [f"{one['setting'][x]:g}" for x in ("lr", "server_lr") if x in one["setting"]]
             told = [", server ".join(rates), str(one["trials"]), short(one["validation_ndcg10"])]
             rows.append([model, f"`{name}`", *told, *measured])
-    return lines_of(rows)
+    return table(head, rows)
 
 
 def times(results: dict[str, Any]) -> str:
     """What plain runs take and come to, and what they were measured on."""
-    rows = [["task", "seconds on two cores", "of the processor", "test metrics"]]
+    head, rows = ["task", "seconds on two cores", "of the processor", "test metrics"], []
     for task, one in results.items():
         found = {TIMED[x]: one["metrics"].get(f"test_{x}") for x in TIMED}
         told = ", ".join(f"{title} {short(x)}" for title, x in found.items() if x is not None)
@@ -97,7 +95,7 @@ def times(results: dict[str, Any]) -> str:
     dates = sorted({x["date"][:10] for x in machines})
     loads = sorted(one["load"]["before"] for one in results.values())
     return (
-        f"{lines_of(rows)}\n`python benchmarks/preset_times.py`, {'; '.join(sorted(on))}, "
+        f"{table(head, rows)}\n`python benchmarks/preset_times.py`, {'; '.join(sorted(on))}, "
         f"{', '.join(dates)}.\nThe machine's load average before a run was {loads[0]:.1f} to "
         f"{loads[-1]:.1f}.\n"
     )
@@ -109,7 +107,7 @@ def expected(results: dict[str, Any]) -> str:
     The algorithm is the one that validation examples prefer.
     """
     head = ["task", "test metric", "no model", "in one place", "federated", "FedAvg"]
-    rows = [head]
+    rows = []
     for task in TASKS:
         found = results["ratings"][task]
         plain = f"counting {short(found['counting']['test_auc'])}"
@@ -119,7 +117,7 @@ def expected(results: dict[str, Any]) -> str:
     found = {"anchors": every["anchors"], "algorithms": sasrec["algorithms"]}
     more = compared(found, "test_hr10", "validation_ndcg10")
     rows.append(["`movielens-rank`", "HR@10", plain, *more])
-    return lines_of(rows)
+    return table(head, rows)
 
 
 def compared(found: dict[str, Any], metric: str, by: str) -> list[str]:
@@ -142,22 +140,13 @@ def page(text: str) -> str:
         for name in ("recommenders", "preset_times")
     )
     tables = {"ratings": ratings(results), "ranking": ranking(results), "times": times(timed)}
-    return filled(text, tables)
+    return filled(PAGE, text, tables)
 
 
 def readme(text: str) -> str:
     """The README with its table made anew."""
     results = json.loads((RESULTS / "recommenders.json").read_text("utf-8"))
-    return filled(text, {"expected": expected(results)})
-
-
-def filled(text: str, tables: dict[str, str]) -> str:
-    """A text with other tables between its marks."""
-    for name, table in tables.items():
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-        before, rest = text.split(begin)
-        text = before + begin + table + end + rest.split(end)[1]
-    return text
+    return filled(README, text, {"expected": expected(results)})
 
 
 if __name__ == "__main__":

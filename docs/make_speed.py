@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import draw_sweeps
+import page_parts
 from draw_speed import MODELS, Json, dated, draw, gpu_speeds, short, speeds
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CONTENDERS = {  # as they are called in the results, and on the page
     "fedrows": "**fedrows**, FedSubAvg",
     "centralised": "PyTorch, centralised",
@@ -35,14 +35,11 @@ NAMES = {"flower": "Flower", "pfl": "pfl-research", "fedjax": "FedJAX"}
 def main(results: Path, page: Path, picture: Path) -> None:
     """Reads all results, rewrites the page's measured part, draws the picture."""
     found = {path.stem: json.loads(path.read_text("utf-8")) for path in results.glob("*.json")}
-    before, _, rest = page.read_text("utf-8").partition(BEGIN)
-    _, marker, after = rest.partition(END)
-    if not marker:
-        sys.exit(f"{page} has no part between {BEGIN!r} and {END!r}: put both lines back.")
     parts = [cpu(found), peers(found), gpu(found), cohort(found), tables(found), billion(found),
              memory(found), ranks(found), bars(found)]  # fmt: skip
     measured = "\n\n".join(part for part in parts if part)
-    page.write_text(f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}", "utf-8")
+    text = page_parts.filled(page, page.read_text("utf-8"), {"measured": f"\n{measured}\n\n"})
+    page.write_text(text, "utf-8")
     picture.write_text("\n".join(draw(found)) + "\n", "utf-8")
     sweeps = picture.with_name(f"{picture.stem}-sweeps{picture.suffix}")
     sweeps.write_text("\n".join(draw_sweeps.draw(found)) + "\n", "utf-8")
@@ -207,10 +204,9 @@ def measured_on(sources: Sequence[Json]) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of numbers."""
+    return page_parts.table(head, rows, words=1).rstrip()
 
 
 if __name__ == "__main__":
