@@ -141,9 +141,9 @@ def measure_bytes() -> list[dict[str, Any]]:
     """Payload and wire of steady rounds, a client, beside values + 2 bytes an id + dense."""
     found = []
     for task in ("movielens", "amazon"):
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as folder:
             words = {"rounds": "6", "evaluate_every": "6"}
-            lines, passed, data, settings = run(task, words, 4, Path(place), secure=True)
+            lines, passed, data, settings = run(task, words, 4, Path(folder), secure=True)
         model = catalogue.model(settings.task.model)(data, 0)
         steady = [line for line in lines if line["round"] > 1]
         asked = sum(line["asked"] for line in steady)

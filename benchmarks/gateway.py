@@ -1,11 +1,11 @@
 """How many check-ins a gateway answers a minute, and whether its memory stays flat.
 
-    python benchmarks/gateway.py [--seconds 30] [--devices 200] [--out FILE]
+    python benchmarks/gateway.py [--seconds 30] [--devices 200]
 
 Starts the gateway's web process with TLS, enrols devices, and lets each check in at times that are
 spread evenly, a little over 5,000 a minute in all; then as fast as they can. Every check-in is
 signed, has its nonce stored, and is answered from the database. Memory is the resident set of the
-web process after each third of the time.
+web process after each third of the time. Writes `results/gateway.json`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "benchmarks" / "results" / "gateway.json"
 sys.path.insert(0, str(ROOT / "clients" / "python"))
 
 from fedrows_device.session import DeviceSession  # noqa: E402
@@ -44,12 +45,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--devices", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/gateway.json")
-    given = parser.parse_args()
+    typed = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), given.devices, given.seconds)
-    print(json.dumps(found, indent=1))
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+        result = measure(Path(folder), typed.devices, typed.seconds)
+    print(json.dumps(result, indent=1))
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
