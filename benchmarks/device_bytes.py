@@ -55,8 +55,8 @@ def devices(data: Any, count: int) -> dict[str, float]:
     task = DeployedTask("movielens", lambda _: data, TASK.model, lambda _: data)
     config = {**BOUNDS, "rounds": count, "clients-per-round": data.clients, "lr": 0.3}
     config |= {"local-steps": 10, "batch-size": 5, "timeout": 100.0}
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         fleet, loopback = federation(task, config, {}, folder)
         loopback.here[1] = gateway_node(task, config, data, folder / "gate", devices=data.clients)
         with gateway(folder, data) as (own, store):

@@ -129,8 +129,8 @@ def measured(name: str, rounds: int, folder: Path, site: Path) -> dict[str, Any]
     program = build(model, data, Plan(device="cpu"), FedSubAvg())
     seconds = time.perf_counter() - begin
     program.save(folder)
-    given = inputs_of(model, data)
-    (folder / "inputs.json").write_text(json.dumps(given))
+    inputs = inputs_of(model, data)
+    (folder / "inputs.json").write_text(json.dumps(inputs))
     environment = {"PYTHONPATH": str(site), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
     trained = subprocess.run(
         [sys.executable, "-S", "-c", TRAIN, str(folder), str(rounds)],
@@ -139,7 +139,7 @@ def measured(name: str, rounds: int, folder: Path, site: Path) -> dict[str, Any]
         text=True,
         check=True,
     )
-    shared = [np.array(x) for x in given["rows"].values()]
+    shared = [np.array(x) for x in inputs["rows"].values()]
     rows = sum(len(x) for x in shared)
     numbers = sum(x.size for x in shared) + model.schema.dense_size
     facts = json.loads(trained.stdout)

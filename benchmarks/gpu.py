@@ -152,14 +152,14 @@ def contenders(name: str, shape: shapes.Shape) -> dict[str, tuple[Rounds, int]]:
     def make() -> torch.nn.Module:
         return plain_module(name, shape).cuda()
 
-    found = {
+    rivals = {
         "fedrows": (running(simulated(shape)), count),
         "centralised": (baselines.centralised(make(), batches, lr), 10),
         "one by one": (baselines.one_by_one(make(), shape.data, shape.plan), 1),
     }
     if name != "lstm":  # cuDNN's own kernels are few and large: it has little to gain
-        found["captured"] = (baselines.captured(make(), batches, lr), 30)
-    return found
+        rivals["captured"] = (baselines.captured(make(), batches, lr), 30)
+    return rivals
 
 
 def main() -> None:
@@ -169,59 +169,59 @@ def main() -> None:
     parser.add_argument("--only", default="lr,lstm,din,own")
     parser.add_argument("--tf32", choices=("off", "on", "both"), default="both")
     parser.add_argument("--out", default=None)
-    given = parser.parse_args()
-    names = given.only.split(",")
-    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), **facts()}
+    typed = parser.parse_args()
+    names = typed.only.split(",")
+    results: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), **facts()}
     set_tf32(False)
     for name in names:
-        found[f"{name}, differences"] = apart = differences(shape_of(name))
-        said = ", ".join(f"{value:.1e} {what}" for what, value in apart.items())
-        print(f"{name:5} fast and plain differ by {said} (bar: 1e-4 of the model)", flush=True)
+        results[f"{name}, differences"] = apart = differences(shape_of(name))
+        line = ", ".join(f"{value:.1e} {what}" for what, value in apart.items())
+        print(f"{name:5} fast and plain differ by {line} (bar: 1e-4 of the model)", flush=True)
     for name in names:
-        found[f"{name}, repeated"] = again = repeated(shape_of(name))
-        said = ", ".join(f"{value:,.0f} {what}" for what, value in again.items())
-        print(f"{name:5} repeated with sums in a fixed order: {said} (bar: none)", flush=True)
+        results[f"{name}, repeated"] = again = repeated(shape_of(name))
+        line = ", ".join(f"{value:,.0f} {what}" for what, value in again.items())
+        print(f"{name:5} repeated with sums in a fixed order: {line} (bar: none)", flush=True)
     for batches in ("draw", "epoch"):
         for name in catalogue.names("algorithm"):
             apart = {what: across_devices(shape_of(what), name, batches) for what in ("lr", "own")}
-            found[f"{name}, {batches}, GPU and CPU"] = apart
-            said = ", ".join(f"{what} {value:.1e}" for what, value in apart.items())
-            print(f"{batches:5} {name:14} GPU and CPU in float64 differ by {said}", flush=True)
-    for tf32 in {"off": [False], "on": [True], "both": [False, True]}[given.tf32]:
+            results[f"{name}, {batches}, GPU and CPU"] = apart
+            line = ", ".join(f"{what} {value:.1e}" for what, value in apart.items())
+            print(f"{batches:5} {name:14} GPU and CPU in float64 differ by {line}", flush=True)
+    for tf32 in {"off": [False], "on": [True], "both": [False, True]}[typed.tf32]:
         set_tf32(tf32)
         for name in names:
-            times = seconds_per_round(contenders(name, shape_of(name)), given.blocks)
+            times = seconds_per_round(contenders(name, shape_of(name)), typed.blocks)
             speed = {who: 1 / seconds for who, seconds in medians(times).items()}
-            found[f"{name}, TF32 {'on' if tf32 else 'off'}"] = speed
-            found[f"{name}, TF32 {'on' if tf32 else 'off'}, seconds a round"] = times
-            said = ", ".join(f"{who} {value:.1f}" for who, value in speed.items())
+            results[f"{name}, TF32 {'on' if tf32 else 'off'}"] = speed
+            results[f"{name}, TF32 {'on' if tf32 else 'off'}, seconds a round"] = times
+            line = ", ".join(f"{who} {value:.1f}" for who, value in speed.items())
             ratios = ", ".join(
                 f"{speed['fedrows'] / value:.2f} × {who}"
                 for who, value in speed.items()
                 if who != "fedrows"
             )
             mode = "on " if tf32 else "off"
-            print(f"{name:5} TF32 {mode} rounds/s: {said}; {ratios}; bars {BARS[name]}", flush=True)
-    found["bars"] = bars(found)
-    if given.out:
-        Path(given.out).write_text(json.dumps(found, indent=1) + "\n")
+            print(f"{name:5} TF32 {mode} rounds/s: {line}; {ratios}; bars {BARS[name]}", flush=True)
+    results["bars"] = bars(results)
+    if typed.out:
+        Path(typed.out).write_text(json.dumps(results, indent=1) + "\n")
 
 
-def bars(found: dict[str, Any]) -> list[dict[str, Any]]:
+def bars(results: dict[str, Any]) -> list[dict[str, Any]]:
     """What came of all that was asked for, TF32 off."""
     held = []
     for name, asked in BARS.items():
-        if f"{name}, differences" in found:
-            apart = found[f"{name}, differences"]["of the model"]
+        if f"{name}, differences" in results:
+            apart = results[f"{name}, differences"]["of the model"]
             held.append(at_most(f"{name}, fast and plain path apart", apart, EQUAL))
-        if f"{name}, repeated" in found:
-            again = found[f"{name}, repeated"]["numbers that differ"]
+        if f"{name}, repeated" in results:
+            again = results[f"{name}, repeated"]["numbers that differ"]
             held.append(at_most(f"{name}, numbers that differ in a second run", again, 0))
-        speed = found.get(f"{name}, TF32 off", {})
+        speed = results.get(f"{name}, TF32 off", {})
         for what, bar in asked.items() if speed else ():
             value = speed["fedrows"] / speed.get(what, 1)
-            said = what if what == "rounds/s" else f"times {what}"
-            held.append(at_least(f"{name}, {said}", value, bar))
+            shown = what if what == "rounds/s" else f"times {what}"
+            held.append(at_least(f"{name}, {shown}", value, bar))
     return held
 
 

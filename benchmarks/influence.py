@@ -128,8 +128,8 @@ class Lie:
         corrected = Submodels(update.index, rows, update.dense)
         limits = [FACTOR * float(x.norms().median()) for x in (update, corrected)]
         low, high = index.splits[self.liar : self.liar + 2].tolist()
-        place = low + int((index.ids[low:high] == row).nonzero()[0])
-        update.rows["weight"][place] = min(limits[0], limits[1] / float(factor[place]))
+        position = low + int((index.ids[low:high] == row).nonzero()[0])
+        update.rows["weight"][position] = min(limits[0], limits[1] / float(factor[position]))
 
 
 def honest_round(algorithm: Algorithm) -> Lie:

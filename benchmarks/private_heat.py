@@ -91,7 +91,7 @@ def losses(
     model = catalogue.model(task.model)(data, seed)
     run = Simulation(data, model, catalogue.algorithm("fedsubavg")(**own), settings)
     counted = heats(data, typed.weighting if how else "uniform", how or Counting())
-    run.fleet._heat = {name: its.heat for name, its in counted.items()}
+    run.fleet._heat = {name: count.heat for name, count in counted.items()}
     return [run.evaluator.train_loss(step.whole()) for step in run]
 
 

@@ -36,18 +36,18 @@ def small_run(rounds: int) -> Any:
 
 def compare(federation: LocalFederation, settings: Any, folder: Path, turns: int) -> dict[str, Any]:
     """Medians of steady rounds in the clear and private, and their ratio, also turn by turn."""
-    found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
+    runs: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     for turn, mode in itertools.product(range(turns), MODES):
-        found[mode].append(_measured(federation, settings, folder, mode, turn))
+        runs[mode].append(_measured(federation, settings, folder, mode, turn))
     medians = {
         mode: {name: round(statistics.median(one[name] for one in each), 3) for name in each[0]}
-        for mode, each in found.items()
+        for mode, each in runs.items()
     }
     clear, private = (medians[mode] for mode in MODES)
     ratios: dict[str, Any] = {}
     for name in ("seconds", "cpu"):
         ratios[f"{name}_ratio"] = private[name] / clear[name]
-        pairs = zip(*(found[mode] for mode in MODES), strict=True)
+        pairs = zip(*(runs[mode] for mode in MODES), strict=True)
         ratios[f"{name}_ratio_by_turn"] = [own[name] / other[name] for other, own in pairs]
     return {**medians, **ratios, "load": os.getloadavg()[0]}
 

@@ -108,8 +108,8 @@ def before(file: Path | None) -> dict[str, Any]:
     """What a file has of earlier runs."""
     if file is None or not file.exists():
         return {}
-    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return found
+    report: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return report
 
 
 def machine(device: str) -> dict[str, str]:
@@ -177,10 +177,10 @@ def one_run(
     plan = Plan(**more, seed=seed, **chosen)
     build = {"mf": mf.build, "sasrec": sasrec.build}[args.model]
     model = build(data, seed, **own, loss=RANKING_LOSSES[setting["loss"]])
-    given = dict(pair.split("=") for pair in typed.split("+")) if typed else {}
-    its: dict[str, Any] = {key: number_or_word(value) for key, value in given.items()}
-    its |= {key: value for key, value in setting.items() if key in options_of}
-    by = catalogue.algorithm(name)(**its)
+    words = dict(pair.split("=") for pair in typed.split("+")) if typed else {}
+    own_options: dict[str, Any] = {key: number_or_word(value) for key, value in words.items()}
+    own_options |= {key: value for key, value in setting.items() if key in options_of}
+    by = catalogue.algorithm(name)(**own_options)
     run, lines, since = Simulation(data, model, by, plan), [], time.perf_counter()
     print(f"{algorithm} seed {seed} {setting}", flush=True)
     for _ in run:
@@ -220,14 +220,14 @@ def shown(line: dict[str, float], part: str) -> str:
 
 def spread(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean and standard deviation of the test metrics over seeds."""
-    found = {}
+    metrics = {}
     for name in SHOWN:
         values = [run["best"][f"test_{name}"] for run in runs]
         deviation = statistics.stdev(values) if len(values) > 1 else None
-        found[f"test_{name}"] = {
+        metrics[f"test_{name}"] = {
             "mean": statistics.fmean(values), "spread": deviation, "values": values
         }  # fmt: skip
-    return found
+    return metrics
 
 
 def write(path: Path | None, report: dict[str, Any]) -> None:

@@ -106,8 +106,8 @@ class Runs:
         plan |= {k: v for k, v in setting.items() if k not in own_names and k not in MODEL}
         plan |= {"seed": seed, "device": self.device, "evaluate_every": plan["rounds"]}
         plan["clients_per_round"] = min(plan["clients_per_round"], data.clients)
-        given = {k: v for k, v in setting.items() if k in MODEL}
-        model = catalogue.builder(self.task.model)(data, seed, **given)
+        of_model = {k: v for k, v in setting.items() if k in MODEL}
+        model = catalogue.builder(self.task.model)(data, seed, **of_model)
         return Simulation(data, model, catalogue.algorithm(algorithm)(**own), Plan(**plan))
 
     def validated(self, algorithm: str, setting: Setting) -> tuple[float, float]:
@@ -120,8 +120,8 @@ class Runs:
             say(f"  {error}")
             return -math.inf, -math.inf
         held = replace(self.data, test=self.data.validation)
-        found = Evaluator(run.model, held, run.plan)(run.progress.whole())
-        auc, gauc = found["test_auc"], found["test_gauc"]
+        metrics = Evaluator(run.model, held, run.plan)(run.progress.whole())
+        auc, gauc = metrics["test_auc"], metrics["test_gauc"]
         return (auc, gauc) if math.isfinite(auc) else (-math.inf, -math.inf)
 
     def tested(
@@ -131,8 +131,8 @@ class Runs:
         run = self.simulation(self.whole if fold else self.data, algorithm, setting, seed)
         for _ in run.rounds():
             pass
-        found = run.evaluator(run.progress.whole())
-        return {name: found[name] for name in METRICS}
+        metrics = run.evaluator(run.progress.whole())
+        return {name: metrics[name] for name in METRICS}
 
 
 def climb(start: Setting, lists: Mapping[str, Sequence[Any]]) -> Generator[Setting, float, None]:
@@ -164,8 +164,8 @@ def moved(name: str, value: Any, direction: int, lists: Mapping[str, Sequence[An
     if name in STEP:
         return float(f"{value * STEP[name] ** direction:.3g}")
     values = sorted({*lists[name], value})
-    place = values.index(value) + direction
-    return values[place] if 0 <= place < len(values) else None
+    position = values.index(value) + direction
+    return values[position] if 0 <= position < len(values) else None
 
 
 def search(
@@ -252,28 +252,28 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--keep-validation", action="store_true", help="never train on it")
     parser.add_argument("--no-anchors", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    given = parser.parse_args(words)
-    for name in given.tasks:
-        begun, algorithms = time.monotonic(), [x for x in given.algorithms.split(",") if x]
-        runs = Runs(catalogue.task(name), given.device)
-        results: dict[str, Any] = {"task": name, "machine": machine(given.device)}
-        file = given.out / f"recommenders_{name}.json"
+    typed = parser.parse_args(words)
+    for name in typed.tasks:
+        begun, algorithms = time.monotonic(), [x for x in typed.algorithms.split(",") if x]
+        runs = Runs(catalogue.task(name), typed.device)
+        results: dict[str, Any] = {"task": name, "machine": machine(typed.device)}
+        file = typed.out / f"recommenders_{name}.json"
 
         def keep(file: Path = file, results: dict[str, Any] = results, **parts: Any) -> None:
             results.update(parts)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
-        say(f"{name}: searching for at most {SEARCH_SHARE * given.seconds:.0f} s")
-        keep(baselines=baselines(runs.whole), validation_trained_on=not given.keep_validation)
-        until = begun + SEARCH_SHARE * given.seconds
-        chosen = search(runs, algorithms, until, given.budget, keep)
+        say(f"{name}: searching for at most {SEARCH_SHARE * typed.seconds:.0f} s")
+        keep(baselines=baselines(runs.whole), validation_trained_on=not typed.keep_validation)
+        until = begun + SEARCH_SHARE * typed.seconds
+        chosen = search(runs, algorithms, until, typed.budget, keep)
         order = sorted(chosen, key=lambda n: -results["searched"][n]["validation_auc"])
-        say(f"{name}: {given.seeds} seeds at the chosen settings")
-        until = begun + given.seconds
-        fold = not given.keep_validation
-        report(runs, {n: chosen[n] for n in order}, given.seeds, until, fold, keep)
-        if not given.no_anchors:
+        say(f"{name}: {typed.seeds} seeds at the chosen settings")
+        until = begun + typed.seconds
+        fold = not typed.keep_validation
+        report(runs, {n: chosen[n] for n in order}, typed.seeds, until, fold, keep)
+        if not typed.no_anchors:
             say(f"{name}: anchors")
             own = runs.task.load(runs.task.options())  # as `fedrows run TASK --anchors` has them
             keep(anchors=anchors(own, say))

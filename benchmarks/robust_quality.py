@@ -58,7 +58,7 @@ def lines_of(
 
 def summary(lines: Sequence[Line]) -> list[Line]:
     """Mean and spread of every setting, and how many spreads it is behind the unbounded run."""
-    found = []
+    rows = []
     for task in dict.fromkeys(line["task"] for line in lines):
         own = [line for line in lines if line["task"] == task]
         for name in SETTINGS:
@@ -75,8 +75,8 @@ def summary(lines: Sequence[Line]) -> list[Line]:
                 row[metric] = round(statistics.mean(values), 4)
                 row[f"seeds{of}"] = [round(x, 4) for x in values]
                 row[f"spreads_behind{of}"] = round(behind / spread, 2) if spread else nan
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def summarise(runs: Path, machine: str) -> None:

@@ -108,12 +108,12 @@ RATES = {
 
 def jobs(tasks: Sequence[str], seeds: Sequence[int], names: Sequence[str]) -> list[Job]:
     """Every run, the most telling ones first."""
-    found: list[Job] = []
+    every: list[Job] = []
     for task, seed in itertools.product(tasks, seeds):
         for lr, name, share in itertools.product(RATES[task], names, (0.0, LIARS)):
             if not (share and name in FREE):
-                found.append((task, name, lr, share, seed))
-    return found
+                every.append((task, name, lr, share, seed))
+    return every
 
 
 def lines_of(job: Job, count: int, device: str) -> list[Line]:
@@ -168,11 +168,11 @@ def points(lines: Sequence[Line], task: str, bounds: str) -> dict[tuple[float, i
 
 def best_point(lines: Sequence[Line], task: str, bounds: str) -> tuple[float, int]:
     """The rate and the number of rounds that do best on validation examples; else the presets."""
-    found = points(lines, task, bounds)
-    if not found:
+    known = points(lines, task, bounds)
+    if not known:
         preset, _ = presets(catalogue.task(task), BOUNDS[bounds].algorithm)
         return preset["lr"], preset.get("rounds", ROUNDS[task])
-    return max(found, key=lambda at: found[at])
+    return max(known, key=lambda at: known[at])
 
 
 def best_bounds(lines: Sequence[Line], tasks: Sequence[str] = ("movielens", "amazon")) -> str:

@@ -41,15 +41,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tune.json"))
     parser.add_argument("--task", default="movielens")
     parser.add_argument("--rounds", type=int, default=300)
-    given = parser.parse_args(words)
-    found: dict[str, Any] = {}
-    budget, sizes = usual_budget(given.rounds)
+    typed = parser.parse_args(words)
+    results: dict[str, Any] = {}
+    budget, sizes = usual_budget(typed.rounds)
     for name in ALGORITHMS:
         with tempfile.TemporaryDirectory() as folder:
-            tune(given, name, "halving", Path(folder) / "warm", rounds=4)  # loads the data once
-            quick, quick_times = timed(given, name, "halving", Path(folder) / "halving", budget)
-            grid = sizes[name] * given.rounds  # and nothing beyond its edges
-            whole, whole_times = timed(given, name, "grid", Path(folder) / "grid", grid)
+            tune(typed, name, "halving", Path(folder) / "warm", rounds=4)  # loads the data once
+            quick, quick_times = timed(typed, name, "halving", Path(folder) / "halving", budget)
+            grid = sizes[name] * typed.rounds  # and nothing beyond its edges
+            whole, whole_times = timed(typed, name, "grid", Path(folder) / "grid", grid)
         candidates = {
             "halving": quick.rates[name],
             "grid": whole.rates[name],
@@ -58,22 +58,22 @@ def main(words: Sequence[str] | None = None) -> None:
         runs: dict[str, Any] = {}
         for values in candidates.values():
             if str(values) not in runs:
-                runs[str(values)] = over_seeds(given, name, values)
-        found[name] = {
+                runs[str(values)] = over_seeds(typed, name, values)
+        results[name] = {
             "halving": about(quick, name) | quick_times,
             "grid": about(whole, name) | whole_times,
             "best_known": BEST_KNOWN[name],
             "seeds": {label: runs[str(values)] for label, values in candidates.items()},
         }
-        write(given, budget, found)
-        print(json.dumps({name: found[name]["seeds"]}), flush=True)
+        write(typed, budget, results)
+        print(json.dumps({name: results[name]["seeds"]}), flush=True)
 
 
-def tune(given: argparse.Namespace, name: str, method: str, out: Path, **more: Any) -> Tuned:
+def tune(typed: argparse.Namespace, name: str, method: str, out: Path, **more: Any) -> Tuned:
     """One search in this process."""
-    more = {"rounds": given.rounds, **more}
+    more = {"rounds": typed.rounds, **more}
     return fedrows.tune(
-        given.task, None, name, method=method, workers=1, device="cpu", out=out, **more
+        typed.task, None, name, method=method, workers=1, device="cpu", out=out, **more
     )
 
 
@@ -90,11 +90,11 @@ def usual_budget(rounds: int) -> tuple[int, dict[str, int]]:
 
 
 def timed(
-    given: argparse.Namespace, name: str, method: str, out: Path, budget: int | None
+    typed: argparse.Namespace, name: str, method: str, out: Path, budget: int | None
 ) -> tuple[Tuned, dict[str, float]]:
     """A search, and the seconds it took: of the clock, and of the processor."""
     wall, cpu = time.perf_counter(), time.process_time()
-    tuned = tune(given, name, method, out, budget=budget)
+    tuned = tune(typed, name, method, out, budget=budget)
     return tuned, {
         "seconds": round(time.perf_counter() - wall, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),
@@ -113,42 +113,42 @@ def about(tuned: Tuned, name: str) -> dict[str, Any]:
     }
 
 
-def over_seeds(given: argparse.Namespace, name: str, values: dict[str, Any]) -> dict[str, Any]:
+def over_seeds(typed: argparse.Namespace, name: str, values: dict[str, Any]) -> dict[str, Any]:
     """The metric of some values with each seed that no search had."""
     search = {key: [value] for key, value in values.items()}
-    found = []
+    by_seed = []
     for seed in SEEDS:
         tuned = fedrows.tune(
-            given.task, None, name, search=search, method="grid", seed=seed, trials=1, workers=1,
-            device="cpu", rounds=given.rounds,
+            typed.task, None, name, search=search, method="grid", seed=seed, trials=1, workers=1,
+            device="cpu", rounds=typed.rounds,
         )  # fmt: skip
-        found.append(tuned.chosen[name].value)
-    known = [value for value in found if value is not None]
+        by_seed.append(tuned.chosen[name].value)
+    known = [value for value in by_seed if value is not None]
     return {
-        "values": found,
+        "values": by_seed,
         "mean": statistics.fmean(known),
         "sd": statistics.stdev(known),
     }
 
 
-def write(given: argparse.Namespace, budget: int, found: dict[str, Any]) -> None:
+def write(typed: argparse.Namespace, budget: int, results: dict[str, Any]) -> None:
     """Writes what is known so far."""
     total = {
-        key: sum(one["halving"][key] for one in found.values())
-        / sum(one["grid"][key] for one in found.values())
+        key: sum(one["halving"][key] for one in results.values())
+        / sum(one["grid"][key] for one in results.values())
         for key in ("seconds", "cpu_seconds", "rounds")
     }
     content = {
-        "task": given.task,
-        "rounds": given.rounds,
+        "task": typed.task,
+        "rounds": typed.rounds,
         "budget": budget,
         "metric": "validation_loss",
         "share_of_the_grid": {key: round(value, 3) for key, value in total.items()},
-        "algorithms": found,
+        "algorithms": results,
         "machine": {"python": platform.python_version(), "torch": torch.__version__},
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
-    write_whole(given.out, as_json(content, indent=1))
+    write_whole(typed.out, as_json(content, indent=1))
 
 
 if __name__ == "__main__":

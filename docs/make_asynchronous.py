@@ -174,11 +174,11 @@ def rates(results: Json) -> str:
             schedules = part["schedules"][clock]
             cells = (f"{usual * chosen[x]:g}{_falling(schedules[x])}" for x in kinds)
             rows.append([f"`{task}`", clock, ", ".join(among), *cells])
-    if found := results.get("buffers"):
+    if large := results.get("buffers"):
         part = results["amazon"]
         usual, waiting = part["lr"], part["rates"]["heavy-tail"]["waiting"]
-        among = (f"{usual * float(x.split(', ')[0]):g}" for x in found["searched"]["row"])
-        cells = (f"{usual * x:g}, cosine" for x in (waiting, *found["rates"].values()))
+        among = (f"{usual * float(x.split(', ')[0]):g}" for x in large["searched"]["row"])
+        cells = (f"{usual * x:g}, cosine" for x in (waiting, *large["rates"].values()))
         rows.append(["`amazon`", "heavy-tail, M = K", ", ".join(among), *cells, "–"])
     return table(head, rows, words=3)
 
@@ -189,17 +189,17 @@ def _falling(schedule: str) -> str:
 
 def buffers(results: Json) -> str:
     """Buffers as large as a cohort: at equal concurrency, with the synchronous rate, once more."""
-    found = results["buffers"]
+    large = results["buffers"]
     (case,) = (x for x in cases(results) if x.whole)
-    waited = [number(x["waiting"]["seconds"]) for x in found["runs"]]
-    clients = found["times"] * found["buffer"]
+    waited = [number(x["waiting"]["seconds"]) for x in large["runs"]]
+    clients = large["times"] * large["buffer"]
     return (
         f"- With M = K, {clients:,} clients train at a time. A synchronous run that asks as many "
-        f"and takes the first {found['buffer']} reaches the target in {fmean(waited):.1f} s, and "
+        f"and takes the first {large['buffer']} reaches the target in {fmean(waited):.1f} s, and "
         f"`row` in {fmean(case.seconds('row')):.1f} s.\n"
         f"- With the rate of the synchronous run, {_against(same_rate(results))}.\n"
-        f"- The same with fresh seeds, {_numbers(found['fresh']['seeds'])}: "
-        f"{_against(fresh(results))}.\n\n{_where(found)}\n"
+        f"- The same with fresh seeds, {_numbers(large['fresh']['seeds'])}: "
+        f"{_against(fresh(results))}.\n\n{_where(large)}\n"
     )
 
 

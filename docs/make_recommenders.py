@@ -48,14 +48,14 @@ def ratings(results: dict[str, Any]) -> str:
     head = ["task", "algorithm", "rate", "trials", "validation AUC", "test AUC", "test GAUC"]
     rows = []
     for task in TASKS:
-        found = results["ratings"][task]
-        fixed = {"counting": found["counting"], **found.get("anchors", {})}
+        results_of = results["ratings"][task]
+        fixed = {"counting": results_of["counting"], **results_of.get("anchors", {})}
         for number, (name, one) in enumerate(fixed.items()):
             measured = [short(one[metric]) for metric in ("test_auc", "test_gauc")]
-            told = [f"`{task}`" * (not number), ANCHORS.get(name, name), "", "", ""]
-            rows.append([*told, *measured])
-        ranked = sorted(found["algorithms"].items(), key=lambda pair: -pair[1]["validation_auc"])
-        for name, one in ranked:
+            first = [f"`{task}`" * (not number), ANCHORS.get(name, name), "", "", ""]
+            rows.append([*first, *measured])
+        every = results_of["algorithms"].items()
+        for name, one in sorted(every, key=lambda pair: -pair[1]["validation_auc"]):
             measured = [shown(one[metric]) for metric in ("test_auc", "test_gauc")]
             rate, chosen = f"{one['setting']['lr']:g}", short(one["validation_auc"])
             rows.append(["", f"`{name}`", rate, str(one["trials"]), chosen, *measured])
@@ -70,15 +70,15 @@ def ranking(results: dict[str, Any]) -> str:
     rows = []
     fixed = results["ranking"][RANKED[0]]
     for name, one in {"popularity": fixed["popularity"], **fixed.get("anchors", {})}.items():
-        told = [ANCHORS.get(name, name), "", "", ""]
-        rows.append(["", *told, *(short(one[f"test_{x}"]) for x in names)])
+        first = [ANCHORS.get(name, name), "", "", ""]
+        rows.append(["", *first, *(short(one[f"test_{x}"]) for x in names)])
     for model in RANKED:
         every = results["ranking"][model]["algorithms"].items()
         for name, one in sorted(every, key=lambda pair: -pair[1]["validation_ndcg10"]):
             measured = [shown(one[f"test_{x}"]) for x in names]
             rates = [f"{one['setting'][x]:g}" for x in ("lr", "server_lr") if x in one["setting"]]
-            told = [", server ".join(rates), str(one["trials"]), short(one["validation_ndcg10"])]
-            rows.append([model, f"`{name}`", *told, *measured])
+            first = [", server ".join(rates), str(one["trials"]), short(one["validation_ndcg10"])]
+            rows.append([model, f"`{name}`", *first, *measured])
     return table(head, rows)
 
 
@@ -86,10 +86,10 @@ def times(results: dict[str, Any]) -> str:
     """What plain runs take and come to, and what they were measured on."""
     head, rows = ["task", "seconds on two cores", "of the processor", "test metrics"], []
     for task, one in results.items():
-        found = {TIMED[x]: one["metrics"].get(f"test_{x}") for x in TIMED}
-        told = ", ".join(f"{title} {short(x)}" for title, x in found.items() if x is not None)
+        metrics = {TIMED[x]: one["metrics"].get(f"test_{x}") for x in TIMED}
+        shown_metrics = ", ".join(f"{k} {short(x)}" for k, x in metrics.items() if x is not None)
         took = [f"{one[x]:.0f}" for x in ("seconds", "processor_seconds")]
-        rows.append([f"`{task}`", *took, told])
+        rows.append([f"`{task}`", *took, shown_metrics])
     machines = [one["machine"] for one in results.values()]
     on = {f"{x['cpu']}, {x['threads']} threads, PyTorch {x['torch']}" for x in machines}
     dates = sorted({x["date"][:10] for x in machines})
@@ -109,26 +109,28 @@ def expected(results: dict[str, Any]) -> str:
     head = ["task", "test metric", "no model", "in one place", "federated", "FedAvg"]
     rows = []
     for task in TASKS:
-        found = results["ratings"][task]
-        plain = f"counting {short(found['counting']['test_auc'])}"
-        rows.append([f"`{task}`", "AUC", plain, *compared(found, "test_auc", "validation_auc")])
+        task_results = results["ratings"][task]
+        plain = f"counting {short(task_results['counting']['test_auc'])}"
+        rows.append(
+            [f"`{task}`", "AUC", plain, *compared(task_results, "test_auc", "validation_auc")]
+        )
     every, sasrec = results["ranking"]["mf"], results["ranking"]["sasrec"]
     plain = f"popularity {short(every['popularity']['test_hr10'])}"
-    found = {"anchors": every["anchors"], "algorithms": sasrec["algorithms"]}
-    more = compared(found, "test_hr10", "validation_ndcg10")
+    task_results = {"anchors": every["anchors"], "algorithms": sasrec["algorithms"]}
+    more = compared(task_results, "test_hr10", "validation_ndcg10")
     rows.append(["`movielens-rank`", "HR@10", plain, *more])
     return table(head, rows)
 
 
-def compared(found: dict[str, Any], metric: str, by: str) -> list[str]:
+def compared(results: dict[str, Any], metric: str, by: str) -> list[str]:
     """The best in one place, the federated algorithm that validation prefers, and FedAvg."""
-    means = {name: statistics.fmean(x[metric]) for name, x in found["algorithms"].items()}
-    central = {ANCHORS[name].split(",")[0]: one[metric] for name, one in found["anchors"].items()}
+    means = {name: statistics.fmean(x[metric]) for name, x in results["algorithms"].items()}
+    central = {ANCHORS[name].split(",")[0]: one[metric] for name, one in results["anchors"].items()}
     if "centralsgd" in means:
         central["CentralSGD"] = means["centralsgd"]
     best = max(central, key=central.__getitem__)
     federated = [name for name in means if name != "centralsgd"]
-    first = max(federated, key=lambda name: found["algorithms"][name][by])
+    first = max(federated, key=lambda name: results["algorithms"][name][by])
     own = f"`{first.partition(':')[0]}` {short(means[first])}"
     return [f"{best} {short(central[best])}", own, short(means["fedavg"])]
 

@@ -14,7 +14,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int | None 
 
 
 def filled(page: Path, text: str, parts: Mapping[str, str]) -> str:
-    """The text of a page with its parts made anew, each between `<!-- NAME: begin -->` and `end`."""
+    """The text of a page with its parts made anew, by the names in their markers."""
     for name, part in parts.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
         before, _, rest = text.partition(begin)

@@ -28,7 +28,7 @@ def seconds_per_round(
     contenders: Mapping[str, tuple[Rounds, int]], blocks: int
 ) -> dict[str, list[float]]:
     """Seconds per round of each contender in every block; its count is the rounds of a block."""
-    found: dict[str, list[float]] = {name: [] for name in contenders}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
     for run, count in contenders.values():
         run(max(1, count // 10))  # warm up
     for _ in range(blocks):
@@ -36,8 +36,8 @@ def seconds_per_round(
             time.sleep(_PAUSE)
             start = time.perf_counter()
             run(count)
-            found[name].append((time.perf_counter() - start) / count)
-    return found
+            times[name].append((time.perf_counter() - start) / count)
+    return times
 
 
 def medians(times: Mapping[str, list[float]]) -> dict[str, float]:

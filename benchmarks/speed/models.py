@@ -61,7 +61,7 @@ def contenders(name: str, shape: shapes.Shape) -> Iterator[Contenders]:
 
     ours, central, alone = _COUNTS[name]
     with closing(InProcesses(module(), data, plan)) as in_processes:
-        found: Contenders = {
+        runs: Contenders = {
             "fedrows": (simulated(shape), ours),
             "centralised": (baselines.centralised(module(), batches, plan.lr), central),
             "one by one": (baselines.one_by_one(module(), data, plan), alone),
@@ -69,8 +69,8 @@ def contenders(name: str, shape: shapes.Shape) -> Iterator[Contenders]:
         }
         if name == "lr":
             bag = baselines.centralised(module(bag=True), batches, plan.lr)
-            found["centralised, nn.EmbeddingBag"] = (bag, central)
-        yield found
+            runs["centralised, nn.EmbeddingBag"] = (bag, central)
+        yield runs
 
 
 def plain_module(name: str, shape: shapes.Shape, sparse: bool, bag: bool = False) -> nn.Module:

@@ -37,8 +37,8 @@ class InProcesses:
             share = self._data.sizes[cohort].to(torch.float32)
             share /= share.sum()
             for number, pipe in enumerate(self._pipes):
-                mine = slice(number, None, len(self._pipes))
-                pipe.send((cohort[mine].tolist(), share[mine].tolist()))
+                part = slice(number, None, len(self._pipes))
+                pipe.send((cohort[part].tolist(), share[part].tolist()))
             for pipe in self._pipes:
                 pipe.recv()
             parts = zip(*(part.parameters() for part in self._sums), strict=True)
@@ -47,13 +47,13 @@ class InProcesses:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
-        for mine in self._sums:
-            here, there = context.Pipe()
-            needed = (there, self._server, mine, self._data.train, self._plan)
+        for total in self._sums:
+            near, far = context.Pipe()
+            needed = (far, self._server, total, self._data.train, self._plan)
             process = context.Process(target=_work, args=needed, daemon=True)
             process.start()
-            there.close()
-            self._pipes.append(here)
+            far.close()
+            self._pipes.append(near)
             self._processes.append(process)
 
     def close(self) -> None:

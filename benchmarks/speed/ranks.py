@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         print(name)
         with closing(_Processes(name, size)) as split:
             one, count = simulated(SHAPES[name]("cpu")), _COUNTS[name]
-            those: Contenders = {"fedrows": (one, count)}
-            those[f"fedrows, {size} processes"] = (split, count)
-            result[name] = contest(seconds_per_round(those, options.blocks), [])
+            runs: Contenders = {"fedrows": (one, count)}
+            runs[f"fedrows, {size} processes"] = (split, count)
+            result[name] = contest(seconds_per_round(runs, options.blocks), [])
     options.write(result)
     return result
 
@@ -62,11 +62,11 @@ class _Processes:
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(size):
-            here, there = context.Pipe()
-            process = context.Process(target=_rank, args=(there, name, rank, size, port))
+            near, far = context.Pipe()
+            process = context.Process(target=_rank, args=(far, name, rank, size, port))
             process.start()
-            there.close()
-            self._pipes.append(here)
+            far.close()
+            self._pipes.append(near)
             self._processes.append(process)
 
     def __call__(self, count: int) -> None:
