@@ -34,7 +34,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
 from functools import cache
@@ -68,6 +68,7 @@ RESULT = RESULTS / "asynchronous.json"
 KINDS = ("waiting", *RULES)
 EXPLODED = 5.0  # a loss from which no run comes back
 Done = Mapping[Run, list[Line]]
+Wanted = Callable[[], Iterable[tuple[Run, float]]]
 
 
 def target_of_search(done: Done, task: str, clock: str) -> float | None:
@@ -154,17 +155,20 @@ def run_one(run: Run, device: str, target: float) -> tuple[list[Line], float]:
     return lines, time.monotonic() - since
 
 
-def run_all(typed: argparse.Namespace, path: Path, done: dict[Run, list[Line]]) -> None:
-    """Runs what is missing, several at a time, until all is there or the time is over."""
+def run_all(typed: argparse.Namespace, done: dict[Run, list[Line]], wanted: Wanted) -> None:
+    """Runs what is missing, several at a time, until all is there or the time is over.
+
+    wanted: gives the runs that can be run by now, and the loss at which each may end.
+    """
     since = time.monotonic()
     pool = ProcessPoolExecutor(typed.processes, multiprocessing.get_context("spawn"))
     under_way: dict[Future[tuple[list[Line], float]], Run] = {}
     failed = set[Run]()
-    with path.open("a", encoding="utf-8") as file, pool:
+    with typed.runs.open("a", encoding="utf-8") as file, pool:
         keep(file, {"machine": machine(typed)})
         while True:
             busy = {*under_way.values()} | failed | done.keys()
-            ready = ((run, target) for run, target in needed(done, typed) if run not in busy)
+            ready = ((run, target) for run, target in wanted() if run not in busy)
             if time.monotonic() - since < typed.seconds:
                 for run, target in itertools.islice(ready, typed.processes - len(under_way)):
                     under_way[pool.submit(run_one, run, typed.device, target)] = run
@@ -293,7 +297,7 @@ def main() -> int:
     parser.add_argument("--runs", type=Path, default=Path("asynchronous.jsonl"))
     typed = parser.parse_args()
     done, _ = kept(typed.runs)
-    run_all(typed, typed.runs, done)
+    run_all(typed, done, lambda: needed(done, typed))
     done, machines = kept(typed.runs)
     for task in typed.tasks:
         if part := part_of(done, task, CLOCKS, typed.seeds):

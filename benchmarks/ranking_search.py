@@ -19,8 +19,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import platform
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,16 +27,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("FEDROWS_DATA", str(Path(__file__).parents[1] / "data"))
 
+from benchmarks.speed.machine import short_facts
 from fedrows import Plan, Simulation, catalogue
 from fedrows.datasets import movielens_rank, movielens_rank_mf
 from fedrows.files.whole import write_whole
 from fedrows.measure.ranking_anchors import ranking_anchors
 from fedrows.measure.ranking_baselines import ranking_baselines
+from fedrows.measure.summary import spread
 from fedrows.model import RANKING_LOSSES
 from fedrows.models import mf, sasrec
 from fedrows.options import options
@@ -79,7 +77,7 @@ def main() -> None:
     args = parsed()
     data = load(args.model, args.history)
     report: dict[str, Any] = {"model": args.model, "baselines": ranking_baselines(data)}
-    report |= {"runs": [], "chosen": {}, **before(args.out), "machine": machine(args.device)}
+    report |= {"runs": [], "chosen": {}, **before(args.out), "machine": short_facts(args.device)}
     for name, metrics in report["baselines"].items():
         print(name, shown(metrics, "test"), flush=True)
     grid = [name for name in GRID if name not in (*MODEL["mf"], *MODEL["sasrec"])]
@@ -96,7 +94,7 @@ def main() -> None:
             seeds.append(run)
             chosen = {"setting": best, "trials": len(tried), "at_the_end_of": ends(best, axes)}
             of_best = max(run["best"][CHOOSES] for run in tried)
-            chosen |= {CHOOSES: of_best, **spread(seeds)}
+            chosen |= {CHOOSES: of_best, **spreads(seeds)}
             report["chosen"][algorithm] = chosen
             write(args.out, report)
     if args.anchors:
@@ -110,13 +108,6 @@ def before(file: Path | None) -> dict[str, Any]:
         return {}
     report: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return report
-
-
-def machine(device: str) -> dict[str, str]:
-    """What it ran on, and when."""
-    gpu = device != "cpu" and torch.cuda.is_available()
-    name = torch.cuda.get_device_name() if gpu else platform.machine()
-    return {"device": name, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
 
 
 def ends(setting: dict[str, Any], axes: dict[str, list[Any]]) -> list[str]:
@@ -218,16 +209,10 @@ def shown(line: dict[str, float], part: str) -> str:
     return "  ".join(f"{name} {line[f'{part}_{name}']:.4f}" for name in SHOWN)
 
 
-def spread(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def spreads(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean and standard deviation of the test metrics over seeds."""
-    metrics = {}
-    for name in SHOWN:
-        values = [run["best"][f"test_{name}"] for run in runs]
-        deviation = statistics.stdev(values) if len(values) > 1 else None
-        metrics[f"test_{name}"] = {
-            "mean": statistics.fmean(values), "spread": deviation, "values": values
-        }  # fmt: skip
-    return metrics
+    names = [f"test_{name}" for name in SHOWN]
+    return {name: spread([run["best"][name] for run in runs]) for name in names}
 
 
 def write(path: Path | None, report: dict[str, Any]) -> None:

@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
-import statistics
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -29,13 +27,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.speed.machine import short_facts
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError
 from fedrows.measure.all_anchors import anchors
 from fedrows.measure.evaluation import Evaluator
+from fedrows.measure.summary import spread
 from fedrows.measure.trivial_baselines import baselines
 from fedrows.options import options
 from fedrows.plan import Plan
@@ -223,21 +223,14 @@ def report(
             except FedrowsError as error:
                 say(f"  {name}, seed {seed}: {error}")
                 continue
-            keep(final={n: spread(lines) for n, lines in values.items() if lines})
+            keep(final={n: spreads(lines) for n, lines in values.items() if lines})
             shown = "  ".join(f"{k} {v:.4f}" for k, v in values[name][-1].items())
             say(f"  seed {seed} {name:14} {shown}")
 
 
-def spread(lines: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Mean and standard deviation over seeds, and the values."""
-    return {
-        metric: {
-            "mean": statistics.fmean(values := [line[metric] for line in lines]),
-            "spread": statistics.stdev(values) if len(values) > 1 else None,
-            "values": values,
-        }
-        for metric in METRICS
-    }
+def spreads(lines: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Mean and standard deviation of each metric over seeds, and the values."""
+    return {metric: spread([line[metric] for line in lines]) for metric in METRICS}
 
 
 def main(words: Sequence[str]) -> int:
@@ -256,7 +249,7 @@ def main(words: Sequence[str]) -> int:
     for name in typed.tasks:
         begun, algorithms = time.monotonic(), [x for x in typed.algorithms.split(",") if x]
         runs = Runs(catalogue.task(name), typed.device)
-        results: dict[str, Any] = {"task": name, "machine": machine(typed.device)}
+        results: dict[str, Any] = {"task": name, "machine": short_facts(typed.device)}
         file = typed.out / f"recommenders_{name}.json"
 
         def keep(file: Path = file, results: dict[str, Any] = results, **parts: Any) -> None:
@@ -282,16 +275,6 @@ def main(words: Sequence[str]) -> int:
             say(f"  {n:14} " + "  ".join(f"{m} {show(one[m])}" for m in METRICS))
         say(f"{name}: {file}")
     return 0
-
-
-def machine(device: str) -> dict[str, str]:
-    """What it ran on, and when."""
-    gpu = device != "cpu" and torch.cuda.is_available()
-    return {
-        "device": torch.cuda.get_device_name() if gpu else platform.machine(),
-        "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-    }
 
 
 def show(stat: Mapping[str, Any]) -> str:

@@ -34,6 +34,13 @@ def facts() -> dict[str, Any]:
     }
 
 
+def short_facts(device: str) -> dict[str, str]:
+    """The device that a run named so took, PyTorch's version, and the day."""
+    gpu = device != "cpu" and torch.cuda.is_available()
+    name = torch.cuda.get_device_name() if gpu else platform.machine()
+    return {"device": name, "torch": torch.__version__, "date": f"{datetime.now():%Y-%m-%d}"}
+
+
 def resident() -> int:
     """Bytes of memory that this process holds now; where no one tells, the most it ever held."""
     return _of_linux("VmRSS") or _most()
