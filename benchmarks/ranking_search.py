@@ -34,7 +34,7 @@ from benchmarks.speed.machine import short_facts
 from fedrows import Plan, Simulation, catalogue
 from fedrows.datasets import movielens_rank, movielens_rank_mf
 from fedrows.files.whole import write_whole
-from fedrows.measure.ranking_anchors import ranking_anchors
+from fedrows.measure.all_anchors import anchors
 from fedrows.measure.ranking_baselines import ranking_baselines
 from fedrows.measure.summary import spread
 from fedrows.model import RANKING_LOSSES
@@ -98,7 +98,7 @@ def main() -> None:
             report["chosen"][algorithm] = chosen
             write(args.out, report)
     if args.anchors:
-        report["anchors"] = ranking_anchors(data)
+        report["anchors"] = anchors(data)
         write(args.out, report)
 
 

@@ -26,7 +26,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.fresh_negatives import FreshNegatives
 from fedrows.measure.ranked_items import Candidates, RankedItems, RankScorer
 from fedrows.measure.ranking import hit
-from fedrows.measure.ranking_baselines import scorers
+from fedrows.measure.ranking_baselines import popularity
 from fedrows.measure.ranking_evaluation import RankingEvaluation
 from fedrows.measure.training_alone import DrawsNegatives, train_alone
 from fedrows.model import Model
@@ -111,10 +111,10 @@ def sharing_control(
     alone = train_alone(model, some, plan, rounds or plan.rounds, negatives)
     items = RankedItems(some, part, plan.torch_device, Candidates(some, plan.torch_device))
     evaluation = RankingEvaluation(model, some, plan)
-    popularity = scorers(data, items.owner)["popularity"]
+    popular = popularity(data, items.owner)
     suspects = {
         "federated": evaluation.scorer(federated, evaluation.examples[part]),
-        "popularity": lambda which, ids: popularity(which.cpu(), ids.cpu()).to(ids.device),
+        "popularity": lambda which, ids: popular(which.cpu(), ids.cpu()).to(ids.device),
         "alone": alone.scorer(evaluation.examples[part]),
     }
     every = torch.ones(items.count, dtype=torch.bool)

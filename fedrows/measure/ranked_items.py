@@ -94,8 +94,8 @@ class RankedItems:
         """
         sampled, losses = self.among_sampled(score, loss)
         small = self.span[1] - self.span[0] <= MOST_ITEMS
-        whole = self._among_all(score, shared) if small else None
-        return Ranks(self.owner, self.item, sampled, whole, losses)
+        among_all = self._among_all(score, shared) if small else None
+        return Ranks(self.owner, self.item, sampled, among_all, losses)
 
     def among_sampled(
         self, score: RankScorer, loss: Loss | None = None
