@@ -35,11 +35,7 @@ def usable(x: Tensor) -> bool:
 @cache
 def missing() -> str | None:
     """Why there is no kernel on this machine, or None; it is tried out before it is trusted."""
-    try:
-        cpp_library.library("lstm")
-    except cpp_library.Missing as error:
-        return str(error)
-    return None if _right() else "the compiled kernel's results are wrong"
+    return cpp_library.why_missing("lstm", _right)
 
 
 def forward(*inputs: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
