@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from coding import CASES, measure_coding
-from private_round import NODES, compare, small_run
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.coding import CASES, measure_coding
+from benchmarks.private_round import NODES, compare, small_run
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import federate, write_project

@@ -23,13 +23,13 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "device_bytes.json"
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from gateway_devices import Devices, gateway, gateway_node  # noqa: E402
 from loopback import federation  # noqa: E402
 
+from benchmarks.deploy import Relay, run  # noqa: E402
 from benchmarks.speed import machine  # noqa: E402
-from deploy import Relay, run  # noqa: E402
 from fedrows.flower.demo import TASK  # noqa: E402
 from fedrows.flower.wire.contract import DeployedTask  # noqa: E402
 from fedrows.server import begin, rounds  # noqa: E402

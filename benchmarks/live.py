@@ -173,11 +173,11 @@ def cost(path: Path) -> Json:
                 block(folder_path)  # warm
             for one in seconds.values():
                 one.clear()
-            since, spent = time.perf_counter(), processor_seconds(server)
+            since, spent = time.perf_counter(), machine.processor_seconds(server)
             for turn in range(TURNS):
                 for shift in range(3):
                     block(folders[(turn + shift) % 3])
-            share = (processor_seconds(server) - spent) / (time.perf_counter() - since)
+            share = (machine.processor_seconds(server) - spent) / (time.perf_counter() - since)
         finally:
             viewers.kill()
             viewers.wait()
@@ -215,12 +215,6 @@ def spread(values: list[float]) -> Json:
         "least": round(least, 4),
         "most": round(most, 4),
     }
-
-
-def processor_seconds(process: str) -> float:
-    """What a process has used so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def view(address: str) -> None:
