@@ -6,9 +6,10 @@ that lie side by side are worth anything.
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -22,6 +23,16 @@ from fedrows.files.whole import as_json, unwritable, write_whole
 
 Rounds = Callable[[int], object]  # runs so many rounds
 _PAUSE = 0.05  # seconds, in which the threads of the last contender go to sleep
+
+
+def taken_from(loop: Iterator[object]) -> Rounds:
+    """Runs rounds by taking them from a loop."""
+
+    def run(count: int) -> None:
+        for _ in itertools.islice(loop, count):
+            pass
+
+    return run
 
 
 def seconds_per_round(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from benchmarks.speed import baselines, shapes
 from benchmarks.speed.bars import Faster
-from benchmarks.speed.blocks import Rounds
+from benchmarks.speed.blocks import Rounds, taken_from
 from benchmarks.speed.processes import InProcesses
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.server import begin, rounds
@@ -90,10 +89,4 @@ def simulated(shape: shapes.Shape) -> Rounds:
     """Rounds of FedSubAvg: sampling, gathering, training, aggregating; no evaluation."""
     model, algorithm = shape.model(), FedSubAvg()
     fleet = fast_paths.fleet(model, algorithm, shape.data, shape.plan)
-    loop = rounds(fleet, shape.plan, begin(model, algorithm, shape.plan))
-
-    def run(count: int) -> None:
-        for _ in itertools.islice(loop, count):
-            pass
-
-    return run
+    return taken_from(rounds(fleet, shape.plan, begin(model, algorithm, shape.plan)))

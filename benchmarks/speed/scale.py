@@ -17,7 +17,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.speed.bars import at_most, said
-from benchmarks.speed.blocks import Rounds, medians, seconds_per_round, settings, whole
+from benchmarks.speed.blocks import (
+    Rounds,
+    medians,
+    seconds_per_round,
+    settings,
+    taken_from,
+    whole,
+)
 from benchmarks.speed.machine import resident
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.cli.flags import Parser, UsageError
@@ -148,13 +155,7 @@ def simulated(data: FederatedData, params: Params) -> Rounds:
     """FedSubAvg rounds on a table that is there."""
     algorithm = FedSubAvg()
     fleet = fast_paths.fleet(Flat(data), algorithm, data, PLAN)
-    loop = rounds(fleet, PLAN, Progress(0, params, {}, algorithm))
-
-    def run(count: int) -> None:
-        for _ in itertools.islice(loop, count):
-            pass
-
-    return run
+    return taken_from(rounds(fleet, PLAN, Progress(0, params, {}, algorithm)))
 
 
 def bare(data: FederatedData, table: Tensor) -> Rounds:
