@@ -74,15 +74,17 @@ def load_metrics(references: Iterable[str]) -> dict[str, OwnMetric]:
     functions: dict[str, OwnMetric] = {}
     for text in references:
         where, _, word = text.rpartition(":")
-        what = f"The metric {text!r}"
+        about = f"The metric {text!r}"
         if not where or not word.isidentifier():
-            raise PluginError(f"{what} names no object: write module:name or path/to/file.py:name.")
+            raise PluginError(
+                f"{about} names no object: write module:name or path/to/file.py:name."
+            )
         file = Path(where).expanduser().absolute() if where.endswith(".py") else None
-        module = import_module(where, what) if file is None else import_file(file, what)
+        module = import_module(where, about) if file is None else import_file(file, about)
         name = word.lower()
         if name in functions:
             raise PluginError(f"Two metrics are called {name!r}: give one of them another name.")
-        functions[name] = attribute(module, word, what)
+        functions[name] = attribute(module, word, about)
     return checked(functions)
 
 

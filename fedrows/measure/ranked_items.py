@@ -137,8 +137,8 @@ class RankedItems:
         """Which items do not count for a slice of examples: (example, item) pairs, found once."""
         if (first, last) not in self._places:
             index = self._known.select(self.host_owner[first:last])
-            places = index.ids - self.span[0]
-            self._places[first, last] = index.owner.to(self.device), places.to(self.device)
+            positions = index.ids - self.span[0]
+            self._places[first, last] = index.owner.to(self.device), positions.to(self.device)
         return self._places[first, last]
 
 

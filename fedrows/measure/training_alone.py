@@ -70,8 +70,8 @@ class AloneModels:
         def score(some: Tensor, candidates: Tensor) -> Tensor:
             rows = []
             for position, number in enumerate(some.tolist()):
-                one = slice(position, position + 1)
-                fields = {**examples.fields(some[one]), field: candidates[one]}
+                only = slice(position, position + 1)
+                fields = {**examples.fields(some[only]), field: candidates[only]}
                 rows.append(self.model.scores(self.of(owner[number]), fields))
             return torch.cat(rows)
 

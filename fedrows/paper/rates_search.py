@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from math import floor, log10
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def search(work: Work, task: EvaluatedTask) -> dict[str, Tried]:
             name: [_setting(task, size, name, rate) for rate in some]
             for name, some in wanted.items()
         }
-        results = work.results(Study([one for some in settings.values() for one in some], [SEED]))
+        results = work.results(Study(list(chain(*settings.values())), [SEED]))
         for name, some in wanted.items():
             runs = (results.of(setting)[0] for setting in settings[name])
             by_algorithm[name] += zip(some, runs, strict=True)
@@ -114,17 +114,17 @@ def candidates(task: EvaluatedTask, algorithm: str) -> list[Rates]:
 
 def beyond(tried: Tried, metric: str) -> list[Rates]:
     """The candidates just outside of what was tried, next to the best; none if it lies inside."""
-    given = best(tried, metric)
+    best_rates = best(tried, metric)
     return [
-        {**given, name: _next(given[name], up=up, fine=name == "lr")}
-        for name, up in edges(tried, given).items()
+        {**best_rates, name: _next(best_rates[name], up=up, fine=name == "lr")}
+        for name, up in edges(tried, best_rates).items()
     ]
 
 
-def edges(tried: Tried, given: Rates) -> dict[str, bool]:
+def edges(tried: Tried, rates: Rates) -> dict[str, bool]:
     """The rates that lie at the edge of what was tried: True for the upper edge."""
     at_edge = {}
-    for name, value in given.items():
+    for name, value in rates.items():
         values = [rate[name] for rate, _ in tried]
         if value in (min(values), max(values)):
             at_edge[name] = value == max(values)
@@ -146,10 +146,10 @@ def value_of(run: FinishedRun, metric: str) -> float | None:
     return best_value(run.lines, metric)
 
 
-def show(given: Rates) -> str:
+def show(rates: Rates) -> str:
     """'3', or '0.1, τ 0.001' for FedAdam's server."""
     words = {"lr": "", "server_lr": "server ", "tau": "τ "}
-    return ", ".join(f"{words.get(name, name + ' ')}{value:g}" for name, value in given.items())
+    return ", ".join(f"{words.get(name, name + ' ')}{value:g}" for name, value in rates.items())
 
 
 def _next(value: float, up: bool, fine: bool) -> float:

@@ -47,15 +47,15 @@ def iterations(
     yield params.copy()
     for number in range(1, plan.rounds + 1):
         start = take(params, index, fleet.clients)
-        here = start.map(torch.clone)
+        local_models = start.map(torch.clone)
         stream, optimizer = batches(local, index, plan, number), local_optimizer(plan)
         for step, batch in enumerate(stream, start=1):
             more = (None, None, (), plan.clip, plan.lr_at(number), [batch])
-            step_(model, algorithm, optimizer, here, start, *more)
+            step_(model, algorithm, optimizer, local_models, start, *more)
             if step < plan.local_steps:
-                yield moved(params, here.map(torch.sub, start), everyone)
+                yield moved(params, local_models.map(torch.sub, start), everyone)
         cohort = choose(plan.seed, COHORT, number, fleet.clients, plan.clients_per_round)
-        params = moved(params, _of(here.map(torch.sub, start), cohort), cohort)
+        params = moved(params, _of(local_models.map(torch.sub, start), cohort), cohort)
         yield params.copy()
 
 
