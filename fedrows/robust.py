@@ -60,9 +60,7 @@ class RowClip:
         are hundreds of small operations, so they are found on the CPU.
         """
         tensors = [*update.rows.values(), *(x.reshape(len(x), -1) for x in update.dense.values())]
-        norms = [
-            x.double().norm(dim=1) for x in tensors
-        ]  # a liar's squares do not fit into float32
+        norms = [x.double().norm(dim=1) for x in tensors]  # a liar's squares need float64
         factors = [] if correction is None else [correction[t].double() for t in update.rows]
         on_cpu = _split(torch.cat([*norms, *factors]).cpu(), [*norms, *factors])
         by_table = dict(zip(update.rows, on_cpu, strict=False))

@@ -54,16 +54,10 @@ def make(work: Work) -> Artefact:
             means = [measurements[-1] for measurements in by_seed]
             holds = max(means) <= bounds[-1]
             held.append(holds)
-            rows.append(
-                (
-                    Cell(f"K = {cohort}, T = {length:,}"),
-                    *map(
-                        number_cell, (lr, float(np.mean(means)), min(means), max(means), bounds[-1])
-                    ),
-                    number_cell(float(np.sqrt(CLIENTS / (min(HEATS) * cohort * length)))),
-                    verdict_cell(holds),
-                )
-            )
+            order = float(np.sqrt(CLIENTS / (min(HEATS) * cohort * length)))
+            values = (lr, float(np.mean(means)), min(means), max(means), bounds[-1], order)
+            label = Cell(f"K = {cohort}, T = {length:,}")
+            rows.append((label, *map(number_cell, values), verdict_cell(holds)))
         mean = np.mean(by_seed, axis=0).tolist()
         slopes.append(slope(lengths, mean))
         curves += [spread(f"K = {cohort}", lengths, by_seed)]

@@ -51,16 +51,10 @@ def make(work: Work) -> Artefact:
             paths.append(line(label, run[:, 1], run[:, 0]))
             distances.append(line(label, np.flatnonzero(seen).tolist(), away[seen].tolist()))
             near = np.flatnonzero(away <= 1e-3)
-            cells.append(
-                (
-                    Cell(label),
-                    *(number_cell(round(float(x), 15)) for x in run[10]),
-                    *(number_cell(round(float(x), 15)) for x in run[-1]),
-                    number_cell(float(near[0])) if len(near) else Cell(f"more than {ROUNDS}"),
-                    Cell(f"{off:.1e}", off),
-                    verdict_cell(off <= NEAR),
-                )
-            )
+            weights = (number_cell(round(float(x), 15)) for x in (*run[10], *run[-1]))
+            rounds_to = number_cell(float(near[0])) if len(near) else Cell(f"more than {ROUNDS}")
+            checks = Cell(f"{off:.1e}", off), verdict_cell(off <= NEAR)
+            cells.append((Cell(label), *weights, rounds_to, *checks))
     columns = (
         "", "w1 after 10 rounds", "w2 after 10 rounds", f"w1 after {ROUNDS}", f"w2 after {ROUNDS}",
         "rounds until |w| ≤ 0.001", "furthest from the closed form", f"within {NEAR:g}",

@@ -41,16 +41,11 @@ def _table(uploads: list[dict[int, float]], moved: dict[str, list[float]]) -> Re
     rows = []
     for row in range(ROWS):
         own = [upload[row] for upload in uploads if row in upload]
-        rows.append(
-            (
-                Cell(f"row {row + 1}"),
-                *(_number(upload.get(row)) for upload in uploads),
-                Cell(f"{len(own)}", float(len(own))),
-                _number(CLIENTS / len(own)),
-                _number(sum(own) / len(own)),
-                *(_number(steps[row]) for steps in moved.values()),
-            )
-        )
+        uploaded = (_number(upload.get(row)) for upload in uploads)
+        steps = (_number(by_row[row]) for by_row in moved.values())
+        holders = Cell(f"{len(own)}", float(len(own)))
+        means = _number(CLIENTS / len(own)), _number(sum(own) / len(own))
+        rows.append((Cell(f"row {row + 1}"), *uploaded, holders, *means, *steps))
     columns = (
         "",
         *(f"client {i + 1} uploads" for i in range(CLIENTS)),

@@ -85,13 +85,8 @@ def _candidates(work: Work, task: EvaluatedTask) -> ResultTable:
         for rate, run in tried:
             value = rates_search.value_of(run, rates_search.choice(task))
             text = "diverged" if value is None else f"{value:.{digits}f}"
-            rows.append(
-                (
-                    Cell(display(name)),
-                    Cell(rates_search.show(rate)),
-                    Cell(text, value, runs=ids([run])),
-                )
-            )
+            outcome = Cell(text, value, runs=ids([run]))
+            rows.append((Cell(display(name)), Cell(rates_search.show(rate)), outcome))
     return ResultTable(
         f"table4-search-{task.key}",
         f"The search on {task.name}",
