@@ -30,7 +30,7 @@ from fedrows.files.plugin_checks import (
     kind_of,
     source_of,
 )
-from fedrows.files.plugins import attribute, file_of, import_file, import_module
+from fedrows.files.plugins import attribute, file_of, import_module, refer
 from fedrows.options import NoOptions, options
 
 if TYPE_CHECKING:  # nothing is imported until it is asked for
@@ -281,14 +281,9 @@ def own(kind: str, name: str) -> Any:
 
 def _refer(kind: str, text: str) -> Any:
     """The object behind `module:Name` or `file.py:Name`, from then on known by its own name."""
-    where, _, word = text.partition(":") if text.endswith(".py") else text.rpartition(":")
-    about = f"The {kind} {text!r}"
-    if not where or not word.isidentifier():
-        raise PluginError(f"{about} names no object: write module:Name or path/to/file.py:Name.")
-    file = Path(where).expanduser().absolute() if where.endswith(".py") else None
+    about, word = f"The {kind} {text!r}", text.rpartition(":")[2]
+    plugin, module, file = refer(text, about)
     origin = text if file is None else f"{file}:{word}"
-    module = import_module(where, about) if file is None else import_file(file, about)
-    plugin = attribute(module, word, about)
     _check(kind, plugin, about, file_of(module))
     if kind == "task" and file is not None and plugin.model.partition(":")[0].endswith(".py"):
         # A relative file is one beside the task's own.
