@@ -42,7 +42,7 @@ def make(work: Work, task: EvaluatedTask) -> Artefact:
     blocks, levels = compare(work, task), trivial(work, task)
     notes = {
         "paper": _sentences(task.caveat, task.size(work).reduced),
-        "searched": _sentences(rates_search.origin(work, task), task.size(work).reduced),
+        "searched": _sentences(rates_search.searched(work, task).by, task.size(work).reduced),
     }
     tables = [
         _table(task, which, block, levels, notes[which], beside=task.size(work).whole)
