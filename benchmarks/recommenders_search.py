@@ -11,8 +11,8 @@ time is up. A rate climbs as long as it gets better: there is no edge. Settings 
 of their list are named in the results. All algorithms have the task's number of rounds and of
 clients in a round.
 
-Then each algorithm runs with its chosen setting and the seeds 0 to 4, by default on training and
-validation examples together: nothing is chosen any more. Results are written after every run.
+Then each algorithm runs with its chosen setting and the seeds 0 to 4, on training and validation
+examples together: nothing is chosen any more. Results are written after every run.
 """
 
 from __future__ import annotations
@@ -124,11 +124,9 @@ class Runs:
         auc, gauc = metrics["test_auc"], metrics["test_gauc"]
         return (auc, gauc) if math.isfinite(auc) else (-math.inf, -math.inf)
 
-    def tested(
-        self, algorithm: str, setting: Setting, seed: int, fold: bool
-    ) -> dict[str, float]:  # fmt: skip
-        """The metrics on test examples after a run, with validation examples trained on or not."""
-        run = self.simulation(self.whole if fold else self.data, algorithm, setting, seed)
+    def tested(self, algorithm: str, setting: Setting, seed: int) -> dict[str, float]:
+        """The metrics on test examples after a run on training and validation examples."""
+        run = self.simulation(self.whole, algorithm, setting, seed)
         for _ in run.rounds():
             pass
         metrics = run.evaluator(run.progress.whole())
@@ -209,7 +207,7 @@ def found(
 
 
 def report(
-    runs: Runs, chosen: dict[str, Setting], seeds: int, until: float, fold: bool, keep: Any
+    runs: Runs, chosen: dict[str, Setting], seeds: int, until: float, keep: Any
 ) -> None:  # fmt: skip
     """Runs every algorithm with every seed, the seeds in the outer loop, while there is time."""
     values: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
@@ -219,7 +217,7 @@ def report(
                 say(f"  out of time before seed {seed} of {name}")
                 return
             try:
-                values[name].append(runs.tested(name, setting, seed, fold))
+                values[name].append(runs.tested(name, setting, seed))
             except FedrowsError as error:
                 say(f"  {name}, seed {seed}: {error}")
                 continue
@@ -242,8 +240,6 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--budget", type=int, default=BUDGET, help="trials of an algorithm")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--keep-validation", action="store_true", help="never train on it")
-    parser.add_argument("--no-anchors", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     typed = parser.parse_args(words)
     for name in typed.tasks:
@@ -258,18 +254,16 @@ def main(words: Sequence[str]) -> int:
             file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
         say(f"{name}: searching for at most {SEARCH_SHARE * typed.seconds:.0f} s")
-        keep(baselines=baselines(runs.whole), validation_trained_on=not typed.keep_validation)
+        keep(baselines=baselines(runs.whole))
         until = begun + SEARCH_SHARE * typed.seconds
         chosen = search(runs, algorithms, until, typed.budget, keep)
         order = sorted(chosen, key=lambda n: -results["searched"][n]["validation_auc"])
         say(f"{name}: {typed.seeds} seeds at the chosen settings")
         until = begun + typed.seconds
-        fold = not typed.keep_validation
-        report(runs, {n: chosen[n] for n in order}, typed.seeds, until, fold, keep)
-        if not typed.no_anchors:
-            say(f"{name}: anchors")
-            own = runs.task.load(runs.task.options())  # as `fedrows run TASK --anchors` has them
-            keep(anchors=anchors(own, say))
+        report(runs, {n: chosen[n] for n in order}, typed.seeds, until, keep)
+        say(f"{name}: anchors")
+        own = runs.task.load(runs.task.options())  # as `fedrows run TASK --anchors` has them
+        keep(anchors=anchors(own, say))
         keep(seconds=time.monotonic() - begun)
         for n, one in results.get("final", {}).items():
             say(f"  {n:14} " + "  ".join(f"{m} {show(one[m])}" for m in METRICS))
