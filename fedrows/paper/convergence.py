@@ -11,6 +11,7 @@ t counts local iterations (`iterates`), on a federation whose constants are know
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.paper.cells import line, number_cell, slope, spread, verdict_cell
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.theory import known_constants
-from fedrows.paper.theory.iterates import iterations
+from fedrows.paper.theory.iterates import EXACT, iterations
 from fedrows.paper.theory.objective import Objective, require_scipy
 from fedrows.paper.theory.ridge import Ridge
 from fedrows.plan import Plan
@@ -114,17 +115,8 @@ def walk(
     data: FederatedData, algorithm: Algorithm, cohort: int, length: int, lr: float, seed: int
 ) -> Sequence[np.ndarray]:
     """X^1 … X^T of one run."""
-    plan = Plan(
-        rounds=length // STEPS,
-        clients_per_round=cohort,
-        local_steps=STEPS,
-        batch_size=BATCH,
-        lr=lr,
-        weighting="uniform",
-        seed=seed,
-        dtype="float64",
-        device="cpu",
-    )
+    steps: dict[str, Any] = {"rounds": length // STEPS, "local_steps": STEPS, "batch_size": BATCH}
+    plan = Plan(**EXACT, **steps, clients_per_round=cohort, lr=lr, seed=seed)
     points = iterations(data, Ridge(data, 0.0), algorithm, plan)
     return [params.tables["w"][:, 0].numpy() for params in points][:length]
 

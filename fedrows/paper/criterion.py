@@ -22,12 +22,10 @@ from fedrows.paper import convergence
 from fedrows.paper.cells import line, number_cell, slope, verdict_cell
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.theory import known_constants
+from fedrows.paper.theory.iterates import after_rounds
 from fedrows.paper.theory.objective import Objective, require_scipy
 from fedrows.paper.theory.ridge import Ridge
-from fedrows.plan import Plan
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
-from fedrows.server import begin, rounds
-from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 RIDGE, ROUNDS = 0.01, 1_000
 OPTIONS = synthetic.SyntheticOptions(clients=300, items=60, examples_per_client=30, test_share=0)
@@ -84,23 +82,16 @@ def path(name: str, data: FederatedData, objective: Objective, many: int = ROUND
     """
     curvature = objective.most_curved(np.zeros(len(objective.rows)))
     own = objective.clients / int(objective.heat.max()) if name == "fedavg" else 1.0
-    plan = Plan(
+    every = after_rounds(
+        data,
+        Ridge(data, objective.ridge),
+        name,
         rounds=many,
-        clients_per_round=data.clients,
         batches="epoch",
         batch_size=int(data.sizes.max()),
         lr=own / curvature,
-        weighting="uniform",
-        dtype="float64",
-        device="cpu",
-        chunk=data.clients,
     )
-    model, algorithm = Ridge(data, objective.ridge), catalogue.algorithm(name)()
-    fleet = SimulatedFleet(model, algorithm, data, plan)
-    (table,) = data.tables
-    points = [np.zeros(len(objective.rows))]
-    for progress in rounds(fleet, plan, begin(model, algorithm, plan)):
-        points.append(progress.params.tables[table][objective.rows, 0].numpy().copy())
+    points = every[:, objective.rows]
     lowest = objective.value(objective.minimum())
     squares = np.stack([objective.gradient(x) for x in points]) ** 2  # (rounds + 1, M)
     gap = np.array([objective.value(x) for x in points]) - lowest
