@@ -182,13 +182,13 @@ def chaos(
     with LocalFederation(folder, specs, keys) as federation:
         began = time.monotonic()
         project = write_project(folder / "project", settings, terms, out, folder / "data")
-        said = list[str]()
-        submitter = begun(submit_until_done, federation.control, project, {}, 50, said.append)
+        output = list[str]()
+        submitter = begun(submit_until_done, federation.control, project, {}, 50, output.append)
         at = [steps * (i + 1) // (servers + 1) for i in range(servers)]
         with closing(Chaos(federation, out, seed)) as deeds:
             while submitter.is_alive():
                 if time.monotonic() - began > limit:
-                    raise FedrowsError(f"After {limit:g} s only {deeds.step} steps: {said[-5:]}")
+                    raise FedrowsError(f"After {limit:g} s only {deeds.step} steps: {output[-5:]}")
                 done = deeds.step
                 if done:
                     deeds.kill_nodes(every)
@@ -248,12 +248,12 @@ def checked(out: Path, data: FederatedData, steps: int, buffer: int = BUFFER) ->
 
 def waiting_in(folder: Path) -> set[tuple[str, Any, int]]:
     """The updates in files that no step has used."""
-    found = set[tuple[str, Any, int]]()
+    waiting = set[tuple[str, Any, int]]()
     for path in folder.glob("*.safetensors"):
         with safetensors.safe_open(path, framework="pt") as file:
             facts = json.loads(file.metadata()["fedrows"])
-        found |= {(facts["node"], client, facts["tag"]) for client in facts["clients"]}
-    return found
+        waiting |= {(facts["node"], client, facts["tag"]) for client in facts["clients"]}
+    return waiting
 
 
 def _key(line: dict[str, Any]) -> tuple[str, Any, int]:

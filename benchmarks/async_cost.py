@@ -46,11 +46,11 @@ MILLION, LIMIT, MOST_SECONDS, MOST_BYTES = 1_000_000, 1.5, 60.0, 4 * 2**30
 
 def started(task: str, options: dict[str, Any], **plan: Any) -> Simulation:
     """A run of a task's presets with some changes."""
-    found, of = catalogue.task(task), catalogue.algorithm(ALGORITHM)
-    usual, own = presets(found, ALGORITHM)
-    chosen = found.options(**options)
+    named, of = catalogue.task(task), catalogue.algorithm(ALGORITHM)
+    usual, own = presets(named, ALGORITHM)
+    chosen = named.options(**options)
     made = Plan(**{**usual, "device": "cpu", "rounds": 10**6, "threads": 1, **plan})
-    run = Settings(found, chosen, of(**own), made).simulation(found.load(chosen))
+    run = Settings(named, chosen, of(**own), made).simulation(named.load(chosen))
     run.prepare()
     return run
 
@@ -66,7 +66,7 @@ def seconds(rounds: Iterator[Any], count: int) -> float:
 def compare(task: str, turns: int) -> dict[str, Any]:
     """For K and K / 5: microseconds of an update in each kind of run, and their ratio."""
     options, plan, updates = TASKS[task]
-    found = {}
+    by_size = {}
     for size in (plan["clients_per_round"], plan["clients_per_round"] // 5):
         changes = {"mode": "async", "clock": "heavy-tail", "concurrency": 10 * size}
         usual = {**plan, "clients_per_round": size}
@@ -78,12 +78,12 @@ def compare(task: str, turns: int) -> dict[str, Any]:
         count = max(2, updates // size)
         for _ in range(turns):
             times.append([1e6 * seconds(rounds, count) / (count * size) for rounds in running])
-        found[f"{size}"] = {
+        by_size[f"{size}"] = {
             "sync": median(a for a, _ in times),
             "async": median(b for _, b in times),
             "ratio": median(b / a for a, b in times),
         }
-    return found
+    return by_size
 
 
 def million() -> dict[str, Any]:
@@ -111,26 +111,26 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--million", action="store_true", help="only start a million clients")
     parser.add_argument("--start", action="store_true", help="measure only the start again")
-    given = parser.parse_args()
+    typed = parser.parse_args()
     torch.set_num_threads(1)
-    if given.million:
+    if typed.million:
         print(json.dumps(million()))
         return 0
-    found = json.loads(RESULT.read_text("utf-8"))["tasks"] if given.start else {}
-    for task in () if given.start else given.tasks or TASKS:
-        found[task] = compare(task, given.turns)
-        print(task, json.dumps(found[task]), flush=True)
+    results = json.loads(RESULT.read_text("utf-8"))["tasks"] if typed.start else {}
+    for task in () if typed.start else typed.tasks or TASKS:
+        results[task] = compare(task, typed.turns)
+        print(task, json.dumps(results[task]), flush=True)
     command = [sys.executable, __file__, "--million"]
     start = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     print(json.dumps(start))
     goals = [
         goal(f"asynchronous over synchronous update, {task}, M = K = {size}", x["ratio"], LIMIT)
-        for task, sizes in found.items() for size, x in sizes.items()
+        for task, sizes in results.items() for size, x in sizes.items()
     ]  # fmt: skip
     what = "processor seconds to start 10^6 clients with a clock"
     goals.append(goal(what, start["processor"], MOST_SECONDS))
     goals.append(goal("memory of that start, GiB", start["peak_bytes"] / 2**30, MOST_BYTES / 2**30))
-    made = {**facts(), "command": "python benchmarks/async_cost.py", "tasks": found,
+    made = {**facts(), "command": "python benchmarks/async_cost.py", "tasks": results,
             "million": start, "goals": goals}  # fmt: skip
     RESULT.write_text(json.dumps(made, indent=1) + "\n", "utf-8")
     return 0

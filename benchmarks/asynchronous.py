@@ -34,7 +34,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
 from functools import cache
@@ -68,6 +68,7 @@ RESULT = RESULTS / "asynchronous.json"
 KINDS = ("waiting", *RULES)
 EXPLODED = 5.0  # a loss from which no run comes back
 Done = Mapping[Run, list[Line]]
+Wanted = Callable[[], Iterable[tuple[Run, float]]]
 
 
 def target_of_search(done: Done, task: str, clock: str) -> float | None:
@@ -80,7 +81,7 @@ def target_of_search(done: Done, task: str, clock: str) -> float | None:
 
 def chosen(done: Done, task: str, clock: str) -> dict[str, Run]:
     """The run whose learning rate is chosen for every kind, once its search has ended."""
-    target, found = target_of_search(done, task, clock), {}
+    target, choice = target_of_search(done, task, clock), {}
     if target is None:
         return {}
 
@@ -88,10 +89,10 @@ def chosen(done: Done, task: str, clock: str) -> dict[str, Run]:
     for kind in KINDS:
         runs = searched(task, clock, kind)
         if all(run in done for run in runs):
-            found[kind] = first_of(runs, done, target, least)
+            choice[kind] = first_of(runs, done, target, least)
         if kind == "waiting" and SETTINGS[task].as_good:
-            least = best(done[found[kind]])
-    return found
+            least = best(done[choice[kind]])
+    return choice
 
 
 def first_of(runs: Collection[Run], done: Done, target: float, least: float) -> Run:
@@ -109,9 +110,9 @@ def first_of(runs: Collection[Run], done: Done, target: float, least: float) -> 
     return min(runs, key=worth)
 
 
-def needed(done: Done, given: argparse.Namespace) -> Iterator[tuple[Run, float]]:
+def needed(done: Done, typed: argparse.Namespace) -> Iterator[tuple[Run, float]]:
     """The runs that can be run by now, and the loss at which each may end."""
-    for clock, task in itertools.product(given.clocks, given.tasks):
+    for clock, task in itertools.product(typed.clocks, typed.tasks):
         target = target_of_search(done, task, clock)
         for kind in KINDS:
             if kind == "waiting":
@@ -119,7 +120,7 @@ def needed(done: Done, given: argparse.Namespace) -> Iterator[tuple[Run, float]]
             elif target is not None:
                 ends = -math.inf if SETTINGS[task].as_good else target
                 yield from ((run, ends) for run in searched(task, clock, kind))
-        for seed in range(given.seeds):
+        for seed in range(typed.seeds):
             runs = measured(seed, chosen(done, task, clock))
             for run in runs:
                 if not only_seconds(run):
@@ -154,20 +155,23 @@ def run_one(run: Run, device: str, target: float) -> tuple[list[Line], float]:
     return lines, time.monotonic() - since
 
 
-def run_all(given: argparse.Namespace, path: Path, done: dict[Run, list[Line]]) -> None:
-    """Runs what is missing, several at a time, until all is there or the time is over."""
+def run_all(typed: argparse.Namespace, done: dict[Run, list[Line]], wanted: Wanted) -> None:
+    """Runs what is missing, several at a time, until all is there or the time is over.
+
+    wanted: gives the runs that can be run by now, and the loss at which each may end.
+    """
     since = time.monotonic()
-    pool = ProcessPoolExecutor(given.processes, multiprocessing.get_context("spawn"))
+    pool = ProcessPoolExecutor(typed.processes, multiprocessing.get_context("spawn"))
     under_way: dict[Future[tuple[list[Line], float]], Run] = {}
     failed = set[Run]()
-    with path.open("a", encoding="utf-8") as file, pool:
-        keep(file, {"machine": machine(given)})
+    with typed.runs.open("a", encoding="utf-8") as file, pool:
+        keep(file, {"machine": machine(typed)})
         while True:
             busy = {*under_way.values()} | failed | done.keys()
-            ready = ((run, target) for run, target in needed(done, given) if run not in busy)
-            if time.monotonic() - since < given.seconds:
-                for run, target in itertools.islice(ready, given.processes - len(under_way)):
-                    under_way[pool.submit(run_one, run, given.device, target)] = run
+            ready = ((run, target) for run, target in wanted() if run not in busy)
+            if time.monotonic() - since < typed.seconds:
+                for run, target in itertools.islice(ready, typed.processes - len(under_way)):
+                    under_way[pool.submit(run_one, run, typed.device, target)] = run
             if not under_way:
                 break
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
@@ -195,25 +199,25 @@ def kept(path: Path) -> tuple[dict[Run, list[Line]], dict[tuple[str, str], dict[
     machines: dict[tuple[str, str], dict[str, Any]] = {}
     machine: dict[str, Any] = {}
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        found = json.loads(line)
-        if "machine" in found:
-            machine = found["machine"]
+        content = json.loads(line)
+        if "machine" in content:
+            machine = content["machine"]
         else:
-            run = Run(**found["run"])
-            done[run] = [(now, loss) for now, loss in found["lines"]]
+            run = Run(**content["run"])
+            done[run] = [(now, loss) for now, loss in content["lines"]]
             machines[run.task, run.clock] = machine
     return done, machines
 
 
-def machine(given: argparse.Namespace) -> dict[str, Any]:
+def machine(typed: argparse.Namespace) -> dict[str, Any]:
     """What the runs are made on."""
-    named = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"
+    named = torch.cuda.get_device_name() if typed.device == "cuda" else "CPU"
     return {**facts(), "device": named, "threads": 1}
 
 
 def part_of(done: Done, task: str, clocks: Collection[str], seeds: int) -> dict[str, Any]:
     """What came of a task's runs; nothing if no kind of devices is complete."""
-    found: dict[str, Any] = {}
+    part: dict[str, Any] = {}
     for clock in clocks:
         choice = chosen(done, task, clock)
         runs = [measured(seed, choice) for seed in range(seeds)]
@@ -226,11 +230,11 @@ def part_of(done: Done, task: str, clocks: Collection[str], seeds: int) -> dict[
                    for run in searched(task, clock, kind)}
             for kind in KINDS
         }  # fmt: skip
-        found.setdefault("rates", {})[clock] = {k: run.rate for k, run in choice.items()}
-        found.setdefault("schedules", {})[clock] = {k: run.schedule for k, run in choice.items()}
-        found.setdefault("searched", {})[clock] = search
-        found.setdefault("clocks", {})[clock] = [compared(done, each) for each in runs]
-    if not found:
+        part.setdefault("rates", {})[clock] = {k: run.rate for k, run in choice.items()}
+        part.setdefault("schedules", {})[clock] = {k: run.schedule for k, run in choice.items()}
+        part.setdefault("searched", {})[clock] = search
+        part.setdefault("clocks", {})[clock] = [compared(done, each) for each in runs]
+    if not part:
         return {}
     bench = bench_of(task)
     plan = bench.settings(Run(task, "constant", 0, "waiting")).plan
@@ -242,19 +246,19 @@ def part_of(done: Done, task: str, clocks: Collection[str], seeds: int) -> dict[
         "buffer": count // SMALLER,
         "lr": plan.lr,
         "why": bench.setting.why,
-        **found,
+        **part,
     }
 
 
 def compared(done: Done, runs: Collection[Run]) -> dict[str, Any]:
     """The runs of a seed by kind and name, each with what came of it."""
     target = NEAR * best(done[unhurried(runs)])
-    found: dict[str, Any] = {"target": target, "waiting": {}, "smaller": {}, "async": {}}
+    by_kind: dict[str, Any] = {"target": target, "waiting": {}, "smaller": {}, "async": {}}
     for run in runs:
-        place = found[run.kind if run.waits else "async"]
+        group = by_kind[run.kind if run.waits else "async"]
         came = outcome(done[run], target)
-        place[run.name] = {"seconds": came["seconds"]} if only_seconds(run) else came
-    return found
+        group[run.name] = {"seconds": came["seconds"]} if only_seconds(run) else came
+    return by_kind
 
 
 def merged(before: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,12 +295,12 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run later")
     parser.add_argument("--runs", type=Path, default=Path("asynchronous.jsonl"))
-    given = parser.parse_args()
-    done, _ = kept(given.runs)
-    run_all(given, given.runs, done)
-    done, machines = kept(given.runs)
-    for task in given.tasks:
-        if part := part_of(done, task, CLOCKS, given.seeds):
+    typed = parser.parse_args()
+    done, _ = kept(typed.runs)
+    run_all(typed, done, lambda: needed(done, typed))
+    done, machines = kept(typed.runs)
+    for task in typed.tasks:
+        if part := part_of(done, task, CLOCKS, typed.seeds):
             made_on = {clock: machines[task, clock] for clock in part["clocks"]}
             written(task, merged(results().get(task, {}), {**part, "machines": made_on}))
     return 0

@@ -136,8 +136,8 @@ def searched(task: str, clock: str, kind: str) -> list[Run]:
 def measured(seed: int, chosen: Mapping[str, Run]) -> list[Run]:
     """The runs that are compared, of the kinds whose learning rate is chosen."""
     runs = []
-    for kind, found in chosen.items():
-        run = replace(found, seed=seed)
+    for kind, best_rate in chosen.items():
+        run = replace(best_rate, seed=seed)
         if kind == "waiting":
             runs += [replace(run, deadline=x) for x in deadlines(run.task, run.clock)]
             if run.clock == "heavy-tail":
@@ -227,5 +227,5 @@ def outcome(lines: Sequence[Line], target: float) -> dict[str, Any]:
 
 def bench_of(task: str, device: str = "cpu") -> Bench:
     """A task with its data."""
-    setting, found = SETTINGS[task], catalogue.task(task)
-    return Bench(setting, found.load(found.options(**setting.options)), device)
+    setting, named = SETTINGS[task], catalogue.task(task)
+    return Bench(setting, named.load(named.options(**setting.options)), device)

@@ -16,17 +16,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 import sys
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.asynchronous import first_of, keep, kept, machine, results, run_one, written
+from benchmarks.asynchronous import first_of, kept, results, run_all, written
 from benchmarks.asynchronous_bench import (
     NEAR,
     OVER,
@@ -57,9 +55,9 @@ def candidates(rule: str) -> list[Run]:
 
 def bounds(part: dict[str, Any]) -> tuple[float, float]:
     """The target of the search, and the least loss of the synchronous run that was chosen in it."""
-    found = part["searched"][CLOCK]["waiting"]
+    searched = part["searched"][CLOCK]["waiting"]
     chosen = waiting(part, SEARCH_SEED)
-    return NEAR * min(x["best"] for x in found.values()), found[chosen.named_rate]["best"]
+    return NEAR * min(x["best"] for x in searched.values()), searched[chosen.named_rate]["best"]
 
 
 def waiting(part: dict[str, Any], seed: int) -> Run:
@@ -76,20 +74,6 @@ def measured(part: dict[str, Any], done: Done, seed: int) -> dict[str, Run]:
     return {x: replace(run, seed=seed) for x, run in runs.items()} | {
         "waiting": waiting(part, seed)
     }
-
-
-def run_all(ends: Ends, done: Done, given: argparse.Namespace) -> None:
-    """Runs what is missing."""
-    pool = ProcessPoolExecutor(given.processes, multiprocessing.get_context("spawn"))
-    with given.runs.open("a", encoding="utf-8") as file, pool:
-        keep(file, {"machine": machine(given)})
-        missing = {run: end for run, end in ends.items() if run not in done}
-        under_way = {pool.submit(run_one, run, "cpu", end): run for run, end in missing.items()}
-        for future in as_completed(under_way):
-            run = under_way[future]
-            done[run], took = future.result()
-            keep(file, {"run": asdict(run), "lines": done[run]})
-            print(f"{run}: {outcome(done[run], 0)['best']:.4f}, took {took:.0f} s", flush=True)
 
 
 def runs_of(part: dict[str, Any], done: Done) -> Iterable[dict[str, Any]]:
@@ -130,38 +114,39 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=Path("asynchronous_buffers.jsonl"))
-    given = parser.parse_args()
-    given.device = "cpu"
+    typed = parser.parse_args()
+    typed.device, typed.seconds = "cpu", math.inf
     part = results()[TASK]
-    done, _ = kept(given.runs)
-    run_all({run: -math.inf for rule in RULES for run in candidates(rule)}, done, given)
+    done, _ = kept(typed.runs)
+    searched = [(run, -math.inf) for rule in RULES for run in candidates(rule)]
+    run_all(typed, done, lambda: searched)
     ends: Ends = {}
     for seed, before in enumerate(part["clocks"][CLOCK]):
         for run in measured(part, done, seed).values():
             ends[run] = before["target"] if run.waits else -math.inf
     plans = [fresh(part, seed) for seed in FRESH]
-    run_all(ends | {base: -math.inf for base, _ in plans}, done, given)
+    ends |= {base: -math.inf for base, _ in plans}
+    run_all(typed, done, ends.items)
     for base, others in plans:
         target = NEAR * best(done[base])
         ends |= {run: target if run.waits else -math.inf for run in others}
-    run_all(ends, done, given)
+    run_all(typed, done, ends.items)
     target, least = bounds(part)
     chosen = {rule: first_of(candidates(rule), done, target, least) for rule in RULES}
-    searched = {
-        rule: {run.named_rate: outcome(done[run], target) for run in candidates(rule)}
-        for rule in RULES
-    }
-    found = {
+    result = {
         "command": "python benchmarks/asynchronous_buffers.py",
         "buffer": part["clients_per_round"],
         "times": TIMES,
         "rates": {rule: run.rate for rule, run in chosen.items()},
-        "searched": searched,
+        "searched": {
+            rule: {run.named_rate: outcome(done[run], target) for run in candidates(rule)}
+            for rule in RULES
+        },
         "runs": [*runs_of(part, done)],
         "fresh": {"seeds": FRESH, "runs": [*fresh_of(part, done)]},
     }
-    _, machines = kept(given.runs)
-    written("buffers", {**machines[TASK, CLOCK], **found})
+    _, machines = kept(typed.runs)
+    written("buffers", {**machines[TASK, CLOCK], **result})
     return 0
 
 

@@ -30,11 +30,11 @@ def by_concurrency(
     bench: Bench, seed: int, target: float, rates: dict[str, float]
 ) -> dict[str, float | None]:
     """The seconds to the target by rule and C / M."""
-    found = {}
+    seconds = {}
     for rule, times in itertools.product(RULES, TIMES):
         run = Run(TASK, CLOCK, seed, rule, rates[rule], times=times)
-        found[run.name] = next((x for x, loss in bench.lines(run) if loss <= target), None)
-    return found
+        seconds[run.name] = next((x for x, loss in bench.lines(run) if loss <= target), None)
+    return seconds
 
 
 def main() -> int:

@@ -27,7 +27,10 @@ from typing import Any
 import numpy as np
 from playwright.sync_api import sync_playwright
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from benchmarks.speed import machine
+from docs.page_parts import filled
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
 from fedrows.device.program import build
@@ -37,7 +40,6 @@ from fedrows.plan import Plan
 
 HERE = Path(__file__).parent
 RESULT, PAGE = HERE / "results" / "browser.json", HERE.parent / "docs" / "browser.md"
-BEGIN, END = "<!-- browser: begin -->\n", "<!-- browser: end -->\n"
 DIST = HERE.parent / "clients" / "browser" / "dist"
 PLAN = Plan(local_steps=20, batch_size=32, lr=8.0, device="cpu")
 ITEMS, EXAMPLES, ROUNDS = 3_706, 100, 60
@@ -79,7 +81,7 @@ def measure() -> dict[str, Any]:
         tables={"user": 1, "item": ITEMS}, local=["user"], target=("item", None),
     )  # fmt: skip
     program = build(mf.build(data, 0), data, PLAN, FedSubAvg())
-    given = {"ids": {"user": user.tolist(), "item": item.tolist()}, "label": [*map(float, label)]}
+    columns = {"ids": {"user": user.tolist(), "item": item.tolist()}, "label": [*map(float, label)]}
     files = {
         **program.more,
         "step.onnx": program.step,
@@ -90,7 +92,7 @@ def measure() -> dict[str, Any]:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(f"{address}/device.css")
-        times = page.evaluate(MEASURE, [encoded, given, ROUNDS])
+        times = page.evaluate(MEASURE, [encoded, columns, ROUNDS])
         version = browser.version
         browser.close()
     sizes = {path.name: path.stat().st_size for path in DIST.iterdir()}
@@ -135,37 +137,34 @@ def served() -> Iterator[str]:
         server.server_close()
 
 
-def table(found: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
     """The facts as a table in Markdown."""
-    rounds, packed, whole = (found[x] for x in ("round_ms", "page_bytes_gzip", "page_bytes"))
+    rounds, packed, whole = (result[x] for x in ("round_ms", "page_bytes_gzip", "page_bytes"))
     rows = {
         "a round of `mf`, the best of 60": f"{rounds['best']:.0f} ms",
         "the median": f"{rounds['median']:.0f} ms",
         "the first round": f"{rounds['first']:.0f} ms",
         "the slowest of the others": f"{rounds['worst']:.0f} ms",
-        "loading the runtime and the program": f"{found['load_ms']:.0f} ms",
-        "`step.onnx`": f"{found['step_bytes'] / 1000:.1f} kB",
+        "loading the runtime and the program": f"{result['load_ms']:.0f} ms",
+        "`step.onnx`": f"{result['step_bytes'] / 1000:.1f} kB",
         "the page with its runtime, packed": f"{packed / 1e6:.1f} MB",
         "the same, unpacked": f"{whole / 1e6:.1f} MB",
     }
     lines = "".join(f"| {a} | {b} |\n" for a, b in rows.items())
-    where, version = found["machine"], found["chromium"].split(".")[0]
+    where, version = result["machine"], result["chromium"].split(".")[0]
     return (
         f"| in a tab of Chromium | |\n|---|---|\n{lines}\nMeasured on {where['cpu']}, "
-        f"{where['cores']} cores, with Chromium {version}, {found['date']}.\n"
+        f"{where['cores']} cores, with Chromium {version}, {result['date']}.\n"
     )
 
 
 def main() -> None:
     """Measures, and writes what was found."""
-    found = measure()
-    write_whole(RESULT, (json.dumps(found, indent=1) + "\n").encode())
-    shown = table(found)
+    result = measure()
+    write_whole(RESULT, (json.dumps(result, indent=1) + "\n").encode())
+    shown = table(result)
     print(shown)
-    text = PAGE.read_text("utf-8") if PAGE.is_file() else ""
-    if BEGIN in text:
-        before, rest = text.split(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{shown}\n{END}{rest.split(END)[1]}", "utf-8")
+    PAGE.write_text(filled(PAGE, PAGE.read_text("utf-8"), {"browser": f"\n{shown}\n"}), "utf-8")
 
 
 if __name__ == "__main__":

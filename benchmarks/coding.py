@@ -14,12 +14,15 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from loopback import Loopback
 
 from fedrows import catalogue
 from fedrows.cli.settings import choose
@@ -59,45 +62,19 @@ class Factors(nn.Module):
         return self.bias + total[:, 0] + pairs
 
 
-class Within:
-    """Carries messages to nodes of this process, each answered before the next is sent."""
-
-    def __init__(self, nodes: Iterable[ClientNode]) -> None:
-        self._nodes = dict(enumerate(nodes, start=1))
-        self._answers: dict[str, bytes | str] = {}
-        self._number = count()
-
-    def nodes(self) -> list[int]:
-        return list(self._nodes)
-
-    def send(self, messages: Mapping[int, bytes], seconds: float, round_: int) -> dict[str, int]:
-        found = {}
-        for node, content in messages.items():
-            message = str(next(self._number))
-            found[message] = node
-            self._answers[message] = self._nodes[node].answer(content)
-        return found
-
-    def wait(self, seconds: float) -> None:
-        """Answers are here already."""
-
-    def receive(self, messages: Iterable[str]) -> dict[str, bytes | str]:
-        return {m: self._answers.pop(m) for m in list(messages) if m in self._answers}
-
-
 def measure_coding(cases: Iterable[str] = ()) -> list[Line]:
     """For each case and coding, quality and bytes over all seeds, beside float32's."""
-    found = []
+    lines = []
     for name in cases or CASES:
         settings, data = _open(name)
         runs: dict[str, list[Line]] = {coding: [] for coding in CODINGS}
         for seed in SEEDS:
-            for coding, its in runs.items():
-                its.append(_run(name, settings, data, coding, seed))
-        for coding, its in runs.items():
-            line = _told(settings.plan.rounds, its, runs["float32"])
-            found.append({"case": name, "data": data.name, "coding": coding, **line})
-    return found
+            for coding, lines_of_coding in runs.items():
+                lines_of_coding.append(_run(name, settings, data, coding, seed))
+        for coding, own in runs.items():
+            line = _summary(settings.plan.rounds, own, runs["float32"])
+            lines.append({"case": name, "data": data.name, "coding": coding, **line})
+    return lines
 
 
 def _open(name: str) -> tuple[Settings, FederatedData]:
@@ -129,29 +106,30 @@ def _run(name: str, settings: Settings, data: FederatedData, coding: str, seed: 
         task, plan, settings.algorithm, DeploymentOptions(min_nodes=NODES, coding=coding)
     )
     since, losses, exchanges = time.perf_counter(), dict[int, float](), []
-    with tempfile.TemporaryDirectory() as place:
-        shards = [data.select(torch.arange(i, data.clients, NODES)) for i in range(NODES)]
-        nodes = [
-            ClientNode(contract, shard, NodeState(Path(place) / f"node-{i}"), f"node-{i}")
-            for i, shard in enumerate(shards)
-        ]
-        deployment = Deployment(contract, Within(nodes), {}, lambda text: None)
+    with tempfile.TemporaryDirectory() as folder:
+        loopback = Loopback()
+        for i in range(NODES):
+            shard, state = data.select(torch.arange(i, data.clients, NODES)), Path(folder, f"{i}")
+            node = ClientNode(contract, shard, NodeState(state), f"node-{i}")
+            loopback.here[i + 1] = node.answer
+        deployment = Deployment(contract, loopback, {}, lambda text: None)
         deployment.fleet.run = "0" * 16
-        for told in deployment:
-            assert told.answered == told.asked, told
-            exchanges.append(told)
+        for exchange in deployment:
+            assert exchange.answered == exchange.asked, exchange
+            loopback.sent.clear()
+            exchanges.append(exchange)
             if deployment.due:
                 params = deployment.progress.whole()
                 deployment.evaluator.calibrate(params)
-                losses[told.round] = deployment.evaluator.train_loss(params)
+                losses[exchange.round] = deployment.evaluator.train_loss(params)
     last = deployment.evaluate()
-    asked = sum(told.asked for told in exchanges)
+    asked = sum(exchange.asked for exchange in exchanges)
     line = {
         "losses": losses,
         "train_loss": last["train_loss"],
         "test_auc": last["test_auc"],
-        "bytes_down": sum(told.bytes_down for told in exchanges) / asked,
-        "bytes_up": sum(told.bytes_up for told in exchanges) / asked,
+        "bytes_down": sum(x.bytes_down for x in exchanges) / asked,
+        "bytes_up": sum(x.bytes_up for x in exchanges) / asked,
     }
     seconds = time.perf_counter() - since
     _say(
@@ -161,11 +139,11 @@ def _run(name: str, settings: Settings, data: FederatedData, coding: str, seed: 
     return line
 
 
-def _told(rounds: int, runs: list[Line], exact: list[Line]) -> Line:
+def _summary(rounds: int, runs: list[Line], exact: list[Line]) -> Line:
     """What the runs of one coding come to; the target is float32's loss at three quarters."""
     aucs = [run["test_auc"] for run in runs]
-    apart = [run["test_auc"] - its["test_auc"] for run, its in zip(runs, exact, strict=True)]
-    targets = [its["losses"][rounds * 3 // 4] for its in exact]
+    apart = [a["test_auc"] - b["test_auc"] for a, b in zip(runs, exact, strict=True)]
+    targets = [run["losses"][rounds * 3 // 4] for run in exact]
     return {
         "rounds": rounds,
         "test_auc": statistics.mean(aucs),

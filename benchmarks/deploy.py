@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from coding import CASES, measure_coding
-from private_round import NODES, compare, small_run
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.coding import CASES, measure_coding
+from benchmarks.private_round import NODES, compare, small_run
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import federate, write_project
@@ -75,13 +77,13 @@ class Measured(LocalFederation):
 
     relay: Relay | None = None
 
-    def _begin_node(self, index: int) -> None:
+    def begin_node(self, index: int) -> None:
         own = self.port
         if self.relay is None:
             self.relay = Relay(own)
         self.port = self.relay.port
         try:
-            super()._begin_node(index)
+            super().begin_node(index)
         finally:
             self.port = own
 
@@ -139,25 +141,25 @@ def _keys(folder: Path, nodes: Sequence[NodeSpec]) -> Certificates:
 
 def measure_bytes() -> list[dict[str, Any]]:
     """Payload and wire of steady rounds, a client, beside values + 2 bytes an id + dense."""
-    found = []
+    table = []
     for task in ("movielens", "amazon"):
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as folder:
             words = {"rounds": "6", "evaluate_every": "6"}
-            lines, passed, data, settings = run(task, words, 4, Path(place), secure=True)
+            lines, passed, data, settings = run(task, words, 4, Path(folder), secure=True)
         model = catalogue.model(settings.task.model)(data, 0)
         steady = [line for line in lines if line["round"] > 1]
         asked = sum(line["asked"] for line in steady)
         dense = 4 * model.schema.dense_size
         rows = sum(
-            (4 * model.schema.tables[table].width + 2) * len(its.ids) / its.clients
-            for table, its in data.index.items()
+            (4 * model.schema.tables[table].width + 2) * len(index.ids) / index.clients
+            for table, index in data.index.items()
         )
         first, last = passed[1], passed[lines[-1]["round"]]
         full = 4 * model.schema.size
         for way, key, at in (("down", "bytes_down", 0), ("up", "bytes_up", 1)):
             payload = sum(line[key] for line in steady) / asked
             wire = (last[at] - first[at]) / asked
-            found.append(
+            table.append(
                 {
                     "task": task,
                     "way": way,
@@ -169,26 +171,26 @@ def measure_bytes() -> list[dict[str, Any]]:
                     "share_of_full_model": payload / full,
                 }
             )
-    return found
+    return table
 
 
 def measure_cache() -> dict[str, float]:
     """Payload down, a client and round, without and with the rows that nodes keep."""
-    found = {}
+    down = {}
     for cache in (False, True):
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as folder:
             words = {"rounds": "20", "evaluate_every": "20"}
-            lines, *_ = run("movielens", words, 4, Path(place), row_cache=cache)
+            lines, *_ = run("movielens", words, 4, Path(folder), row_cache=cache)
         asked = sum(line["asked"] for line in lines)
-        found["with" if cache else "without"] = sum(x["bytes_down"] for x in lines) / asked
-    return {**found, "ratio": found["with"] / found["without"]}
+        down["with" if cache else "without"] = sum(x["bytes_down"] for x in lines) / asked
+    return {**down, "ratio": down["with"] / down["without"]}
 
 
 def measure_scale() -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         words = {"rounds": "50", "evaluate_every": "50", "clients": "2000"}
         words["clients_per_round"] = "100"
-        lines, _, data, _ = run("synthetic", words, 4, Path(place))
+        lines, _, data, _ = run("synthetic", words, 4, Path(folder))
     own = [sum(v for k, v in line["seconds"].items() if k != "wait") for line in lines]
     return {
         "clients": data.clients,
@@ -204,8 +206,8 @@ def measure_scale() -> dict[str, Any]:
 def measure_private(rounds: int = 9, turns: int = 4) -> dict[str, Any]:
     """What steady rounds cost in the clear and private, by turns in one federation."""
     settings = small_run(rounds)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         plain = federate(folder, settings.task.load(settings.options), NODES)
         with LocalFederation(folder, plain.nodes, _keys(folder, plain.nodes)) as federation:
             return compare(federation, settings, folder, turns)

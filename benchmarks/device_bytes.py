@@ -22,13 +22,14 @@ from urllib.parse import urlsplit
 import torch
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
+RESULT = ROOT / "benchmarks" / "results" / "device_bytes.json"
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from gateway_devices import Devices, gateway, gateway_node  # noqa: E402
 from loopback import federation  # noqa: E402
 
+from benchmarks.deploy import Relay, run  # noqa: E402
 from benchmarks.speed import machine  # noqa: E402
-from deploy import Relay, run  # noqa: E402
 from fedrows.flower.demo import TASK  # noqa: E402
 from fedrows.flower.wire.contract import DeployedTask  # noqa: E402
 from fedrows.server import begin, rounds  # noqa: E402
@@ -54,8 +55,8 @@ def devices(data: Any, count: int) -> dict[str, float]:
     task = DeployedTask("movielens", lambda _: data, TASK.model, lambda _: data)
     config = {**BOUNDS, "rounds": count, "clients-per-round": data.clients, "lr": 0.3}
     config |= {"local-steps": 10, "batch-size": 5, "timeout": 100.0}
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         fleet, loopback = federation(task, config, {}, folder)
         loopback.here[1] = gateway_node(task, config, data, folder / "gate", devices=data.clients)
         with gateway(folder, data) as (own, store):
@@ -83,16 +84,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/device_bytes.json")
-    given = parser.parse_args()
+    typed = parser.parse_args()
     torch.set_num_threads(1)
-    node, data = nodes(given.clients, given.rounds)
-    device = devices(data, given.rounds)
-    found = {"clients": given.clients, "rounds": given.rounds, "node": node, "device": device}
-    found["ratio"] = {name: device[name] / node[name] for name in node}
-    found["machine"] = machine.facts()
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+    node, data = nodes(typed.clients, typed.rounds)
+    device = devices(data, typed.rounds)
+    result = {**vars(typed), "node": node, "device": device}
+    result["ratio"] = {name: device[name] / node[name] for name in node}
+    result["machine"] = machine.facts()
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

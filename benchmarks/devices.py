@@ -1,6 +1,6 @@
 """What a round costs on a device: size of the program, milliseconds, bytes, memory, installation.
 
-    python benchmarks/devices.py [--rounds 20] [--installation] [--out FILE] [--docs FILE]
+    python benchmarks/devices.py [--rounds 20] [--installation]
 
 Each model has one client of 100 examples, which takes 10 steps of 5 examples in a round, by the
 light client in ONNX Runtime on one thread. Bytes are the rows and dense tensors down, and their
@@ -27,12 +27,13 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 CLIENT = ROOT / "clients" / "python"
-sys.path.insert(0, str(CLIENT))
+sys.path[:0] = [str(ROOT), str(CLIENT)]
 
 from install import size_of  # noqa: E402
 
 from benchmarks.speed import machine  # noqa: E402
-from fedrows import catalogue  # noqa: E402
+from docs.page_parts import filled  # noqa: E402
+from fedrows.algorithms.fedsubavg import FedSubAvg  # noqa: E402
 from fedrows.data.federation import FederatedData  # noqa: E402
 from fedrows.device.program import build  # noqa: E402
 from fedrows.model import Model  # noqa: E402
@@ -41,8 +42,8 @@ from fedrows.plan import Plan  # noqa: E402
 from fedrows.rows.params import take  # noqa: E402
 from fedrows.rows.ragged import Ragged, ragged  # noqa: E402
 
+RESULT, PAGE = ROOT / "benchmarks" / "results" / "devices.json", ROOT / "docs" / "devices.md"
 EXAMPLES, ITEMS, WORDS, LONGEST = 100, 3_000, 5_000, 30
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def federation(fields: str) -> FederatedData:
@@ -125,23 +126,23 @@ def measured(name: str, rounds: int, folder: Path, site: Path) -> dict[str, Any]
     data = federation(fields)
     model = make(data)  # type: ignore[operator]
     begin = time.perf_counter()
-    program = build(model, data, Plan(device="cpu"), catalogue.algorithm("fedsubavg")())
+    program = build(model, data, Plan(device="cpu"), FedSubAvg())
     seconds = time.perf_counter() - begin
     program.save(folder)
-    given = inputs_of(model, data)
-    (folder / "inputs.json").write_text(json.dumps(given))
+    inputs = inputs_of(model, data)
+    (folder / "inputs.json").write_text(json.dumps(inputs))
     environment = {"PYTHONPATH": str(site), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
-    told = subprocess.run(
+    trained = subprocess.run(
         [sys.executable, "-S", "-c", TRAIN, str(folder), str(rounds)],
         env=environment,
         capture_output=True,
         text=True,
         check=True,
     )
-    shared = [np.array(x) for x in given["rows"].values()]
+    shared = [np.array(x) for x in inputs["rows"].values()]
     rows = sum(len(x) for x in shared)
     numbers = sum(x.size for x in shared) + model.schema.dense_size
-    facts = json.loads(told.stdout)
+    facts = json.loads(trained.stdout)
     return {
         "model": name,
         "program_bytes": len(program.step),
@@ -165,17 +166,7 @@ def installed(site: Path) -> dict[str, Any]:
     return {"pip": size_of(whole), "install": size_of(site), "date": time.strftime("%Y-%m-%d")}
 
 
-def _measured(found: dict[str, Any]) -> str:
-    where = found["machine"]
-    if isinstance(where, str):  # of an earlier form of this script
-        return f"Rounds were measured on {where}, one thread, on a day that was not noted."
-    return (
-        f"Rounds were measured on {where['cpu']}, {where['cores']} cores, one thread, with a load "
-        f"of {found['load']:.1f}, {where['date'][:10]}."
-    )
-
-
-def table(found: dict[str, Any]) -> str:
+def shown(results: dict[str, Any]) -> str:
     """The measurements as the page shows them."""
     lines = [
         "| model | step.onnx | a round | rows | down | up | peak memory |",
@@ -185,13 +176,15 @@ def table(found: dict[str, Any]) -> str:
         f"| {x['model']} | {x['program_bytes'] / 1e3:.0f} kB | {x['milliseconds']:.1f} ms "
         f"| {x['rows']:,} | {x['bytes_down'] / 1e3:,.1f} kB | {x['bytes_up'] / 1e3:,.1f} kB "
         f"| {x['peak'] / 1e6:.0f} MB |"
-        for x in found["models"]
+        for x in results["models"]
     ]
-    sizes = found["client"]
+    sizes, where = results["client"], results["machine"]
     lines += [
         "",
         f"The light client takes {sizes['install'] / 1e6:.0f} MB as `install.py` installs it, and "
-        f"{sizes['pip'] / 1e6:.0f} MB as pip does ({sizes['date']}). {_measured(found)}",
+        f"{sizes['pip'] / 1e6:.0f} MB as pip does ({sizes['date']}). Rounds were measured on "
+        f"{where['cpu']}, {where['cores']} cores, one thread, with a load of "
+        f"{results['load']:.1f}, {where['date'][:10]}.",
     ]
     return "\n".join(lines)
 
@@ -200,24 +193,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--installation", action="store_true", help="measure that alone")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/devices.json")
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs/devices.md")
     typed = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         site = Path(work) / "client"
         client = installed(site)
         if typed.installation:
-            found = {**json.loads(typed.out.read_text()), "client": client}
+            results = {**json.loads(RESULT.read_text()), "client": client}
         else:
             models, load = [], os.getloadavg()[0]
-            for place, name in enumerate(MODELS):
-                models.append(measured(name, typed.rounds, Path(work) / str(place), site))
+            for number, name in enumerate(MODELS):
+                models.append(measured(name, typed.rounds, Path(work) / str(number), site))
                 print(json.dumps(models[-1]))
-            found = {"machine": machine.facts(), "load": load, "client": client, "models": models}
-    typed.out.write_text(json.dumps(found, indent=1) + "\n")
-    text = typed.docs.read_text("utf-8")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    typed.docs.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{after}", "utf-8")
+            results = {"machine": machine.facts(), "load": load, "client": client, "models": models}
+    RESULT.write_text(json.dumps(results, indent=1) + "\n")
+    text = filled(PAGE, PAGE.read_text("utf-8"), {"measured": f"{shown(results)}\n"})
+    PAGE.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """How many check-ins a gateway answers a minute, and whether its memory stays flat.
 
-    python benchmarks/gateway.py [--seconds 30] [--devices 200] [--out FILE]
+    python benchmarks/gateway.py [--seconds 30] [--devices 200]
 
 Starts the gateway's web process with TLS, enrols devices, and lets each check in at times that are
 spread evenly, a little over 5,000 a minute in all; then as fast as they can. Every check-in is
 signed, has its nonce stored, and is answered from the database. Memory is the resident set of the
-web process after each third of the time.
+web process after each third of the time. Writes `results/gateway.json`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "clients" / "python"))
+RESULT = ROOT / "benchmarks" / "results" / "gateway.json"
+sys.path[:0] = [str(ROOT), str(ROOT / "clients" / "python")]
 
 from fedrows_device.session import DeviceSession  # noqa: E402
 from fedrows_device.signed_http import SignedHttp  # noqa: E402
 from fedrows_device.storage import DeviceStorage  # noqa: E402
 
+from benchmarks.speed.machine import processor_seconds, resident  # noqa: E402
 from fedrows.flower.gateway.service import PORT  # noqa: E402
 from fedrows.flower.gateway.store import GatewayStore  # noqa: E402
 from fedrows.flower.launch import certificates  # noqa: E402
@@ -44,12 +46,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--devices", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/gateway.json")
-    given = parser.parse_args()
+    typed = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), given.devices, given.seconds)
-    print(json.dumps(found, indent=1))
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+        result = measure(Path(folder), typed.devices, typed.seconds)
+    print(json.dumps(result, indent=1))
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 
@@ -95,13 +96,17 @@ def _device(url: str, store: GatewayStore, ca: Path, folder: Path, i: int) -> De
     return session
 
 
+def _mebibytes(pid: int) -> float:
+    return round(resident(pid) / 2**20, 1)
+
+
 def check_in(
     sessions: list[DeviceSession], seconds: float, rate: float | None, pid: int
 ) -> dict[str, Any]:
     """Lets devices check in for some seconds; rate: in all, a second."""
-    began, spent = time.perf_counter(), _processor(pid)
+    began, spent = time.perf_counter(), processor_seconds(pid)
     latencies: list[float] = []
-    memory, failed = [_memory(pid)], []
+    memory, failed = [_mebibytes(pid)], []
 
     def work(own: list[DeviceSession]) -> None:
         try:
@@ -123,7 +128,7 @@ def check_in(
         thread.start()
     for third in (1, 2, 3):
         time.sleep(max(0.0, began + third * seconds / 3 - time.perf_counter()))
-        memory.append(_memory(pid))
+        memory.append(_mebibytes(pid))
     for thread in threads:
         thread.join()
     took = time.perf_counter() - began
@@ -133,20 +138,9 @@ def check_in(
         "refused or failed": failed,
         "milliseconds, median": round(1000 * float(np.median(latencies)), 1),
         "milliseconds, 99th percentile": round(1000 * float(np.quantile(latencies, 0.99)), 1),
-        "processor seconds of the gateway": round(_processor(pid) - spent, 1),
+        "processor seconds of the gateway": round(processor_seconds(pid) - spent, 1),
         "memory of the gateway, MiB, at the start and after each third": memory,
     }
-
-
-def _memory(pid: int) -> float:
-    text = Path(f"/proc/{pid}/status").read_text()
-    [line] = [line for line in text.splitlines() if line.startswith("VmRSS")]
-    return round(int(line.split()[1]) / 1024, 1)
-
-
-def _processor(pid: int) -> float:
-    parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(parts[11]) + int(parts[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """One GPU: every fast path against the slow one, and rounds/s against what one would do instead.
 
-    FEDROWS_DATA=… python benchmarks/gpu.py [--blocks 5] [--only lr,lstm,din,own] [--tf32 both]
+    FEDROWS_DATA=… python benchmarks/gpu.py [--blocks 5] [--only lr,lstm,din,own]
         [--out gpu.json]
 
 equal    a round with the layers' kernels in a CUDA graph, the same round in plain operations, one
-         launch after another, and that in float64: ‖difference‖, TF32 off (bar: 1e-4)
-         then every algorithm for three rounds on GPU and CPU in float64, the largest difference
+         launch after another, and that in float64: ‖difference‖ (bar: 1e-4)
 repeat   ten rounds twice with `deterministic`: how many numbers differ (bar: none), and rounds/s
 speed    FedSubAvg's rounds/s, whole rounds as `fedrows run` does them without evaluation, next to
          plain PyTorch on as many samples (`benchmarks/speed/baselines.py`); medians of alternating
-         blocks, the same TF32 mode on all sides
+         blocks, TF32 off on all sides
 
 Needs torch and numpy only; logistic regression runs on MovieLens if its file is there.
 """
@@ -33,7 +32,6 @@ from benchmarks.speed import baselines, models, shapes
 from benchmarks.speed.bars import at_least, at_most
 from benchmarks.speed.blocks import Rounds, medians, seconds_per_round
 from benchmarks.speed.machine import facts
-from fedrows import catalogue
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.nn import fused
 from fedrows.simulation import Simulation
@@ -93,24 +91,6 @@ def differences(shape: shapes.Shape) -> dict[str, float]:
     }
 
 
-def across_devices(shape: shapes.Shape, name: str, batches: str) -> float:
-    """The largest difference between the GPU's and the CPU's model after three rounds, float64."""
-    ends = []
-    for device in ("cuda", "cpu"):
-        plan = replace(
-            shape.plan, rounds=3, device=device, dtype="float64", batches=batches, clip=5.0,
-            batch_size=16, lr_decay=0.9,
-        )  # fmt: skip
-        run = Simulation(shape.data, shape.model(), catalogue.algorithm(name)(), plan)
-        for _ in run.rounds():
-            pass
-        for note in run.simulated.notes:
-            print(note)
-        params = run.progress.whole()
-        ends.append([x.cpu() for x in (*params.tables.values(), *params.dense.values())])
-    return max(float((a - b).abs().max()) for a, b in zip(*ends, strict=True))
-
-
 def repeated(shape: shapes.Shape) -> dict[str, float]:
     """How many numbers differ between two runs with sums in a fixed order, and rounds/s."""
     ends = []
@@ -152,14 +132,14 @@ def contenders(name: str, shape: shapes.Shape) -> dict[str, tuple[Rounds, int]]:
     def make() -> torch.nn.Module:
         return plain_module(name, shape).cuda()
 
-    found = {
+    rivals = {
         "fedrows": (running(simulated(shape)), count),
         "centralised": (baselines.centralised(make(), batches, lr), 10),
         "one by one": (baselines.one_by_one(make(), shape.data, shape.plan), 1),
     }
     if name != "lstm":  # cuDNN's own kernels are few and large: it has little to gain
-        found["captured"] = (baselines.captured(make(), batches, lr), 30)
-    return found
+        rivals["captured"] = (baselines.captured(make(), batches, lr), 30)
+    return rivals
 
 
 def main() -> None:
@@ -167,68 +147,51 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--only", default="lr,lstm,din,own")
-    parser.add_argument("--tf32", choices=("off", "on", "both"), default="both")
     parser.add_argument("--out", default=None)
-    given = parser.parse_args()
-    names = given.only.split(",")
-    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), **facts()}
-    set_tf32(False)
+    typed = parser.parse_args()
+    names = typed.only.split(",")
+    results: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), **facts()}
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     for name in names:
-        found[f"{name}, differences"] = apart = differences(shape_of(name))
-        said = ", ".join(f"{value:.1e} {what}" for what, value in apart.items())
-        print(f"{name:5} fast and plain differ by {said} (bar: 1e-4 of the model)", flush=True)
+        results[f"{name}, differences"] = apart = differences(shape_of(name))
+        line = ", ".join(f"{value:.1e} {what}" for what, value in apart.items())
+        print(f"{name:5} fast and plain differ by {line} (bar: 1e-4 of the model)", flush=True)
     for name in names:
-        found[f"{name}, repeated"] = again = repeated(shape_of(name))
-        said = ", ".join(f"{value:,.0f} {what}" for what, value in again.items())
-        print(f"{name:5} repeated with sums in a fixed order: {said} (bar: none)", flush=True)
-    for batches in ("draw", "epoch"):
-        for name in catalogue.names("algorithm"):
-            apart = {what: across_devices(shape_of(what), name, batches) for what in ("lr", "own")}
-            found[f"{name}, {batches}, GPU and CPU"] = apart
-            said = ", ".join(f"{what} {value:.1e}" for what, value in apart.items())
-            print(f"{batches:5} {name:14} GPU and CPU in float64 differ by {said}", flush=True)
-    for tf32 in {"off": [False], "on": [True], "both": [False, True]}[given.tf32]:
-        set_tf32(tf32)
-        for name in names:
-            times = seconds_per_round(contenders(name, shape_of(name)), given.blocks)
-            speed = {who: 1 / seconds for who, seconds in medians(times).items()}
-            found[f"{name}, TF32 {'on' if tf32 else 'off'}"] = speed
-            found[f"{name}, TF32 {'on' if tf32 else 'off'}, seconds a round"] = times
-            said = ", ".join(f"{who} {value:.1f}" for who, value in speed.items())
-            ratios = ", ".join(
-                f"{speed['fedrows'] / value:.2f} × {who}"
-                for who, value in speed.items()
-                if who != "fedrows"
-            )
-            mode = "on " if tf32 else "off"
-            print(f"{name:5} TF32 {mode} rounds/s: {said}; {ratios}; bars {BARS[name]}", flush=True)
-    found["bars"] = bars(found)
-    if given.out:
-        Path(given.out).write_text(json.dumps(found, indent=1) + "\n")
+        results[f"{name}, repeated"] = again = repeated(shape_of(name))
+        line = ", ".join(f"{value:,.0f} {what}" for what, value in again.items())
+        print(f"{name:5} repeated with sums in a fixed order: {line} (bar: none)", flush=True)
+    for name in names:
+        times = seconds_per_round(contenders(name, shape_of(name)), typed.blocks)
+        speed = {who: 1 / seconds for who, seconds in medians(times).items()}
+        results |= {f"{name}, TF32 off": speed, f"{name}, TF32 off, seconds a round": times}
+        line = ", ".join(f"{who} {value:.1f}" for who, value in speed.items())
+        ratios = ", ".join(
+            f"{speed['fedrows'] / value:.2f} × {who}"
+            for who, value in speed.items()
+            if who != "fedrows"
+        )
+        print(f"{name:5} rounds/s: {line}; {ratios}; bars {BARS[name]}", flush=True)
+    results["bars"] = bars(results)
+    if typed.out:
+        Path(typed.out).write_text(json.dumps(results, indent=1) + "\n")
 
 
-def bars(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """What came of all that was asked for, TF32 off."""
+def bars(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """What came of all that was asked for."""
     held = []
     for name, asked in BARS.items():
-        if f"{name}, differences" in found:
-            apart = found[f"{name}, differences"]["of the model"]
+        if f"{name}, differences" in results:
+            apart = results[f"{name}, differences"]["of the model"]
             held.append(at_most(f"{name}, fast and plain path apart", apart, EQUAL))
-        if f"{name}, repeated" in found:
-            again = found[f"{name}, repeated"]["numbers that differ"]
+        if f"{name}, repeated" in results:
+            again = results[f"{name}, repeated"]["numbers that differ"]
             held.append(at_most(f"{name}, numbers that differ in a second run", again, 0))
-        speed = found.get(f"{name}, TF32 off", {})
+        speed = results.get(f"{name}, TF32 off", {})
         for what, bar in asked.items() if speed else ():
             value = speed["fedrows"] / speed.get(what, 1)
-            said = what if what == "rounds/s" else f"times {what}"
-            held.append(at_least(f"{name}, {said}", value, bar))
+            shown = what if what == "rounds/s" else f"times {what}"
+            held.append(at_least(f"{name}, {shown}", value, bar))
     return held
-
-
-def set_tf32(on: bool) -> None:
-    """The same mode for products and for cuDNN."""
-    torch.backends.cuda.matmul.allow_tf32 = on
-    torch.backends.cudnn.allow_tf32 = on
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from docs import page_parts
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm, Round
 from fedrows.algorithms.boundedsubavg import BoundedSubAvg
@@ -38,7 +42,6 @@ from fedrows.simulation import Simulation
 
 HERE = Path(__file__).parent
 RESULT, PAGE = HERE / "results" / "influence.json", HERE.parent / "docs" / "over-the-network.md"
-BEGIN, END = "<!-- influence: begin -->\n", "<!-- influence: end -->\n"
 CLAIMS = (165, 100_000)
 ROUNDS = 20  # honest ones before the lie
 
@@ -125,8 +128,8 @@ class Lie:
         corrected = Submodels(update.index, rows, update.dense)
         limits = [FACTOR * float(x.norms().median()) for x in (update, corrected)]
         low, high = index.splits[self.liar : self.liar + 2].tolist()
-        place = low + int((index.ids[low:high] == row).nonzero()[0])
-        update.rows["weight"][place] = min(limits[0], limits[1] / float(factor[place]))
+        position = low + int((index.ids[low:high] == row).nonzero()[0])
+        update.rows["weight"][position] = min(limits[0], limits[1] / float(factor[position]))
 
 
 def honest_round(algorithm: Algorithm) -> Lie:
@@ -176,17 +179,16 @@ def table(result: Mapping[str, Any]) -> str:
     """The result as a table."""
     names = [f"{row}, {claim} examples" for claim in CLAIMS for row in ("cold", "hottest")]
     titles = [f"{row} row, claims {claim:,}" for claim in CLAIMS for row in ("cold", "hottest")]
-    lines = [["rule", "honest round, largest", *titles], ["---"] * (2 + len(names))]
+    lines = []
     for line in result["rules"]:
         numbers = [line["honest_largest"], *(line[name] for name in names)]
         lines.append([line["rule"], *(f"{x:.2g}" if x < 10 else f"{x:.0f}" for x in numbers)])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return page_parts.table(["rule", "honest round, largest", *titles], lines)
 
 
 def page_with(text: str, result: Mapping[str, Any]) -> str:
     """A page with the table in its place."""
-    before, rest = text.split(BEGIN)
-    return before + BEGIN + "\n" + table(result) + "\n" + END + rest.split(END)[1]
+    return page_parts.filled(PAGE, text, {"influence": f"\n{table(result)}\n"})
 
 
 def main() -> None:

@@ -51,13 +51,13 @@ def main() -> int:
     """Measures, and writes what came out."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        found = {
+        result = {
             "run_of_10000_rounds": on_a_run(path / "run"),
             "study_of_100_runs": on_a_study(path / "study"),
             "cost_with_20_viewers": cost(path),
         }
-    write_whole(RESULT, as_json({**found, "machine": machine.facts()}, indent=1))
-    print(json.dumps(found, indent=1))
+    write_whole(RESULT, as_json({**result, "machine": machine.facts()}, indent=1))
+    print(json.dumps(result, indent=1))
     return 0
 
 
@@ -173,11 +173,11 @@ def cost(path: Path) -> Json:
                 block(folder_path)  # warm
             for one in seconds.values():
                 one.clear()
-            since, spent = time.perf_counter(), processor_seconds(server)
+            since, spent = time.perf_counter(), machine.processor_seconds(server)
             for turn in range(TURNS):
-                for place in range(3):
-                    block(folders[(turn + place) % 3])
-            share = (processor_seconds(server) - spent) / (time.perf_counter() - since)
+                for shift in range(3):
+                    block(folders[(turn + shift) % 3])
+            share = (machine.processor_seconds(server) - spent) / (time.perf_counter() - since)
         finally:
             viewers.kill()
             viewers.wait()
@@ -215,12 +215,6 @@ def spread(values: list[float]) -> Json:
         "least": round(least, 4),
         "most": round(most, 4),
     }
-
-
-def processor_seconds(process: str) -> float:
-    """What a process has used so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def view(address: str) -> None:

@@ -113,7 +113,7 @@ def simulation(
     of = catalogue.task(task)
     plan_presets, own = presets(of, setting.algorithm)
     own = {**own, **setting.own}
-    given = {"rounds": rounds_, "seed": seed, "device": device, **setting.plan}
+    more = {"rounds": rounds_, "seed": seed, "device": device, **setting.plan}
     honest = ~liars(data.clients, seed, LIARS).numpy()
 
     def auc_of_honest(scores: np.ndarray, label: np.ndarray, client: np.ndarray) -> float:
@@ -124,7 +124,7 @@ def simulation(
         data,
         catalogue.model(of.model)(data, seed),
         catalogue.algorithm(setting.algorithm)(**own),
-        Plan(**{**plan_presets, **given}),
+        Plan(**{**plan_presets, **more}),
         metrics={"auc_of_honest": auc_of_honest},
     )
 
@@ -177,8 +177,8 @@ def in_processes(
     queue, lock, until = context.Queue(), context.Lock(), time.time() + seconds
     for call in [*calls, *[None] * workers]:
         queue.put(call)
-    given = (work, queue, out, lock, until)
-    processes = [context.Process(target=_take_calls, args=given) for _ in range(workers)]
+    shared = (work, queue, out, lock, until)
+    processes = [context.Process(target=_take_calls, args=shared) for _ in range(workers)]
     for process in processes:
         process.start()
     for process in processes:

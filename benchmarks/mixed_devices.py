@@ -47,8 +47,8 @@ def measure(devices: int, tabs: int, rounds: int, folder: Path) -> dict[str, Any
     path = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     if path is None or not (DIST / "device.js").is_file():
         sys.exit("This needs chromium, and the browser's client: run make browser.")
-    its, every = catalogue.task("movielens"), devices + tabs
-    data = its.load(its.options()).select(torch.arange(every))
+    movielens, every = catalogue.task("movielens"), devices + tabs
+    data = movielens.load(movielens.options()).select(torch.arange(every))
     task = DeployedTask("movielens", lambda _: data, TASK.model, lambda _: data)
     config = {
         "rounds": rounds, "clients-per-round": every, "min-answers": every, "lr": 0.3, "seed": 3,
@@ -56,23 +56,23 @@ def measure(devices: int, tabs: int, rounds: int, folder: Path) -> dict[str, Any
         "timeout": 1000.0,
     }  # fmt: skip
     begun = time.monotonic()
-    with sync_playwright() as playwright, served(task, config, data, folder, DIST) as it:
+    with sync_playwright() as playwright, served(task, config, data, folder, DIST) as run:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        happened = mixed_run(it, browser, tabs, PROCESSES)
+        happened = mixed_run(run, browser, tabs, PROCESSES)
         version = browser.version
         browser.close()
         seconds = time.monotonic() - begun
-        [found], wanted, last = it.found, simulated(it.fleet, data), it.fleet.last
-        start = it.fleet.contract.model(data).start()
+        [trained], wanted, last = run.found, simulated(run.fleet, data), run.fleet.last
+        start = run.fleet.contract.model(data).start()
         assert last is not None
     return {
         "rounds": last.round,
         "clients": every,
         **happened,
-        "largest difference from the simulation": difference(found.whole(), wanted),
+        "largest difference from the simulation": difference(trained.whole(), wanted),
         "how far the run moved a number": difference(wanted, start),
         "left out of the last round": last.dropped,
-        "refused uploads": dict(it.fleet.rejected),
+        "refused uploads": dict(run.fleet.rejected),
         "seconds": round(seconds, 1),
         "load": round(os.getloadavg()[0], 1),
         "chromium": version,
@@ -86,12 +86,11 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=200)
     parser.add_argument("--tabs", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--out", type=Path, default=RESULT)
     typed = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(typed.devices, typed.tabs, typed.rounds, Path(folder))
-    print(json.dumps(found, indent=1))
-    typed.out.write_text(json.dumps(found, indent=1) + "\n")
+        result = measure(typed.devices, typed.tabs, typed.rounds, Path(folder))
+    print(json.dumps(result, indent=1))
+    RESULT.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""MovieLens with private heat: what counting costs, and what it does to training.
+"""MovieLens with private heat: what the noise on counts does to training.
 
     FEDROWS_DATA=… python benchmarks/private_heat.py --rounds 100 --seeds 0,1,2 --out heat.jsonl
 
-Prints the table of the four ways at some ε, then the train loss of FedSubAvg (the task's presets)
-after the last round and the rounds that it needs to the target, with each kind of heat.
+Prints the train loss of FedSubAvg (the task's presets) after the last round, and the rounds that it
+needs to the target, with each kind of heat. `fedrows privacy heat` has what the ways to count cost.
 
 Noisy counts are of clients, while exact heat under the presets is of weights: a different and
 larger correction, with noise or without. Hold them against the control that counts clients exactly,
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.plan import Plan
-from fedrows.privacy.counting import Counting, heats, table
+from fedrows.privacy.counting import Counting, heats
 from fedrows.runs.settings import presets
 from fedrows.simulation import Simulation
 from fedrows.task import Task
@@ -35,55 +34,32 @@ CONTROL = "exact, but clients counted, not weights"  # what counts of clients ar
 
 
 def main() -> None:
-    """Prints the tables."""
+    """Prints a line for each kind of heat."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--weighting", default="examples")
-    parser.add_argument(
-        "--target", type=float, default=None, help="default: exact heat's last loss"
-    )
-    parser.add_argument("--out", default=None)
-    given = parser.parse_args()
+    parser.add_argument("--target", type=float, help="default: exact heat's last loss")
+    parser.add_argument("--out")
+    typed = parser.parse_args()
     task = catalogue.task("movielens")
     data = task.load(task.options())
-    print_ways(data)
-    seeds = [*map(int, given.seeds.split(","))]
-    found = {}
-    for name, how in kinds_of_heat(data, given.weighting).items():
-        found[name] = [losses(task, data, how, given, seed) for seed in seeds]
-        last = [its[-1] for its in found[name]]
-        target = given.target or fmean(its[-1] for its in found["exact"])
-        need = [next((r for r, x in enumerate(its, 1) if x <= target), None) for its in found[name]]
+    seeds = [*map(int, typed.seeds.split(","))]
+    target = typed.target
+    for name, how in kinds_of_heat(data, typed.weighting).items():
+        runs = [losses(task, data, how, typed, seed) for seed in seeds]
+        last = [run[-1] for run in runs]
+        target = target or fmean(last)  # exact heat's, which is the first
+        need = [next((r for r, x in enumerate(run, 1) if x <= target), None) for run in runs]
         print(
             f"{name:44} loss {fmean(last):.4f}  rounds to {target:.3f}: "
-            + ", ".join(f"{given.rounds}+" if r is None else str(r) for r in need),
+            + ", ".join(f"{typed.rounds}+" if r is None else str(r) for r in need),
             flush=True,
         )
-        if given.out:
-            line = json.dumps({"heat": name, "seeds": seeds, "losses": found[name]})
-            with Path(given.out).open("a") as file:
+        if typed.out:
+            line = json.dumps({"heat": name, "seeds": seeds, "losses": runs})
+            with Path(typed.out).open("a") as file:
                 file.write(line + "\n")
-
-
-def print_ways(data: FederatedData) -> None:
-    """The table of bytes, error and ε."""
-    heading = "coins  way", "bytes up", "error", "ε value", "ε set", "least n"
-    print("{:36}{:>9}{:>9}{:>9}{:>9}{:>9}".format(*heading))
-    for epsilon in EPSILONS:
-        for coins in ("row", "value"):
-            start = time.perf_counter()
-            for line in table(data, Counting(heat_epsilon=epsilon, coins=coins)):
-                if line.way in ("exact", "secure") and (epsilon, coins) != (EPSILONS[0], "row"):
-                    continue
-                if line.way == "hashed" and coins == "value":
-                    continue
-                print(
-                    f"{coins:7}{line.way:21} ε {epsilon:<5}{line.bytes_up:9,.0f}{line.error:9.1f}"
-                    f"{line.epsilon:9.1f}{line.epsilon_set:9,.0f}{line.smallest:9.0f}  "
-                    + line.verdict
-                )
-            print(f"        (the table took {time.perf_counter() - start:.1f} s)")
 
 
 def kinds_of_heat(data: FederatedData, weighting: str) -> dict[str, Counting | None]:
@@ -106,16 +82,16 @@ def kinds_of_heat(data: FederatedData, weighting: str) -> dict[str, Counting | N
 
 
 def losses(
-    task: Task, data: FederatedData, how: Counting | None, given: Any, seed: int
+    task: Task, data: FederatedData, how: Counting | None, typed: Any, seed: int
 ) -> list[float]:
     """The train loss after every round."""
     plan, own = presets(task, "fedsubavg")
-    more = {"rounds": given.rounds, "seed": seed, "device": "cpu", "weighting": given.weighting}
+    more = {"rounds": typed.rounds, "seed": seed, "device": "cpu", "weighting": typed.weighting}
     settings = Plan(**{**plan, **more})
     model = catalogue.model(task.model)(data, seed)
     run = Simulation(data, model, catalogue.algorithm("fedsubavg")(**own), settings)
-    counted = heats(data, given.weighting if how else "uniform", how or Counting())
-    run.fleet._heat = {name: its.heat for name, its in counted.items()}
+    counted = heats(data, typed.weighting if how else "uniform", how or Counting())
+    run.fleet._heat = {name: count.heat for name, count in counted.items()}
     return [run.evaluator.train_loss(step.whole()) for step in run]
 
 

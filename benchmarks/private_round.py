@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.speed.machine import processor_seconds
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import write_project
@@ -24,7 +25,6 @@ from fedrows.report.exchange import read_rounds
 NODES, CLIENTS = 4, 12
 MODES = ("clear", "index")
 BEFORE, AFTER = 2, 3  # rounds that are not steady yet, or any longer
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def small_run(rounds: int) -> Any:
@@ -36,18 +36,18 @@ def small_run(rounds: int) -> Any:
 
 def compare(federation: LocalFederation, settings: Any, folder: Path, turns: int) -> dict[str, Any]:
     """Medians of steady rounds in the clear and private, and their ratio, also turn by turn."""
-    found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
+    runs: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     for turn, mode in itertools.product(range(turns), MODES):
-        found[mode].append(_measured(federation, settings, folder, mode, turn))
+        runs[mode].append(_measured(federation, settings, folder, mode, turn))
     medians = {
         mode: {name: round(statistics.median(one[name] for one in each), 3) for name in each[0]}
-        for mode, each in found.items()
+        for mode, each in runs.items()
     }
     clear, private = (medians[mode] for mode in MODES)
     ratios: dict[str, Any] = {}
     for name in ("seconds", "cpu"):
         ratios[f"{name}_ratio"] = private[name] / clear[name]
-        pairs = zip(*(found[mode] for mode in MODES), strict=True)
+        pairs = zip(*(runs[mode] for mode in MODES), strict=True)
         ratios[f"{name}_ratio_by_turn"] = [own[name] / other[name] for other, own in pairs]
     return {**medians, **ratios, "load": os.getloadavg()[0]}
 
@@ -88,24 +88,24 @@ def _measured(
 
 def _spent(federation: LocalFederation) -> dict[str, float]:
     """Processor seconds so far by kind of process, and how many ClientApps have run."""
-    link = federation._link
+    link = federation.link
     assert link is not None
     app = link.processes["serverapp"].pid
     seconds = {
-        "superlink": _own(link.processes["superlink"].pid),
-        "server_app": sum(map(_own, children(app))),
-        "server_executor": _own(app),
+        "superlink": processor_seconds(link.processes["superlink"].pid),
+        "server_app": sum(map(processor_seconds, children(app))),
+        "server_executor": processor_seconds(app),
         "super_nodes": 0.0,
         "executors": 0.0,
         "client_app_cpu": 0.0,
         "client_apps": 0.0,
     }
     for index, node in enumerate(federation.nodes):
-        processes = federation._node(index).processes
-        seconds["super_nodes"] += _own(processes[node.name].pid)
+        processes = federation.group(index).processes
+        seconds["super_nodes"] += processor_seconds(processes[node.name].pid)
         executor = processes[f"{node.name}-app"].pid
-        seconds["executors"] += _own(executor)
-        seconds["client_app_cpu"] += _ended(executor)
+        seconds["executors"] += processor_seconds(executor)
+        seconds["client_app_cpu"] += processor_seconds(executor, children=True)
         seconds["client_apps"] += _count(federation.logs / f"{node.name}-app.log")
     return seconds
 
@@ -113,22 +113,3 @@ def _spent(federation: LocalFederation) -> dict[str, float]:
 def _count(log: Path) -> int:
     """How many ClientApps an executor has started."""
     return log.read_text("utf-8", "replace").count("Start `flwr-clientapp` process")
-
-
-def _own(pid: int) -> float:
-    return sum(_stat(pid)[11:13]) / _TICKS
-
-
-def _ended(pid: int) -> float:
-    """What the children that have ended have spent."""
-    return sum(_stat(pid)[13:15]) / _TICKS
-
-
-def _stat(pid: int) -> list[int]:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return [0] * 20
-    return [
-        int(word) if word.lstrip("-").isdigit() else 0 for word in text.rsplit(")", 1)[1].split()
-    ]

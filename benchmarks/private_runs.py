@@ -26,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from docs.card import card, dot, frame, linear, path, text
 from fedrows import catalogue
 from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
@@ -49,18 +50,18 @@ def main() -> None:
     parser.add_argument("--real", action="store_true")
     parser.add_argument("--out", default="private-runs.jsonl")
     parser.add_argument("--picture", default="docs/private-runs.svg")
-    given = parser.parse_args()
-    if given.what == ["draw"]:
-        lines = [json.loads(text) for text in Path(given.out).read_text("utf-8").splitlines()]
-        Path(given.picture).write_text(picture(lines), encoding="utf-8")
+    typed = parser.parse_args()
+    if typed.what == ["draw"]:
+        lines = [json.loads(text) for text in Path(typed.out).read_text("utf-8").splitlines()]
+        Path(typed.picture).write_text(picture(lines), encoding="utf-8")
         return
-    measure = Measure(given)
-    if "equal" in given.what:
+    measure = Measure(typed)
+    if "equal" in typed.what:
         measure("equal", "in the clear", None)
         dials = {"index_epsilon": None, "min_contributors": 1}
-        how = "real" if given.real else "arithmetic"
+        how = "real" if typed.real else "arithmetic"
         measure("equal", f"secure sums, {how}", Privacy.of("index", secure_sum=how, **dials))
-    if "epsilon" in given.what:
+    if "epsilon" in typed.what:
         for weighting in ("examples", "uniform"):
             group = f"heat, {weighting}"
             measure(group, "in the clear", None, weighting=weighting)
@@ -68,7 +69,7 @@ def main() -> None:
                 heat = {"heat": "randomized-response", "heat_epsilon": epsilon}
                 privacy = Privacy.of("heat", **heat)
                 measure(group, f"ε {epsilon:g} per value", privacy, epsilon, weighting=weighting)
-    if "index" in given.what:
+    if "index" in typed.what:
         measure("index", "in the clear", None)
         for once, for_ever in ANSWERS:
             dials = {"index_epsilon": once, "index_epsilon_for_ever": for_ever}
@@ -76,8 +77,8 @@ def main() -> None:
                 how = {"secure_sum": "arithmetic", "min_contributors": minimum, **dials}
                 name = f"ε {once:g} and {for_ever:g}, t = {minimum}"
                 measure("index", name, Privacy.of("index", **how), once)
-    if "minimum" in given.what:
-        for cohort in map(int, given.cohorts.split(",")):
+    if "minimum" in typed.what:
+        for cohort in map(int, typed.cohorts.split(",")):
             for minimum in MINIMA:
                 dials = {"index_epsilon": None, "min_contributors": minimum}
                 privacy = Privacy.of("index", secure_sum="arithmetic", **dials)
@@ -88,8 +89,8 @@ def main() -> None:
 class Measure:
     """Runs on MovieLens, each a line of the file."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self.given = given
+    def __init__(self, typed: argparse.Namespace) -> None:
+        self.typed = typed
         self.task = catalogue.task("movielens")
         self.data = self.task.load(self.task.options())
         self.targets: dict[str, float] = {}
@@ -99,8 +100,8 @@ class Measure:
     ) -> None:
         """One run: its losses by round, and how many rounds it took to the group's target."""
         plan, own = presets(self.task, "fedsubavg")
-        settings = {**plan, "rounds": self.given.rounds, "seed": self.given.seed, "device": "cpu"}
-        model = catalogue.model(self.task.model)(self.data, self.given.seed)
+        settings = {**plan, "rounds": self.typed.rounds, "seed": self.typed.seed, "device": "cpu"}
+        model = catalogue.model(self.task.model)(self.data, self.typed.seed)
         algorithm = catalogue.algorithm("fedsubavg")(**own)
         settings = {**settings, "weighting": "uniform", **more}
         run = Simulation(self.data, model, algorithm, Plan(**settings), privacy)
@@ -128,7 +129,7 @@ class Measure:
             "bytes_up": run.progress.bytes_up,
             "seconds": time.perf_counter() - since,
         }
-        with Path(self.given.out).open("a", encoding="utf-8") as file:
+        with Path(self.typed.out).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         share = ""
         if opened:
@@ -143,24 +144,13 @@ class Measure:
 
 
 WIDTH, HEIGHT, TOP, FLOOR = 880, 380, 92, 310
-PANELS = ((62, 400), (500, 840))  # where the two begin and end
 STYLE = """
-  .card { fill: #ffffff; stroke: #d8dee4 }
-  text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; fill: #57606a }
-  .title { font-size: 16px; font-weight: 600; fill: #1f2328 }
-  .middle { text-anchor: middle }
-  .end { text-anchor: end }
-  .grid { stroke: #eaeef2 }
   .line { fill: none; stroke-width: 2.4; stroke: var(--c) }
   .clear { stroke-dasharray: 3 5; opacity: .8 }
-  .dot, .name { fill: var(--c) }
+  .name { fill: var(--c) }
   .a { --c: #0f5fc2 }
   .b { --c: #c9480b }
   @media (prefers-color-scheme: dark) {
-    .card { fill: #12161c; stroke: #30363d }
-    text { fill: #9198a1 }
-    .title { fill: #f0f6fc }
-    .grid { stroke: #21262d }
     .a { --c: #6aaeff }
     .b { --c: #ff9152 }
   }
@@ -169,30 +159,21 @@ STYLE = """
 
 def picture(lines: list[Line]) -> str:
     """Two panels: what ε of heat costs in rounds, and what minimum contributors cost in loss."""
-    rounds = max(len(line["losses"]) for line in lines)
-    whole = {group: [x for x in lines if x["group"] == group] for group in groups(lines)}
-    heat = {f"weights: {g.removeprefix('heat, ')}": x for g, x in whole.items() if "heat" in g}
-    least = {g.removeprefix("minimum, "): x for g, x in whole.items() if "minimum" in g}
-    left = Panel(PANELS[0], EPSILONS, "Rounds to the target", "ε of a row's coin")
+    rounds, curves = max(len(line["losses"]) for line in lines), dict[str, list[Line]]()
+    for line in lines:
+        curves.setdefault(line["group"], []).append(line)
+    heat = {f"weights: {g.removeprefix('heat, ')}": x for g, x in curves.items() if "heat" in g}
+    least = {g.removeprefix("minimum, "): x for g, x in curves.items() if "minimum" in g}
+    left = Panel((62, 400), EPSILONS, "Rounds to the target", "ε of a row's coin")
     left.second = f"the loss that exact heat (dashed) has after {rounds * 3 // 4} rounds"
-    right = Panel(PANELS[1], MINIMA, f"Train loss after {rounds} rounds", "holders that open a row")
+    right = Panel(
+        (500, 840), MINIMA, f"Train loss after {rounds} rounds", "holders that open a row"
+    )
     right.second = "when a row needs so many contributors in a round"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="What privacy costs" width="{WIDTH}" height="{HEIGHT}">',
-        "<title>What privacy costs: MovieLens, FedSubAvg</title>",
-        f"<style>{STYLE}</style>",
-        f'<rect class="card" x=".5" y=".5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="10"/>',
-        *left.draw(heat, lambda line: line["rounds_to_target"] or rounds),
-        *right.draw(least, lambda line: line["loss"]),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def groups(lines: list[Line]) -> list[str]:
-    """The groups there are, in order."""
-    return list(dict.fromkeys(line["group"] for line in lines))
+    parts = left.draw(heat, lambda line: line["rounds_to_target"] or rounds)
+    parts += right.draw(least, lambda line: line["loss"])
+    title = "What privacy costs: MovieLens, FedSubAvg"
+    return "\n".join(card(WIDTH, HEIGHT, title, STYLE, parts)) + "\n"
 
 
 class Panel:
@@ -206,45 +187,32 @@ class Panel:
 
     def draw(self, curves: dict[str, list[Line]], value: Callable[[Line], float]) -> list[str]:
         """Title, grid and a line for each group; a run without x is a dashed level."""
-        every = [value(line) for its in curves.values() for line in its]
+        every = [value(line) for runs in curves.values() for line in runs]
         low, high = min(every), max(every)
         pad = (high - low) * 0.08 or 1.0
         low, high = max(0.0, low - pad), high + pad
         start, end = self.span
-        ticks = nice_ticks(low, high, most=5)
-
-        def y(number: float) -> float:
-            return FLOOR + (number - low) / (high - low) * (TOP - FLOOR)
-
-        def x(name: float) -> float:
-            return start + 20 + self.names.index(name) * (end - start - 40) / (len(self.names) - 1)
-
+        y, x = linear(low, high, FLOOR, TOP), linear(0, len(self.names) - 1, start + 20, end - 20)
         parts = [text(start - 38, 34, self.title, "title"), text(start - 38, 56, self.second)]
-        for tick in (t for t in ticks if low <= t <= high):
-            parts.append(f'<path class="grid" d="M{start} {y(tick):.1f}H{end}"/>')
-            label = tick_label(tick, ticks[1] - ticks[0])
-            parts.append(text(start - 8, y(tick) + 4, label, "end"))
-        parts += [text(x(name), FLOOR + 20, f"{name:g}", "middle") for name in self.names]
+        ticks = nice_ticks(low, high, most=5)
+        labels = [(tick, tick_label(tick, ticks[1] - ticks[0])) for tick in ticks]
+        parts += frame(y, labels, self.span, FLOOR)
+        for position, name in enumerate(self.names):
+            parts.append(text(x(position), FLOOR + 20, f"{name:g}", "middle"))
         parts.append(text((start + end) / 2, FLOOR + 42, self.axis, "middle"))
-        for style, (group, its) in zip("ab", curves.items(), strict=False):
-            named = sorted((line["x"], value(line)) for line in its if line["x"] is not None)
-            dots = [(x(name), y(number)) for name, number in named]
-            places = "L".join(f"{px:.1f} {py:.1f}" for px, py in dots)
-            parts.append(f'<path class="line {style}" d="M{places}"/>')
-            for line in (line for line in its if line["x"] is None):
-                level = y(value(line))
-                parts.append(f'<path class="line clear {style}" d="M{start} {level:.1f}H{end}"/>')
-            for px, py in dots:
-                parts.append(f'<circle class="dot {style}" cx="{px:.1f}" cy="{py:.1f}" r="4.5"/>')
-            top = min(dots, key=lambda dot: dot[1])
+        for style, (group, runs) in zip("ab", curves.items(), strict=False):
+            named = sorted((line["x"], value(line)) for line in runs if line["x"] is not None)
+            dots = [(x(self.names.index(name)), y(number)) for name, number in named]
+            parts.append(path(f"line {style}", dots))
+            for line in (line for line in runs if line["x"] is None):
+                parts.append(
+                    path(f"line clear {style}", [(at, y(value(line))) for at in self.span])
+                )
+            parts += [dot(style, *point) for point in dots]
+            top = min(dots, key=lambda point: point[1])
             late = "end " if top[0] > (start + end) / 2 else ""
             parts.append(text(top[0], top[1] - 12, group, f"name {late}{style}"))
         return parts
-
-
-def text(px: float, py: float, words: str, kind: str = "") -> str:
-    """Words at a place."""
-    return f'<text class="{kind}" x="{px:.1f}" y="{py:.1f}">{words}</text>'
 
 
 if __name__ == "__main__":

@@ -20,8 +20,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import platform
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -30,16 +28,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ.setdefault("FEDROWS_DATA", str(Path(__file__).parents[1] / "data"))
 
+from benchmarks.speed.machine import short_facts
 from fedrows import Plan, Simulation, catalogue
 from fedrows.datasets import movielens_rank, movielens_rank_mf
 from fedrows.files.whole import write_whole
-from fedrows.measure.ranking_anchors import ranking_anchors
+from fedrows.measure.all_anchors import anchors
 from fedrows.measure.ranking_baselines import ranking_baselines
+from fedrows.measure.summary import spread
 from fedrows.model import RANKING_LOSSES
 from fedrows.models import mf, sasrec
 from fedrows.options import options
@@ -81,7 +79,7 @@ def main() -> None:
     args = parsed()
     data = load(args.model, args.history)
     report: dict[str, Any] = {"model": args.model, "baselines": ranking_baselines(data)}
-    report |= {"runs": [], "chosen": {}, **before(args.out), "machine": machine(args.device)}
+    report |= {"runs": [], "chosen": {}, **before(args.out), "machine": short_facts(args.device)}
     for name, metrics in report["baselines"].items():
         print(name, shown(metrics, "test"), flush=True)
     grid = [name for name in GRID if name not in (*MODEL["mf"], *MODEL["sasrec"])]
@@ -98,10 +96,10 @@ def main() -> None:
         seeds: list[Run] = []
         for run in made([(args, algorithm, setting, s, args.rounds) for s in args.seeds], report):
             seeds.append(run)
-            report["chosen"][algorithm] = chosen | spread(seeds)
+            report["chosen"][algorithm] = chosen | spreads(seeds)
             write(args.out, report)
     if args.anchors:
-        report["anchors"] = ranking_anchors(data)
+        report["anchors"] = anchors(data)
         write(args.out, report)
 
 
@@ -122,15 +120,8 @@ def before(file: Path | None) -> dict[str, Any]:
     """What a file has of earlier runs."""
     if file is None or not file.exists():
         return {}
-    found: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    return found
-
-
-def machine(device: str) -> dict[str, str]:
-    """What it ran on, and when."""
-    gpu = device != "cpu" and torch.cuda.is_available()
-    name = torch.cuda.get_device_name() if gpu else platform.machine()
-    return {"device": name, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+    report: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return report
 
 
 def ends(setting: dict[str, Any], axes: dict[str, list[Any]]) -> list[str]:
@@ -191,10 +182,10 @@ def one_run(
     plan = Plan(**more, seed=seed, **chosen)
     build = {"mf": mf.build, "sasrec": sasrec.build}[args.model]
     model = build(data, seed, **own, loss=RANKING_LOSSES[setting["loss"]])
-    given = dict(pair.split("=") for pair in typed.split("+")) if typed else {}
-    its: dict[str, Any] = {key: number_or_word(value) for key, value in given.items()}
-    its |= {key: value for key, value in setting.items() if key in options_of}
-    by = catalogue.algorithm(name)(**its)
+    words = dict(pair.split("=") for pair in typed.split("+")) if typed else {}
+    own_options: dict[str, Any] = {key: number_or_word(value) for key, value in words.items()}
+    own_options |= {key: value for key, value in setting.items() if key in options_of}
+    by = catalogue.algorithm(name)(**own_options)
     run, lines, since = Simulation(data, model, by, plan), [], time.perf_counter()
     print(f"{algorithm} seed {seed} {setting}", flush=True)
     for _ in run:
@@ -232,16 +223,10 @@ def shown(line: dict[str, float], part: str) -> str:
     return "  ".join(f"{name} {line[f'{part}_{name}']:.4f}" for name in SHOWN)
 
 
-def spread(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def spreads(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean and standard deviation of the test metrics over seeds."""
-    found = {}
-    for name in SHOWN:
-        values = [run["best"][f"test_{name}"] for run in runs]
-        deviation = statistics.stdev(values) if len(values) > 1 else None
-        found[f"test_{name}"] = {
-            "mean": statistics.fmean(values), "spread": deviation, "values": values
-        }  # fmt: skip
-    return found
+    names = [f"test_{name}" for name in SHOWN]
+    return {name: spread([run["best"][name] for run in runs]) for name in names}
 
 
 def write(path: Path | None, report: dict[str, Any]) -> None:

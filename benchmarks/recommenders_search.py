@@ -11,8 +11,8 @@ time is up. A rate climbs as long as it gets better: there is no edge. Settings 
 of their list are named in the results. All algorithms have the task's number of rounds and of
 clients in a round.
 
-Then each algorithm runs with its chosen setting and the seeds 0 to 4, by default on training and
-validation examples together: nothing is chosen any more. Results are written after every run.
+Then each algorithm runs with its chosen setting and the seeds 0 to 4, on training and validation
+examples together: nothing is chosen any more. Results are written after every run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
-import statistics
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -29,13 +27,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.speed.machine import short_facts
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError
 from fedrows.measure.all_anchors import anchors
 from fedrows.measure.evaluation import Evaluator
+from fedrows.measure.summary import spread
 from fedrows.measure.trivial_baselines import baselines
 from fedrows.options import options
 from fedrows.plan import Plan
@@ -106,8 +106,8 @@ class Runs:
         plan |= {k: v for k, v in setting.items() if k not in own_names and k not in MODEL}
         plan |= {"seed": seed, "device": self.device, "evaluate_every": plan["rounds"]}
         plan["clients_per_round"] = min(plan["clients_per_round"], data.clients)
-        given = {k: v for k, v in setting.items() if k in MODEL}
-        model = catalogue.builder(self.task.model)(data, seed, **given)
+        of_model = {k: v for k, v in setting.items() if k in MODEL}
+        model = catalogue.builder(self.task.model)(data, seed, **of_model)
         return Simulation(data, model, catalogue.algorithm(algorithm)(**own), Plan(**plan))
 
     def validated(self, algorithm: str, setting: Setting) -> tuple[float, float]:
@@ -120,19 +120,17 @@ class Runs:
             say(f"  {error}")
             return -math.inf, -math.inf
         held = replace(self.data, test=self.data.validation)
-        found = Evaluator(run.model, held, run.plan)(run.progress.whole())
-        auc, gauc = found["test_auc"], found["test_gauc"]
+        metrics = Evaluator(run.model, held, run.plan)(run.progress.whole())
+        auc, gauc = metrics["test_auc"], metrics["test_gauc"]
         return (auc, gauc) if math.isfinite(auc) else (-math.inf, -math.inf)
 
-    def tested(
-        self, algorithm: str, setting: Setting, seed: int, fold: bool
-    ) -> dict[str, float]:  # fmt: skip
-        """The metrics on test examples after a run, with validation examples trained on or not."""
-        run = self.simulation(self.whole if fold else self.data, algorithm, setting, seed)
+    def tested(self, algorithm: str, setting: Setting, seed: int) -> dict[str, float]:
+        """The metrics on test examples after a run on training and validation examples."""
+        run = self.simulation(self.whole, algorithm, setting, seed)
         for _ in run.rounds():
             pass
-        found = run.evaluator(run.progress.whole())
-        return {name: found[name] for name in METRICS}
+        metrics = run.evaluator(run.progress.whole())
+        return {name: metrics[name] for name in METRICS}
 
 
 def climb(start: Setting, lists: Mapping[str, Sequence[Any]]) -> Generator[Setting, float, None]:
@@ -164,8 +162,8 @@ def moved(name: str, value: Any, direction: int, lists: Mapping[str, Sequence[An
     if name in STEP:
         return float(f"{value * STEP[name] ** direction:.3g}")
     values = sorted({*lists[name], value})
-    place = values.index(value) + direction
-    return values[place] if 0 <= place < len(values) else None
+    position = values.index(value) + direction
+    return values[position] if 0 <= position < len(values) else None
 
 
 def search(
@@ -209,7 +207,7 @@ def found(
 
 
 def report(
-    runs: Runs, chosen: dict[str, Setting], seeds: int, until: float, fold: bool, keep: Any
+    runs: Runs, chosen: dict[str, Setting], seeds: int, until: float, keep: Any
 ) -> None:  # fmt: skip
     """Runs every algorithm with every seed, the seeds in the outer loop, while there is time."""
     values: dict[str, list[dict[str, float]]] = {name: [] for name in chosen}
@@ -219,25 +217,18 @@ def report(
                 say(f"  out of time before seed {seed} of {name}")
                 return
             try:
-                values[name].append(runs.tested(name, setting, seed, fold))
+                values[name].append(runs.tested(name, setting, seed))
             except FedrowsError as error:
                 say(f"  {name}, seed {seed}: {error}")
                 continue
-            keep(final={n: spread(lines) for n, lines in values.items() if lines})
+            keep(final={n: spreads(lines) for n, lines in values.items() if lines})
             shown = "  ".join(f"{k} {v:.4f}" for k, v in values[name][-1].items())
             say(f"  seed {seed} {name:14} {shown}")
 
 
-def spread(lines: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Mean and standard deviation over seeds, and the values."""
-    return {
-        metric: {
-            "mean": statistics.fmean(values := [line[metric] for line in lines]),
-            "spread": statistics.stdev(values) if len(values) > 1 else None,
-            "values": values,
-        }
-        for metric in METRICS
-    }
+def spreads(lines: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Mean and standard deviation of each metric over seeds, and the values."""
+    return {metric: spread([line[metric] for line in lines]) for metric in METRICS}
 
 
 def main(words: Sequence[str]) -> int:
@@ -249,49 +240,35 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--budget", type=int, default=BUDGET, help="trials of an algorithm")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--keep-validation", action="store_true", help="never train on it")
-    parser.add_argument("--no-anchors", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    given = parser.parse_args(words)
-    for name in given.tasks:
-        begun, algorithms = time.monotonic(), [x for x in given.algorithms.split(",") if x]
-        runs = Runs(catalogue.task(name), given.device)
-        results: dict[str, Any] = {"task": name, "machine": machine(given.device)}
-        file = given.out / f"recommenders_{name}.json"
+    typed = parser.parse_args(words)
+    for name in typed.tasks:
+        begun, algorithms = time.monotonic(), [x for x in typed.algorithms.split(",") if x]
+        runs = Runs(catalogue.task(name), typed.device)
+        results: dict[str, Any] = {"task": name, "machine": short_facts(typed.device)}
+        file = typed.out / f"recommenders_{name}.json"
 
         def keep(file: Path = file, results: dict[str, Any] = results, **parts: Any) -> None:
             results.update(parts)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
-        say(f"{name}: searching for at most {SEARCH_SHARE * given.seconds:.0f} s")
-        keep(baselines=baselines(runs.whole), validation_trained_on=not given.keep_validation)
-        until = begun + SEARCH_SHARE * given.seconds
-        chosen = search(runs, algorithms, until, given.budget, keep)
+        say(f"{name}: searching for at most {SEARCH_SHARE * typed.seconds:.0f} s")
+        keep(baselines=baselines(runs.whole))
+        until = begun + SEARCH_SHARE * typed.seconds
+        chosen = search(runs, algorithms, until, typed.budget, keep)
         order = sorted(chosen, key=lambda n: -results["searched"][n]["validation_auc"])
-        say(f"{name}: {given.seeds} seeds at the chosen settings")
-        until = begun + given.seconds
-        fold = not given.keep_validation
-        report(runs, {n: chosen[n] for n in order}, given.seeds, until, fold, keep)
-        if not given.no_anchors:
-            say(f"{name}: anchors")
-            own = runs.task.load(runs.task.options())  # as `fedrows run TASK --anchors` has them
-            keep(anchors=anchors(own, say))
+        say(f"{name}: {typed.seeds} seeds at the chosen settings")
+        until = begun + typed.seconds
+        report(runs, {n: chosen[n] for n in order}, typed.seeds, until, keep)
+        say(f"{name}: anchors")
+        own = runs.task.load(runs.task.options())  # as `fedrows run TASK --anchors` has them
+        keep(anchors=anchors(own, say))
         keep(seconds=time.monotonic() - begun)
         for n, one in results.get("final", {}).items():
             say(f"  {n:14} " + "  ".join(f"{m} {show(one[m])}" for m in METRICS))
         say(f"{name}: {file}")
     return 0
-
-
-def machine(device: str) -> dict[str, str]:
-    """What it ran on, and when."""
-    gpu = device != "cpu" and torch.cuda.is_available()
-    return {
-        "device": torch.cuda.get_device_name() if gpu else platform.machine(),
-        "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-    }
 
 
 def show(stat: Mapping[str, Any]) -> str:

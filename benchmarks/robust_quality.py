@@ -58,7 +58,7 @@ def lines_of(
 
 def summary(lines: Sequence[Line]) -> list[Line]:
     """Mean and spread of every setting, and how many spreads it is behind the unbounded run."""
-    found = []
+    rows = []
     for task in dict.fromkeys(line["task"] for line in lines):
         own = [line for line in lines if line["task"] == task]
         for name in SETTINGS:
@@ -75,8 +75,8 @@ def summary(lines: Sequence[Line]) -> list[Line]:
                 row[metric] = round(statistics.mean(values), 4)
                 row[f"seeds{of}"] = [round(x, 4) for x in values]
                 row[f"spreads_behind{of}"] = round(behind / spread, 2) if spread else nan
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def summarise(runs: Path, machine: str) -> None:
@@ -97,26 +97,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", default="movielens,amazon")
     parser.add_argument("--seeds", default="6,7,8,9,10")
-    parser.add_argument("--sweep", type=Path, default=SWEEP)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e6)
-    parser.add_argument("--rounds", type=int, help="fewer, to try this script")
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--summarise", metavar="MACHINE", help="write the result of --runs")
     typed = parser.parse_args()
     if typed.summarise:
         summarise(typed.runs, typed.summarise)
         return
-    sweep, calls = read(typed.sweep), []
+    sweep, calls = read(SWEEP), []
     chosen = best_bounds(sweep)
     print("chosen:", chosen, flush=True)
     for task, name in itertools.product(typed.tasks.split(","), SETTINGS):
         setting, count = setting_of(sweep, chosen, task, name)
         print(task, name, setting, count, flush=True)
         calls += [
-            (task, name, int(seed), setting, typed.rounds or count, typed.device)
-            for seed in typed.seeds.split(",")
+            (task, name, int(seed), setting, count, typed.device) for seed in typed.seeds.split(",")
         ]
     in_processes(lines_of, calls, typed.workers, typed.seconds, typed.runs)
 

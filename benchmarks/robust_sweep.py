@@ -106,14 +106,14 @@ RATES = {
 }
 
 
-def jobs(tasks: Sequence[str], seeds: Sequence[int], names: Sequence[str]) -> list[Job]:
+def jobs(tasks: Sequence[str], seeds: Sequence[int]) -> list[Job]:
     """Every run, the most telling ones first."""
-    found: list[Job] = []
+    every: list[Job] = []
     for task, seed in itertools.product(tasks, seeds):
-        for lr, name, share in itertools.product(RATES[task], names, (0.0, LIARS)):
+        for lr, name, share in itertools.product(RATES[task], BOUNDS, (0.0, LIARS)):
             if not (share and name in FREE):
-                found.append((task, name, lr, share, seed))
-    return found
+                every.append((task, name, lr, share, seed))
+    return every
 
 
 def lines_of(job: Job, count: int, device: str) -> list[Line]:
@@ -168,11 +168,11 @@ def points(lines: Sequence[Line], task: str, bounds: str) -> dict[tuple[float, i
 
 def best_point(lines: Sequence[Line], task: str, bounds: str) -> tuple[float, int]:
     """The rate and the number of rounds that do best on validation examples; else the presets."""
-    found = points(lines, task, bounds)
-    if not found:
+    known = points(lines, task, bounds)
+    if not known:
         preset, _ = presets(catalogue.task(task), BOUNDS[bounds].algorithm)
         return preset["lr"], preset.get("rounds", ROUNDS[task])
-    return max(found, key=lambda at: found[at])
+    return max(known, key=lambda at: known[at])
 
 
 def best_bounds(lines: Sequence[Line], tasks: Sequence[str] = ("movielens", "amazon")) -> str:
@@ -190,20 +190,14 @@ def main() -> None:
     parser.add_argument("--tasks", default="movielens,amazon")
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--rounds", type=int)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e6)
-    parser.add_argument("--only", help="names of bounds, between semicolons")
-    parser.add_argument("--rates", help="in place of the task's")
     parser.add_argument("--out", type=Path, required=True)
     typed = parser.parse_args()
-    names = typed.only.split(";") if typed.only else list(BOUNDS)
     seeds = [int(x) for x in typed.seeds.split(",")]
     done = {tuple(x[n] for n in ("task", "bounds", "lr", "liars", "seed")) for x in read(typed.out)}
-    wanted = [job for job in jobs(typed.tasks.split(","), seeds, names) if job not in done]
-    if typed.rates:
-        wanted = [job for job in wanted if job[2] in [float(x) for x in typed.rates.split(",")]]
-    calls = [(job, typed.rounds or ROUNDS[job[0]], typed.device) for job in wanted]
+    wanted = [job for job in jobs(typed.tasks.split(","), seeds) if job not in done]
+    calls = [(job, ROUNDS[job[0]], typed.device) for job in wanted]
     in_processes(lines_of, calls, typed.workers, typed.seconds, typed.out)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from fedrows.data.federation import FederatedData
@@ -55,17 +56,12 @@ def main(words: Sequence[str]) -> int:
     before = json.loads(rates_search.FILE.read_text(encoding="utf-8"))
     for task in TASKS:
         try:
-            rates = rates_search.rates(work, task)
+            searched = rates_search.searched(work, task)
         except DataError as error:
             print(f"{task.name}: its rates stay as they are. {error}")
             continue
-        before[task.key] = {
-            "by": rates_search.origin(work, task),
-            "chosen_on": rates_search.chosen_on(work, task),
-            "at_edge": rates_search.at_edge(work, task),
-            "rates": rates,
-        }
-        shown = (f"{name} {rates_search.show(given)}" for name, given in rates.items())
+        before[task.key] = asdict(searched)
+        shown = (f"{name} {rates_search.show(own)}" for name, own in searched.rates.items())
         print(f"{task.name}: {'; '.join(shown)}")
     text = json.dumps(before, indent=2, ensure_ascii=False) + "\n"
     write_whole(rates_search.FILE, text.encode())

@@ -23,14 +23,14 @@ MEASURED = ("test_auc", "test_gauc")
 RANKED = ("hr10", "ndcg10", "mrr", "hr10_all", "ndcg10_all", "mrr_all")
 
 
-def rating(found: dict[str, Any]) -> dict[str, Any]:
+def rating(search: dict[str, Any]) -> dict[str, Any]:
     """What a search of settings came to, in short."""
-    both = found["baselines"]["both"]
+    both = search["baselines"]["both"]
     algorithms = {}
-    for name, one in found.get("searched", {}).items():
-        if name not in found.get("final", {}):
+    for name, one in search.get("searched", {}).items():
+        if name not in search.get("final", {}):
             continue
-        final = found["final"][name]
+        final = search["final"][name]
         algorithms[name] = {
             "setting": one["setting"],
             "validation_auc": one["validation_auc"],
@@ -39,30 +39,30 @@ def rating(found: dict[str, Any]) -> dict[str, Any]:
             **{metric: final[metric]["values"] for metric in MEASURED},
         }
     short = {"counting": {metric: both[metric] for metric in MEASURED}, "algorithms": algorithms}
-    return short | _rest(found, algorithms, MEASURED)
+    return short | _rest(search, algorithms, MEASURED)
 
 
-def ranking(found: dict[str, Any]) -> dict[str, Any]:
+def ranking(search: dict[str, Any]) -> dict[str, Any]:
     """What a search of rankings came to, in short."""
     names = [f"test_{name}" for name in RANKED]
     algorithms = {}
-    for algorithm, one in found["chosen"].items():
+    for algorithm, one in search["chosen"].items():
         rest = ("setting", "trials", "at_the_end_of", "validation_ndcg10")
         values = {name: one[name]["values"] for name in names}
         algorithms[algorithm] = {key: one[key] for key in rest} | values
-    popular = {name: found["baselines"]["popularity"][name] for name in names}
+    popular = {name: search["baselines"]["popularity"][name] for name in names}
     short = {"popularity": popular, "algorithms": algorithms}
-    return short | _rest(found, algorithms, names)
+    return short | _rest(search, algorithms, names)
 
 
 def _rest(
-    found: dict[str, Any], algorithms: dict[str, Any], metrics: Sequence[str]
+    search: dict[str, Any], algorithms: dict[str, Any], metrics: Sequence[str]
 ) -> dict[str, Any]:
     """The anchors, and the machine of the algorithms, as far as they are there."""
     anchors = {
-        name: {key: one[key] for key in metrics} for name, one in found.get("anchors", {}).items()
+        name: {key: one[key] for key in metrics} for name, one in search.get("anchors", {}).items()
     }
-    rest = {"machine": found["machine"]} if algorithms else {}
+    rest = {"machine": search["machine"]} if algorithms else {}
     return rest | ({"anchors": anchors} if anchors else {})
 
 
@@ -83,15 +83,17 @@ def main(words: Sequence[str], file: Path = FILE) -> int:
         return 2
     new: dict[str, dict[str, Any]] = {"ratings": {}, "ranking": {}}
     for path in sorted(Path(words[0]).rglob("*.json")):
-        found = json.loads(path.read_text("utf-8"))
-        part, name = ("ratings", found["task"]) if "task" in found else ("ranking", found["model"])
-        short = rating(found) if part == "ratings" else ranking(found)
+        search = json.loads(path.read_text("utf-8"))
+        part, name = (
+            ("ratings", search["task"]) if "task" in search else ("ranking", search["model"])
+        )
+        short = rating(search) if part == "ratings" else ranking(search)
         if short["algorithms"] or "anchors" in short:
             new[part][name] = joined(new[part].get(name), short)
             print(f"{path}: {name} with {', '.join(short['algorithms']) or 'anchors'}")
     results = json.loads(file.read_text("utf-8"))
-    for part, those in new.items():
-        for name, short in those.items():
+    for part, by_name in new.items():
+        for name, short in by_name.items():
             results[part][name] = joined(results[part].get(name), short)
     write_whole(file, (json.dumps(results, indent=1) + "\n").encode())
     return 0

@@ -40,11 +40,11 @@ def main() -> None:
     parser.add_argument("--values", type=int, default=10**6)
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--whole", action="store_true")
-    given = parser.parse_args()
-    print(f"{given.clients} clients x {given.values:,} values, medians of {given.blocks} blocks\n")
-    table("masking", masking(given.clients, given.values), given.blocks)
-    table("encoding", encoding(given.values), given.blocks)
-    print(f"{'neighbours instead of all':32}", *graph_line(given.clients))
+    typed = parser.parse_args()
+    print(f"{typed.clients} clients x {typed.values:,} values, medians of {typed.blocks} blocks\n")
+    table("masking", masking(typed.clients, typed.values), typed.blocks)
+    table("encoding", encoding(typed.values), typed.blocks)
+    print(f"{'neighbours instead of all':32}", *graph_line(typed.clients))
     print(
         "\nunion of 10^6 features, |S| = 500, K = 50, false positives <= 1 %, bytes up per client"
     )
@@ -55,21 +55,21 @@ def main() -> None:
             f"{plan.word:8} {plan.cells:,} cells, {plan.hashes} hashes: {size:,} bytes "
             f"({size / 2**20:.2f} MiB), a row is missed with odds <= {plan.missed:.1e}"
         )
-    if given.whole:
-        whole(given.clients, given.values)
+    if typed.whole:
+        whole(typed.clients, typed.values)
 
 
 def table(what: str, contenders: dict[str, Rounds], blocks: int) -> None:
     """Measures the contenders in turn and prints their medians."""
-    found = medians(seconds_per_round({name: (one, 1) for name, one in contenders.items()}, blocks))
-    ours = found["fedrows"]
-    for name, seconds in found.items():
+    times = medians(seconds_per_round({name: (one, 1) for name, one in contenders.items()}, blocks))
+    ours = times["fedrows"]
+    for name, seconds in times.items():
         print(f"{what + ', ' + name:32} {seconds * 1e3:10.1f} ms  {seconds / ours:7.1f} x")
 
 
 def masking(clients: int, values: int) -> dict[str, Rounds]:
     """One client's masking, by fedrows and by Flower's routines."""
-    mine, others = AgreementKey(), [AgreementKey().public for _ in range(clients - 1)]
+    own_key, others = AgreementKey(), [AgreementKey().public for _ in range(clients - 1)]
     vector, context, me = random_words(values, np.uint32), os.urandom(32), clients // 2
 
     def ours(count: int) -> None:
@@ -77,9 +77,9 @@ def masking(clients: int, values: int) -> dict[str, Rounds]:
             words = vector.copy()
             add_stream_(words, derive(os.urandom(32), b"self" + context))
             for other, public in enumerate(others):
-                add_stream_(words, mask_key(mine, public, context), minus=other < me)
+                add_stream_(words, mask_key(own_key, public, context), minus=other < me)
 
-    found: dict[str, Rounds] = {"fedrows": ours}
+    contenders: dict[str, Rounds] = {"fedrows": ours}
     if (flower := flower_routines()) is not None:
         secret, _ = flower["generate_key_pairs"]()
         publics = [flower["generate_key_pairs"]()[1] for _ in range(clients - 1)]
@@ -97,8 +97,8 @@ def masking(clients: int, values: int) -> dict[str, Rounds]:
                     words = flower[act](words, mask)
                 flower["parameters_mod"](words, ring)
 
-        found["Flower SecAgg+"] = theirs
-    return found
+        contenders["Flower SecAgg+"] = theirs
+    return contenders
 
 
 def encoding(values: int) -> dict[str, Rounds]:
@@ -110,15 +110,15 @@ def encoding(values: int) -> dict[str, Rounds]:
         for _ in range(count):
             coding.encode(numbers)
 
-    found: dict[str, Rounds] = {"fedrows": ours}
+    contenders: dict[str, Rounds] = {"fedrows": ours}
     if (flower := flower_routines()) is not None:
 
         def theirs(count: int) -> None:
             for _ in range(count):
                 flower["quantize"]([numbers], 1.0, 1 << 22)
 
-        found["Flower SecAgg+"] = theirs
-    return found
+        contenders["Flower SecAgg+"] = theirs
+    return contenders
 
 
 def flower_routines() -> dict[str, Any] | None:
@@ -129,10 +129,10 @@ def flower_routines() -> dict[str, Any] | None:
         from flwr.common.secure_aggregation.crypto import symmetric_encryption as crypto
     except ImportError:
         return None
-    found = dict(vars(ndarrays_arithmetic)) | {"quantize": quantization.quantize}
-    found |= {"pseudo_rand_gen": utils.pseudo_rand_gen}
-    found |= {"generate_shared_key": crypto.generate_shared_key}
-    return found | {"generate_key_pairs": _key_pairs}
+    routines = dict(vars(ndarrays_arithmetic)) | {"quantize": quantization.quantize}
+    routines |= {"pseudo_rand_gen": utils.pseudo_rand_gen}
+    routines |= {"generate_shared_key": crypto.generate_shared_key}
+    return routines | {"generate_key_pairs": _key_pairs}
 
 
 def _key_pairs() -> tuple[Any, Any]:
@@ -160,11 +160,11 @@ def whole(clients: int, values: int) -> None:
     registry = {one: node.public for one, node in enumerate(nodes)}
     vector = random_words(values, np.uint32)
     halves = {one: client(terms, one, nodes[one], registry, vector) for one in terms.cohort}
-    found = run(server(terms, registry), halves, dict.fromkeys(range(clients // 10), 2))
-    right = vector * np.uint32(len(found.result.clients))
+    outcome = run(server(terms, registry), halves, dict.fromkeys(range(clients // 10), 2))
+    right = vector * np.uint32(len(outcome.result.clients))
     print(f"\nthe whole sum, {clients // 10} clients dropping out in phase masked")
-    print(f"exact: {bool((found.result.values == right).all())}")
-    for number, phase in enumerate(found.phases):
+    print(f"exact: {bool((outcome.result.values == right).all())}")
+    for number, phase in enumerate(outcome.phases):
         print(
             f"request {number}: {phase.asked} asked, {phase.answered} answered, "
             f"{phase.bytes_down / phase.asked:,.0f} bytes down and {phase.most_up:,} up per "

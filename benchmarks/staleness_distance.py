@@ -61,24 +61,24 @@ def by_distance(run: Simulation) -> None:
 def measure(task: str) -> list[dict[str, Any]]:
     """By seed and measure: the time to the synchronous target, and the least loss."""
     part = json.loads(RESULT.read_text("utf-8"))[task]
-    bench, rate, found = bench_of(task), part["rates"][CLOCK]["row"], []
+    bench, rate, runs = bench_of(task), part["rates"][CLOCK]["row"], []
     for seed, target in enumerate(x["target"] for x in part["clocks"][CLOCK]):
         run = Run(task, CLOCK, seed, "row", rate, times=TIMES)
         each: dict[str, Any] = {"target": target}
         for name, change in (("often", None), ("far", by_distance)):
             each[name] = outcome([*bench.lines(run, change)], target)
-        found.append(each)
+        runs.append(each)
         print(task, seed, each, flush=True)
-    return found
+    return runs
 
 
 def main() -> int:
     """Measures, prints and writes."""
     torch.set_num_threads(1)
     tasks = sys.argv[1:] or ["synthetic"]
-    found = {task: measure(task) for task in tasks}
+    by_task = {task: measure(task) for task in tasks}
     command = f"python benchmarks/staleness_distance.py {' '.join(tasks)}"
-    written("distance", {**facts(), "command": command, "times": TIMES, "tasks": found})
+    written("distance", {**facts(), "command": command, "times": TIMES, "tasks": by_task})
     return 0
 
 

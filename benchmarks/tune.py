@@ -1,6 +1,6 @@
 """The default search of `fedrows tune` beside the full grid, on MovieLens.
 
-    nice python benchmarks/tune.py --out benchmarks/results/tune.json
+    nice python benchmarks/tune.py
 
 Both search the same values with the same seed, one trial after another in one process, each in a
 folder of its own. The two take turns by algorithm, so that a busy machine slows both. Then the
@@ -10,22 +10,26 @@ within the spread of those seeds. Test examples are not looked at.
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import fedrows
+from fedrows import catalogue
 from fedrows.files.whole import as_json, write_whole
+from fedrows.tuning import methods
 from fedrows.tuning.result import Tuned
+from fedrows.tuning.space import spaces
+from fedrows.tuning.tuner import ETA
 
+RESULT = Path(__file__).parent / "results" / "tune.json"
+TASK, ROUNDS = "movielens", 300
 ALGORITHMS = ("fedavg", "fedsubavg", "fedadam")
 BEST_KNOWN = {  # of docs/results.md, searched by fedrows/paper/rates_search.py
     "fedavg": {"lr": 3.0},
@@ -35,21 +39,16 @@ BEST_KNOWN = {  # of docs/results.md, searched by fedrows/paper/rates_search.py
 SEEDS = (0, 1, 2)
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measures, and writes after every algorithm."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/tune.json"))
-    parser.add_argument("--task", default="movielens")
-    parser.add_argument("--rounds", type=int, default=300)
-    given = parser.parse_args(words)
-    found: dict[str, Any] = {}
-    budget, sizes = usual_budget(given.rounds)
+    results: dict[str, Any] = {}
+    budget, sizes = usual_budget(ROUNDS)
     for name in ALGORITHMS:
         with tempfile.TemporaryDirectory() as folder:
-            tune(given, name, "halving", Path(folder) / "warm", rounds=4)  # loads the data once
-            quick, quick_times = timed(given, name, "halving", Path(folder) / "halving", budget)
-            grid = sizes[name] * given.rounds  # and nothing beyond its edges
-            whole, whole_times = timed(given, name, "grid", Path(folder) / "grid", grid)
+            tune(name, "halving", Path(folder) / "warm", rounds=4)  # loads the data once
+            quick, quick_times = timed(name, "halving", Path(folder) / "halving", budget)
+            grid = sizes[name] * ROUNDS  # and nothing beyond its edges
+            whole, whole_times = timed(name, "grid", Path(folder) / "grid", grid)
         candidates = {
             "halving": quick.rates[name],
             "grid": whole.rates[name],
@@ -58,43 +57,34 @@ def main(words: Sequence[str] | None = None) -> None:
         runs: dict[str, Any] = {}
         for values in candidates.values():
             if str(values) not in runs:
-                runs[str(values)] = over_seeds(given, name, values)
-        found[name] = {
+                runs[str(values)] = over_seeds(name, values)
+        results[name] = {
             "halving": about(quick, name) | quick_times,
             "grid": about(whole, name) | whole_times,
             "best_known": BEST_KNOWN[name],
             "seeds": {label: runs[str(values)] for label, values in candidates.items()},
         }
-        write(given, budget, found)
-        print(json.dumps({name: found[name]["seeds"]}), flush=True)
+        write(budget, results)
+        print(json.dumps({name: results[name]["seeds"]}), flush=True)
 
 
-def tune(given: argparse.Namespace, name: str, method: str, out: Path, **more: Any) -> Tuned:
+def tune(name: str, method: str, out: Path, **more: Any) -> Tuned:
     """One search in this process."""
-    more = {"rounds": given.rounds, **more}
-    return fedrows.tune(
-        given.task, None, name, method=method, workers=1, device="cpu", out=out, **more
-    )
+    more = {"rounds": ROUNDS, **more}
+    return fedrows.tune(TASK, None, name, method=method, workers=1, device="cpu", out=out, **more)
 
 
 def usual_budget(rounds: int) -> tuple[int, dict[str, int]]:
     """What `fedrows tune` gives each of the three by default, and how large their grids are."""
-    from fedrows import catalogue
-    from fedrows.tuning.methods import usual_budget
-    from fedrows.tuning.space import spaces
-    from fedrows.tuning.tuner import ETA
-
     every = spaces({name: catalogue.algorithm(name) for name in ALGORITHMS}, {})
     sizes = {name: len(space.grid()) for name, space in every.items()}
-    return usual_budget("halving", list(sizes.values()), rounds, ETA), sizes
+    return methods.usual_budget("halving", list(sizes.values()), rounds, ETA), sizes
 
 
-def timed(
-    given: argparse.Namespace, name: str, method: str, out: Path, budget: int | None
-) -> tuple[Tuned, dict[str, float]]:
+def timed(name: str, method: str, out: Path, budget: int | None) -> tuple[Tuned, dict[str, float]]:
     """A search, and the seconds it took: of the clock, and of the processor."""
     wall, cpu = time.perf_counter(), time.process_time()
-    tuned = tune(given, name, method, out, budget=budget)
+    tuned = tune(name, method, out, budget=budget)
     return tuned, {
         "seconds": round(time.perf_counter() - wall, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),
@@ -113,42 +103,42 @@ def about(tuned: Tuned, name: str) -> dict[str, Any]:
     }
 
 
-def over_seeds(given: argparse.Namespace, name: str, values: dict[str, Any]) -> dict[str, Any]:
+def over_seeds(name: str, values: dict[str, Any]) -> dict[str, Any]:
     """The metric of some values with each seed that no search had."""
     search = {key: [value] for key, value in values.items()}
-    found = []
+    by_seed = []
     for seed in SEEDS:
         tuned = fedrows.tune(
-            given.task, None, name, search=search, method="grid", seed=seed, trials=1, workers=1,
-            device="cpu", rounds=given.rounds,
+            TASK, None, name, search=search, method="grid", seed=seed, trials=1, workers=1,
+            device="cpu", rounds=ROUNDS,
         )  # fmt: skip
-        found.append(tuned.chosen[name].value)
-    known = [value for value in found if value is not None]
+        by_seed.append(tuned.chosen[name].value)
+    known = [value for value in by_seed if value is not None]
     return {
-        "values": found,
+        "values": by_seed,
         "mean": statistics.fmean(known),
         "sd": statistics.stdev(known),
     }
 
 
-def write(given: argparse.Namespace, budget: int, found: dict[str, Any]) -> None:
+def write(budget: int, results: dict[str, Any]) -> None:
     """Writes what is known so far."""
     total = {
-        key: sum(one["halving"][key] for one in found.values())
-        / sum(one["grid"][key] for one in found.values())
+        key: sum(one["halving"][key] for one in results.values())
+        / sum(one["grid"][key] for one in results.values())
         for key in ("seconds", "cpu_seconds", "rounds")
     }
     content = {
-        "task": given.task,
-        "rounds": given.rounds,
+        "task": TASK,
+        "rounds": ROUNDS,
         "budget": budget,
         "metric": "validation_loss",
         "share_of_the_grid": {key: round(value, 3) for key, value in total.items()},
-        "algorithms": found,
+        "algorithms": results,
         "machine": {"python": platform.python_version(), "torch": torch.__version__},
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
-    write_whole(given.out, as_json(content, indent=1))
+    write_whole(RESULT, as_json(content, indent=1))
 
 
 if __name__ == "__main__":

@@ -99,29 +99,29 @@ def cases(results: Json) -> Iterator[Case]:
                 times = sorted({int(x.split(", ")[1]) for x in clocks[clock][0]["async"]})
                 for each in times:
                     yield Case(task, clock, each, clocks[clock])
-    if found := results.get("buffers"):
+    if buffers := results.get("buffers"):
         before = results["amazon"]["clocks"]["heavy-tail"]
         runs = [
-            {**x, "smaller": {}, "async": {f"{r}, {found['times']}": v for r, v in own.items()}}
-            for x, own in zip(before, (y["async"] for y in found["runs"]), strict=True)
+            {**x, "smaller": {}, "async": {f"{r}, {buffers['times']}": v for r, v in own.items()}}
+            for x, own in zip(before, (y["async"] for y in buffers["runs"]), strict=True)
         ]
-        yield Case("amazon", "heavy-tail", found["times"], runs, whole=True)
+        yield Case("amazon", "heavy-tail", buffers["times"], runs, whole=True)
 
 
 def same_rate(results: Json) -> Case:
     """With M = K, `row` with the rate of the synchronous run."""
-    found, before = results["buffers"], results["amazon"]["clocks"]["heavy-tail"]
+    buffers, before = results["buffers"], results["amazon"]["clocks"]["heavy-tail"]
     runs = [
-        {**x, "smaller": {}, "async": {f"row, {found['times']}": y["same"]}}
-        for x, y in zip(before, found["runs"], strict=True)
+        {**x, "smaller": {}, "async": {f"row, {buffers['times']}": y["same"]}}
+        for x, y in zip(before, buffers["runs"], strict=True)
     ]
-    return Case("amazon", "heavy-tail", found["times"], runs, whole=True)
+    return Case("amazon", "heavy-tail", buffers["times"], runs, whole=True)
 
 
 def fresh(results: Json) -> Case:
     """The same on seeds of its own."""
-    found = results["buffers"]
-    return Case("amazon", "heavy-tail", found["times"], found["fresh"]["runs"], whole=True)
+    buffers = results["buffers"]
+    return Case("amazon", "heavy-tail", buffers["times"], buffers["fresh"]["runs"], whole=True)
 
 
 def fastest(cases: Iterable[Case]) -> Case | None:

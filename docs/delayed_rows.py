@@ -144,10 +144,10 @@ def simulated(rule: str, steps: int, seed: int, clock: str = "constant") -> np.n
         mode="async", buffer=BUFFER, concurrency=CONCURRENCY, staleness=rule, clock=clock,
     )  # fmt: skip
     run = Simulation(data, model, catalogue.algorithm("fedsubavg")(), plan)
-    found = [run.progress.params.tables["x"][:, 0].numpy().copy()]
+    points = [run.progress.params.tables["x"][:, 0].numpy().copy()]
     for progress in run:
-        found.append(progress.params.tables["x"][:, 0].numpy().copy())
-    return np.stack(found)
+        points.append(progress.params.tables["x"][:, 0].numpy().copy())
+    return np.stack(points)
 
 
 def fast_and_slow(rule: str, steps: int, seed: int) -> np.ndarray:

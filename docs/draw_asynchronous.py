@@ -8,14 +8,13 @@ of a cold and of a hot row, as expected and as simulated. `make_asynchronous` an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from card import card, path, text
+from card import Place, card, dot, frame, linear, path, text
 
 Json = Mapping[str, Any]
-Place = Callable[[float], float]
 RULES = ("none", "version", "row")  # the last is drawn on top
 CLOCKS = ("constant", "log-normal", "heavy-tail")
 NAMES = {"row": "per row", "version": "per version", "none": "no weight", "sync": "synchronous"}
@@ -23,32 +22,16 @@ WIDTH, HEIGHT, FLOOR, TOP = 880, 424, 318, 96
 LEFT, RIGHT = (70, 420), (520, 856)
 
 STYLE = """
-  .card { fill: #ffffff; stroke: #d8dee4 }
-  text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial,
-    sans-serif; fill: #57606a }
-  .title { font-size: 16px; font-weight: 600; fill: #1f2328 }
-  .name { font-weight: 600 }
-  .middle { text-anchor: middle }
-  .end { text-anchor: end }
-  .grid { stroke: #eaeef2 }
-  .axis { stroke: #afb8c1 }
+  .name { font-weight: 600; fill: var(--c) }
   .line { fill: none; stroke: var(--c); stroke-width: 2.4; stroke-linejoin: round }
   .whisker { fill: none; stroke: var(--c); stroke-width: 1.4 }
   .line.sync { stroke-dasharray: 6 4 }
-  .dot { fill: var(--c); stroke: #ffffff; stroke-width: 1.5 }
   .cross { fill: none; stroke: var(--c); stroke-width: 2 }
-  .name { fill: var(--c) }
   .row { --c: #0f5fc2 }
   .version { --c: #c9480b }
   .none { --c: #0a7d59 }
   .sync { --c: #57606a }
   @media (prefers-color-scheme: dark) {
-    .card { fill: #12161c; stroke: #30363d }
-    text { fill: #9198a1 }
-    .title { fill: #f0f6fc }
-    .grid { stroke: #21262d }
-    .axis { stroke: #3d444d }
-    .dot { stroke: #12161c }
     .row { --c: #6aaeff }
     .version { --c: #ff9152 }
     .none { --c: #3fc795 }
@@ -83,12 +66,12 @@ def by_concurrency(runs: Sequence[Json], more: Sequence[Json]) -> list[str]:
     waited = [first({d: y["seconds"] for d, y in x["waiting"].items()}) for x in runs]
     series = {rule: [[x[f"{rule}, {t}"] for x in seconds] for t in times] for rule in RULES}
     x = logarithmic(times[0] * 0.85, times[-1] * 1.18, *LEFT)
-    found = [v for rows in series.values() for row in rows for v in row if v] + waited
-    low, high = min(found) / 1.25, max(found) * 1.25
+    values = [v for rows in series.values() for row in rows for v in row if v] + waited
+    low, high = min(values) / 1.25, max(values) * 1.25
     y = logarithmic(low, high, FLOOR, TOP)
     parts = [text(24, 36, "Time to the target by concurrency", "title"),
              text(24, 58, "virtual seconds, heavy tail; fewer is better")]  # fmt: skip
-    parts += frame(y, ticks(low, high), LEFT, lambda v: f"{v:,.0f}")
+    parts += frame(y, [(v, f"{v:,.0f}") for v in ticks(low, high)], LEFT, FLOOR)
     parts += [text(x(t), FLOOR + 20, f"{t}", "middle") for t in times]
     parts.append(text(sum(LEFT) / 2, FLOOR + 40, "clients at a time, in buffers (C / M)", "middle"))
     level = y(fmean(waited))
@@ -104,15 +87,15 @@ def by_devices(clocks: Mapping[str, Sequence[Json]]) -> list[str]:
                for clock in kinds]
         for rule in RULES
     }  # fmt: skip
-    found = [v for rows in series.values() for row in rows for v in row if v]
-    low, high = min(0.8, min(found) / 1.2), max(found) * 1.25
+    values = [v for rows in series.values() for row in rows for v in row if v]
+    low, high = min(0.8, min(values) / 1.2), max(values) * 1.25
     y = logarithmic(low, high, FLOOR, TOP)
     step = (RIGHT[1] - RIGHT[0]) / len(kinds)
     places = [RIGHT[0] + step * (i + 0.5) for i in range(len(kinds))]
     parts = [text(RIGHT[0] - 46, 36, "Times sooner by the tail of speeds", "title"),
              text(RIGHT[0] - 46, 58, "than the best synchronous run, at C = 20 M; more is better"),
              ]  # fmt: skip
-    parts += frame(y, ticks(low, high), RIGHT, lambda v: f"{v:g} ×")
+    parts += frame(y, [(v, f"{v:g} ×") for v in ticks(low, high)], RIGHT, FLOOR)
     parts += [
         text(at, FLOOR + 20, clock, "middle") for at, clock in zip(places, kinds, strict=True)
     ]
@@ -131,7 +114,7 @@ def theory(
         x, y = linear(0, steps, *panel), linear(0, 1, FLOOR, TOP)
         parts += [text(panel[0] - 46, 36, title, "title"),
                   text(panel[0] - 46, 58, "mean error by step; dots: simulated")]  # fmt: skip
-        parts += frame(y, [0, 0.25, 0.5, 0.75, 1], panel, lambda v: f"{v:g}")
+        parts += frame(y, [(v, f"{v:g}") for v in (0, 0.25, 0.5, 0.75, 1)], panel, FLOOR)
         for tick in range(0, steps + 1, 50):
             parts.append(text(x(tick), FLOOR + 20, f"{tick}", "middle"))
         parts.append(text(sum(panel) / 2, FLOOR + 40, "steps of the server", "middle"))
@@ -166,20 +149,20 @@ def lines(
     for at, (rule, rows) in enumerate(series.items()):
         aside = 5.0 * (at - 1)
         reached = []
-        for place, row in zip(places, rows, strict=True):
+        for x, row in zip(places, rows, strict=True):
             values = [v for v in row if v is not None]
             if len(values) == len(row):
-                reached.append((place, y(fmean(values))))
+                reached.append((x, y(fmean(values))))
                 if max(values) > min(values):
-                    ends = [(place, y(min(values))), (place, y(max(values)))]
+                    ends = [(x, y(min(values))), (x, y(max(values)))]
                     parts.append(path(f"whisker {rule}", ends))
             else:
-                cx = place + 2.4 * aside
+                cx = x + 2.4 * aside
                 arms = f"M{cx - 4:.1f} {MISSED - 4}l8 8m0 -8l-8 8"
                 parts.append(f'<path class="cross {rule}" d="{arms}"/>')
         if len(reached) > 1:
             parts.append(path(f"line {rule}", reached))
-        parts += [dot(rule, *place) for place in reached]
+        parts += [dot(rule, *point) for point in reached]
     return parts
 
 
@@ -193,34 +176,10 @@ def legend(x: float, y: float, names: Sequence[str]) -> list[str]:
     return parts
 
 
-def frame(
-    y: Place, marks: Sequence[float], panel: tuple[float, float], label: Callable[[float], str]
-) -> list[str]:
-    """Grid lines with their values, and the axis."""
-    left, right = panel
-    parts = []
-    for tick in marks:
-        kind = "axis" if y(tick) >= FLOOR - 0.01 else "grid"
-        parts.append(f'<path class="{kind}" d="M{left} {y(tick):.1f}H{right}"/>')
-        parts.append(text(left - 8, y(tick) + 4.5, label(tick), "end"))
-    parts.append(f'<path class="axis" d="M{left} {FLOOR}H{right}"/>')
-    return parts
-
-
-def dot(kind: str, x: float, y: float) -> str:
-    """A dot at a place."""
-    return f'<circle class="dot {kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
-
-
 def ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 times powers of ten between two values."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [n * 10.0**p for p in powers for n in (1, 2, 5) if low <= n * 10.0**p <= high]
-
-
-def linear(low: float, high: float, start: float, end: float) -> Place:
-    """From a value to its pixel."""
-    return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
 def logarithmic(low: float, high: float, start: float, end: float) -> Place:

@@ -36,24 +36,14 @@ DRAWN = {
 }
 PEERS = ("FedJAX", "pfl", "Flower")
 STYLE = """
-  .card { fill: #ffffff; stroke: #d8dee4 }
-  text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial,
-    sans-serif; fill: #57606a }
-  .title { font-size: 16px; font-weight: 600; fill: #1f2328 }
   .head, .us { font-weight: 600; fill: #1f2328 }
   .number { font-size: 12px; fill: #1f2328; font-variant-numeric: tabular-nums }
-  .end { text-anchor: end }
-  .middle { text-anchor: middle }
   .tick { font-size: 11px }
-  .grid { stroke: #eaeef2 }
   .bar { fill: #afb8c1 }
   .bar.us { fill: #0f5fc2 }
   .bar.peer { fill: #d9803f }
   @media (prefers-color-scheme: dark) {
-    .card { fill: #12161c; stroke: #30363d }
-    text { fill: #9198a1 }
-    .title, .head, .us, .number { fill: #f0f6fc }
-    .grid { stroke: #21262d }
+    .head, .us, .number { fill: #f0f6fc }
     .bar { fill: #57606a }
     .bar.us { fill: #6aaeff }
     .bar.peer { fill: #d9803f }
@@ -61,36 +51,37 @@ STYLE = """
 """
 
 
-def draw(found: Mapping[str, Json]) -> list[str]:
+def draw(results: Mapping[str, Json]) -> list[str]:
     """The picture as lines of SVG."""
     sections = []
-    for rates, where in ((speeds(found), on_cpu(found)), (gpu_speeds(found), on_gpu(found))):
-        best = {name: fastest(its) for name, its in rates.items() if name in PANELS}
+    where = {on_cpu(results): speeds(results), on_gpu(results): gpu_speeds(results)}
+    for machine, rates in where.items():
+        best = {name: fastest(rates_of) for name, rates_of in rates.items() if name in PANELS}
         if best:
-            sections.append((best, where))
+            sections.append((best, machine))
     wide = (WIDTH - 24 - LABELS - len(PANELS) * GAP) / len(PANELS)
     parts, y = [text(24, 34, "Rounds per second, whole simulated rounds", "title")], 58
     parts.append(text(24, y, "longer is faster; every line is a factor of ten"))
-    for place, name in enumerate(PANELS):
-        parts.append(text(left(place, wide), y + 28, TITLES[name], "head"))
+    for column, name in enumerate(PANELS):
+        parts.append(text(left(column, wide), y + 28, TITLES[name], "head"))
     y += 40
-    for best, where in sections:
-        scales = {name: decades(list(its.values())) for name, its in best.items()}
+    for best, machine in sections:
+        scales = {name: decades(list(rates_of.values())) for name, rates_of in best.items()}
         y += 24
-        parts.append(text(24, y, where, "head"))
+        parts.append(text(24, y, machine, "head"))
         y += 8
-        lines = [who for who in DRAWN if any(who in its for its in best.values())]
+        lines = [who for who in DRAWN if any(who in rates_of for rates_of in best.values())]
         floor = y + LINE * len(lines) + 2
-        for place, name in enumerate(PANELS):
+        for column, name in enumerate(PANELS):
             if name in best:
-                parts += grid(left(place, wide), wide - NUMBER, scales[name], y, floor)
+                parts += grid(left(column, wide), wide - NUMBER, scales[name], y, floor)
         for who in lines:
             kind = "us" if who == "fedrows" else "peer" if who in PEERS else "plain"
             parts.append(text(24, y + 16, DRAWN[who], kind))
-            for place, name in enumerate(PANELS):
+            for column, name in enumerate(PANELS):
                 if (value := best.get(name, {}).get(who)) is None:
                     continue
-                x, long = left(place, wide), (wide - NUMBER) * share(value, scales[name])
+                x, long = left(column, wide), (wide - NUMBER) * share(value, scales[name])
                 parts.append(
                     f'<rect class="bar {kind}" x="{x:.1f}" y="{y + 4}" width="{long:.1f}" '
                     f'height="{LINE - 8}" rx="2"/>'
@@ -99,27 +90,27 @@ def draw(found: Mapping[str, Json]) -> list[str]:
             y += LINE
         y = floor + 18
     height = y + 8
-    said = "Rounds per second of fedrows, plain PyTorch and other simulators"
-    return card(WIDTH, height, said, STYLE, parts)
+    title = "Rounds per second of fedrows, plain PyTorch and other simulators"
+    return card(WIDTH, height, title, STYLE, parts)
 
 
-def on_cpu(found: Mapping[str, Json]) -> str:
+def on_cpu(results: Mapping[str, Json]) -> str:
     """The CPU's machine and date."""
-    its = next((x for name in ("peers", *MODELS) if (x := found.get(name))), None)
-    return f"{its['cpu']}, {its['cores']} cores{dated(its)}" if its else ""
+    source = next((x for name in ("peers", *MODELS) if (x := results.get(name))), None)
+    return f"{source['cpu']}, {source['cores']} cores{dated(source)}" if source else ""
 
 
-def on_gpu(found: Mapping[str, Json]) -> str:
+def on_gpu(results: Mapping[str, Json]) -> str:
     """The GPU's machine and date."""
-    its = found.get("gpu")
-    return f"One {its['gpu']}{dated(its)}" if its else ""
+    source = results.get("gpu")
+    return f"One {source['gpu']}{dated(source)}" if source else ""
 
 
 def fastest(rates: Json) -> dict[str, float]:
     """Rounds/s, the faster of two ways to train centrally."""
-    found = dict(rates)
-    bag = found.pop("centralised, nn.EmbeddingBag", 0)
-    return {**found, "centralised": max(found["centralised"], bag)}
+    every = dict(rates)
+    bag = every.pop("centralised, nn.EmbeddingBag", 0)
+    return {**every, "centralised": max(every["centralised"], bag)}
 
 
 def decades(values: Sequence[float]) -> tuple[int, int]:
@@ -143,29 +134,29 @@ def grid(x: float, wide: float, scale: tuple[int, int], top: float, floor: float
     return parts
 
 
-def left(place: int, wide: float) -> float:
+def left(column: int, wide: float) -> float:
     """Where a model's bars begin."""
-    return LABELS + place * (wide + GAP)
+    return LABELS + column * (wide + GAP)
 
 
-def speeds(found: Mapping[str, Json]) -> dict[str, Json]:
+def speeds(results: Mapping[str, Json]) -> dict[str, Json]:
     """model → contender → rounds/s on the CPU."""
-    with_peers = found.get("peers", {})
-    all_of = {name: with_peers.get(name) or found.get(name) for name in MODELS}
-    return {name: its["rounds_per_second"] for name, its in all_of.items() if its}
+    with_peers = results.get("peers", {})
+    all_of = {name: with_peers.get(name) or results.get(name) for name in MODELS}
+    return {name: source["rounds_per_second"] for name, source in all_of.items() if source}
 
 
-def gpu_speeds(found: Mapping[str, Json]) -> dict[str, Json]:
+def gpu_speeds(results: Mapping[str, Json]) -> dict[str, Json]:
     """model → contender → rounds/s on the GPU, TF32 off."""
-    its = found.get("gpu", {})
-    return {name: its[f"{name}, TF32 off"] for name in MODELS if f"{name}, TF32 off" in its}
+    source = results.get("gpu", {})
+    return {name: source[f"{name}, TF32 off"] for name in MODELS if f"{name}, TF32 off" in source}
 
 
-def dated(its: Json) -> str:
+def dated(source: Json) -> str:
     """The day of a measurement, if it is known."""
-    if "date" not in its:
+    if "date" not in source:
         return ""
-    return f"; {datetime.fromisoformat(its['date']):%d %B %Y}".replace("; 0", "; ")
+    return f"; {datetime.fromisoformat(source['date']):%d %B %Y}".replace("; 0", "; ")
 
 
 def short(number: float) -> str:

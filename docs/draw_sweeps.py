@@ -25,21 +25,26 @@ MORE = """
 Points = Sequence[tuple[float, float]]
 
 
-def draw(found: Mapping[str, Json]) -> list[str]:
+def draw(results: Mapping[str, Json]) -> list[str]:
     """The picture as lines of SVG; nothing of what was not measured."""
     parts: list[str] = []
-    if its := found.get("cohort"):
-        points = [(x["clients"], x["microseconds_per_client"]) for x in its["rows"]]
+    if result := results.get("cohort"):
+        points = [(x["clients"], x["microseconds_per_client"]) for x in result["rows"]]
         parts += panel(56, "Microseconds a client", "by the clients of a round, K", {"us": points})
-    if its := found.get("scale"):
+    if result := results.get("scale"):
         curves: dict[str, Points] = {
-            kind: [(its["small"], 1.0), *((int(n), x[kind]) for n, x in its["growth"].items())]
+            kind: [
+                (result["small"], 1.0),
+                *((int(n), x[kind]) for n, x in result["growth"].items()),
+            ]
             for kind in LINES
         }
-        title = f"Times the round in a table of {its['small']:,} rows"
+        title = f"Times the round in a table of {result['small']:,} rows"
         parts += panel(480, title, "by the rows of the table", curves)
-    said = "The time of a client by the size of the cohort, and of a round by the size of the table"
-    return card(WIDTH, HEIGHT, said, STYLE + MORE, parts)
+    about = (
+        "The time of a client by the size of the cohort, and of a round by the size of the table"
+    )
+    return card(WIDTH, HEIGHT, about, STYLE + MORE, parts)
 
 
 def panel(left: float, title: str, below: str, curves: Mapping[str, Points]) -> list[str]:

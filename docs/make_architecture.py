@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from import_graph import LAYERS, ROOT, between_units, imports, modules, unit
+from page_parts import filled
 
-BEGIN, END = "<!-- map: begin -->", "<!-- map: end -->"
 PAGE = ROOT / "docs" / "architecture.md"
 LIST = ROOT / "docs" / "files.md"
 INTRODUCTION = """# All files
@@ -28,11 +28,7 @@ Every file of `fedrows/`, with the first line of its docstring. The packages are
 
 def main(page: Path) -> None:
     """Rewrites the map of a page."""
-    before, begin, rest = page.read_text("utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{page} lacks the line {BEGIN} or {END}: put both lines back.")
-    page.write_text(f"{before}{BEGIN}\n{drawn()}\n{END}{after}", "utf-8")
+    page.write_text(filled(page, page.read_text("utf-8"), {"map": f"{drawn()}\n"}), "utf-8")
 
 
 def drawn() -> str:

@@ -9,7 +9,6 @@ stands between the markers of the page is written.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +25,7 @@ from asynchronous_cases import (
     same_rate,
 )
 from draw_asynchronous import CLOCKS, Json, measured
+from page_parts import filled, table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -78,7 +78,7 @@ def gains(results: Json) -> str:
             shown(small) if small else "–",
             *(_sooner(case, rule) for rule in RULES),
         ])  # fmt: skip
-    return table(head, rows)
+    return table(head, rows, words=3)
 
 
 def _sooner(case: Case, rule: str) -> str:
@@ -111,7 +111,7 @@ def quality(results: Json) -> str:
         )
         rows.append([f"`{case.task}`", case.clock, case.name, f"{fmean(base):.4f}",
                      f"{max(base) - min(base):.4f}", *ends])  # fmt: skip
-    return table(head, rows)
+    return table(head, rows, words=3)
 
 
 def goals(results: Json, cost: Json) -> str:
@@ -174,13 +174,13 @@ def rates(results: Json) -> str:
             schedules = part["schedules"][clock]
             cells = (f"{usual * chosen[x]:g}{_falling(schedules[x])}" for x in kinds)
             rows.append([f"`{task}`", clock, ", ".join(among), *cells])
-    if found := results.get("buffers"):
+    if large := results.get("buffers"):
         part = results["amazon"]
         usual, waiting = part["lr"], part["rates"]["heavy-tail"]["waiting"]
-        among = (f"{usual * float(x.split(', ')[0]):g}" for x in found["searched"]["row"])
-        cells = (f"{usual * x:g}, cosine" for x in (waiting, *found["rates"].values()))
+        among = (f"{usual * float(x.split(', ')[0]):g}" for x in large["searched"]["row"])
+        cells = (f"{usual * x:g}, cosine" for x in (waiting, *large["rates"].values()))
         rows.append(["`amazon`", "heavy-tail, M = K", ", ".join(among), *cells, "–"])
-    return table(head, rows)
+    return table(head, rows, words=3)
 
 
 def _falling(schedule: str) -> str:
@@ -189,17 +189,17 @@ def _falling(schedule: str) -> str:
 
 def buffers(results: Json) -> str:
     """Buffers as large as a cohort: at equal concurrency, with the synchronous rate, once more."""
-    found = results["buffers"]
+    large = results["buffers"]
     (case,) = (x for x in cases(results) if x.whole)
-    waited = [number(x["waiting"]["seconds"]) for x in found["runs"]]
-    clients = found["times"] * found["buffer"]
+    waited = [number(x["waiting"]["seconds"]) for x in large["runs"]]
+    clients = large["times"] * large["buffer"]
     return (
         f"- With M = K, {clients:,} clients train at a time. A synchronous run that asks as many "
-        f"and takes the first {found['buffer']} reaches the target in {fmean(waited):.1f} s, and "
+        f"and takes the first {large['buffer']} reaches the target in {fmean(waited):.1f} s, and "
         f"`row` in {fmean(case.seconds('row')):.1f} s.\n"
         f"- With the rate of the synchronous run, {_against(same_rate(results))}.\n"
-        f"- The same with fresh seeds, {_numbers(found['fresh']['seeds'])}: "
-        f"{_against(fresh(results))}.\n\n{_where(found)}\n"
+        f"- The same with fresh seeds, {_numbers(large['fresh']['seeds'])}: "
+        f"{_against(fresh(results))}.\n\n{_where(large)}\n"
     )
 
 
@@ -225,7 +225,7 @@ def distance(results: Json) -> str:
             cells.append(shown([number(x[name]["seconds"]) for x in runs]))
             cells.append(f"{fmean(x[name]['best'] for x in runs):.4f}")
         rows.append(cells)
-    return table(head, rows)
+    return table(head, rows, words=3)
 
 
 def costs(cost: Json) -> str:
@@ -243,13 +243,7 @@ def costs(cost: Json) -> str:
         f"its data and the first step. With Python's imports it is {start['processor']:.0f} s of "
         "processor time."
     )
-    return f"{table(head, rows)}\n{last} {_where(cost)}\n"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] * 3 + ["---:"] * (len(head) - 3), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"{table(head, rows, words=3)}\n{last} {_where(cost)}\n"
 
 
 def parts(results: Json, cost: Json) -> Mapping[str, str]:
@@ -268,14 +262,8 @@ def parts(results: Json, cost: Json) -> Mapping[str, str]:
 
 def written(text: str, results: Json, cost: Json) -> str:
     """The page with its measured parts made anew."""
-    for name, part in parts(results, cost).items():
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-        before, _, rest = text.partition(begin)
-        _, marker, after = rest.partition(end)
-        if not marker:
-            sys.exit(f"{PAGE} has no part between {begin!r} and {end!r}: put both lines back.")
-        text = f"{before}{begin}\n{part}\n{end}{after}"
-    return text
+    own = {name: f"\n{part}\n" for name, part in parts(results, cost).items()}
+    return filled(PAGE, text, own)
 
 
 def read() -> tuple[Json, Json]:

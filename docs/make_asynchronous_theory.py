@@ -8,8 +8,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import draw_asynchronous
@@ -31,6 +29,7 @@ from delayed_rows import (
     simulated,
     steps_to,
 )
+from page_parts import filled, table
 
 PAGE = Path(__file__).parent / "asynchronous-theory.md"
 SEEDS, STEPS, LONG, SHOWN = range(3), 250, 1_500, 150
@@ -52,7 +51,7 @@ def speeds() -> str:
                 f"({steps_to(mean.tolist(), 0.1)})"
             )
         rows.append(cells)
-    return table(head, rows)
+    return table(head, rows, words=1)
 
 
 def limits() -> str:
@@ -68,7 +67,7 @@ def limits() -> str:
         most, fastest = largest_rate(delay), delay**delay / (delay + 1) ** (delay + 1)
         rows.append([f"{delay}", f"{most:.4f}", f"{most * math.sqrt(1 + delay):.4f}",
                      f"{fastest:.4f}"])  # fmt: skip
-    return table(head, rows)
+    return table(head, rows, words=1)
 
 
 def bias() -> str:
@@ -82,7 +81,7 @@ def bias() -> str:
             mean = of_kind(runs[rule], holders)[LONG // 3 :].mean()
             cells.append(f"{ends_at(rule, holders):+.2f} ({mean:+.2f})")
         rows.append(cells)
-    return table(head, rows)
+    return table(head, rows, words=1)
 
 
 def picture() -> str:
@@ -103,22 +102,9 @@ def picture() -> str:
 PARTS = {"speeds": speeds, "limits": limits, "bias": bias}
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def written(text: str) -> str:
     """The page with its tables made anew."""
-    for name, part in PARTS.items():
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-        before, _, rest = text.partition(begin)
-        _, marker, after = rest.partition(end)
-        if not marker:
-            sys.exit(f"{PAGE} has no part between {begin!r} and {end!r}: put both lines back.")
-        text = f"{before}{begin}\n{part()}\n{end}{after}"
-    return text
+    return filled(PAGE, text, {name: f"\n{made()}\n" for name, made in PARTS.items()})
 
 
 def settings() -> str:

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from math import comb, sqrt
 from pathlib import Path
 
+import page_parts
+
 PAGE = Path(__file__).parent / "bounded-correction.md"
-BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 CLIENTS, COHORT = 1_000, 50
 HOLDERS = (1, 4, 20, 40, 100, 400, 1_000)
 
@@ -51,24 +52,20 @@ def moments(rule: Rule, clients: int, holders: int, cohort: int) -> tuple[float,
 
 def table() -> str:
     """One line for every number of holders."""
-    head = ["n", "expected holders K·n/N", "nobody present", *RULES]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for n in HOLDERS:
         cells = [f"{n:,}", f"{COHORT * n / CLIENTS:g}", f"{chances(CLIENTS, n, COHORT)[0]:.3f}"]
         for rule in RULES.values():
             mean, spread, largest = moments(rule, CLIENTS, n, COHORT)
             cells.append(f"{mean:.3g} ± {spread:.2g}, ≤ {largest:.3g}")
         lines.append(cells)
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    head = ["n", "expected holders K·n/N", "nobody present", *RULES]
+    return page_parts.table(head, lines)
 
 
 def written(text: str) -> str:
     """The page with its table made anew."""
-    before, _, rest = text.partition(BEGIN)
-    _, marker, after = rest.partition(END)
-    if not marker:
-        raise SystemExit(f"{PAGE} has no part between {BEGIN!r} and {END!r}: put both lines back.")
-    return f"{before}{BEGIN}{table()}{END}{after}"
+    return page_parts.filled(PAGE, text, {"table": table()})
 
 
 if __name__ == "__main__":

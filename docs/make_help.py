@@ -47,15 +47,15 @@ def _json(value: Any) -> str:
 
 def commands() -> list[str]:
     """Every command, and every subcommand of those that have some."""
-    found = []
+    words = []
     for name in cli.COMMANDS:
         if name in REPOSITORY_ONLY:
             continue
         module = importlib.import_module(f"fedrows.cli.{name}")
-        found.append(name)
+        words.append(name)
         more = getattr(module, "ACTIONS", None) or getattr(module, "SUBCOMMANDS", {})
-        found += [f"{name} {subcommand}" for subcommand in more]
-    return found
+        words += [f"{name} {subcommand}" for subcommand in more]
+    return words
 
 
 def collected() -> dict[str, Any]:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from card import card, path, text
+from card import card, dot, frame, linear, path, text
 
 from fedrows.measure.summary import Target, by_algorithm, display, summarise
 from fedrows.report.axes import nice_ticks, tick_label
@@ -29,42 +28,24 @@ FEWEST = 100  # test examples of a bucket that is worth a dot
 ORDER = ["fedavg", "centralsgd", "fedsubavg"]  # the last is drawn on top
 
 STYLE = """
-  .card { fill: #ffffff; stroke: #d8dee4 }
-  text { font: 13px system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial,
-    sans-serif; fill: #57606a }
-  .title { font-size: 16px; font-weight: 600; fill: #1f2328 }
-  .name, .mark { font-weight: 600 }
-  .middle { text-anchor: middle }
-  .end { text-anchor: end }
-  .grid { stroke: #eaeef2 }
-  .axis { stroke: #afb8c1 }
+  .name, .mark { font-weight: 600; fill: var(--c) }
   .target { stroke: #57606a; stroke-dasharray: 2 4 }
   .line, .thread { fill: none; stroke-linejoin: round; stroke-linecap: round }
   .line { stroke-width: 2.6 }
   .thread { stroke-width: 1.4; opacity: .45 }
   .drop { stroke-dasharray: 2 3; opacity: .7 }
-  .dot { stroke: #ffffff; stroke-width: 1.5 }
   .fedsubavg { --c: #0f5fc2 }
   .fedavg { --c: #c9480b }
   .centralsgd { --c: #6e7781 }
   .line.centralsgd, .thread.centralsgd { stroke-dasharray: 2 6 }
   .line, .thread, .drop { stroke: var(--c) }
-  .dot, .name, .mark { fill: var(--c) }
   @media (prefers-color-scheme: dark) {
-    .card { fill: #12161c; stroke: #30363d }
-    text { fill: #9198a1 }
-    .title { fill: #f0f6fc }
-    .grid { stroke: #21262d }
-    .axis { stroke: #3d444d }
     .target { stroke: #9198a1 }
-    .dot { stroke: #12161c }
     .fedsubavg { --c: #6aaeff }
     .fedavg { --c: #ff9152 }
     .centralsgd { --c: #a8b0ba }
   }
 """
-
-Place = Callable[[float], float]
 
 
 def main(folder: Path, picture: Path) -> None:
@@ -89,13 +70,13 @@ def by_round(curves: dict[str, Any], summary: dict[str, Any], rounds: int) -> li
     """The left panel."""
     means = {name: mean_curve(curves[name]) for name in ORDER}
     losses = [loss for curve in means.values() for _, loss in curve]
-    x = scale(0, rounds, *LEFT)
-    y = scale(min(losses) - 0.008, max(losses) + 0.004, FLOOR, TOP)
+    x, (low, high) = linear(0, rounds, *LEFT), (min(losses) - 0.008, max(losses) + 0.004)
+    y = linear(low, high, FLOOR, TOP)
     goal = summary["target"]["over_seeds"]["mean"]
     reached = {a["name"]: a["rounds_to_target"] for a in summary["algorithms"]}
     parts = [text(24, 36, "Train loss by round", "title")]
     parts.append(text(24, 58, "lower is better; dotted: the best loss of CentralSGD"))
-    parts += frame(y, (min(losses) - 0.008, max(losses) + 0.004), LEFT)
+    parts += frame(y, labelled(low, high), LEFT, FLOOR)
     for tick in nice_ticks(0, rounds):
         parts.append(text(x(tick), FLOOR + 20, tick_label(tick, 100), "middle"))
     parts.append(f'<path class="target" d="M{LEFT[0]} {y(goal):.1f}H{LEFT[1]}"/>')
@@ -108,8 +89,8 @@ def by_round(curves: dict[str, Any], summary: dict[str, Any], rounds: int) -> li
         parts.append(f'<path class="drop {name}" d="M{at:.1f} {y(goal):.1f}V{FLOOR}"/>')
         parts.append(dot(name, at, y(goal)))
         late = at > LEFT[1] - 90
-        place = (at - 10, y(goal) + 20) if late else (at + 10, y(goal) - 9)
-        parts.append(text(*place, words, f"mark {'end ' if late else ''}{name}"))
+        beside = (at - 10, y(goal) + 20) if late else (at + 10, y(goal) - 9)
+        parts.append(text(*beside, words, f"mark {'end ' if late else ''}{name}"))
     ends = {name: y(means[name][-1][1]) for name in ORDER}
     for name, shift in {"fedavg": -12, "centralsgd": 8, "fedsubavg": 4}.items():
         parts.append(text(LEFT[1] + 10, ends[name] + shift, display(name), f"name {name}"))
@@ -122,21 +103,23 @@ def by_heat(curves: dict[str, Any], rounds: int) -> list[str]:
     finals = {name: [seed[-1]["buckets"] for seed in curves[name].values()] for name in compared}
     shape = finals["fedavg"][0]
     shown = [i for i, bucket in enumerate(shape) if bucket["examples"] >= FEWEST]
-    losses = {n: [fmean(f[i]["loss"] for f in found) for i in shown] for n, found in finals.items()}
-    every = [loss for found in losses.values() for loss in found]
+    losses = {
+        n: [fmean(f[i]["loss"] for f in of_name) for i in shown] for n, of_name in finals.items()
+    }
+    every = [loss for of_name in losses.values() for loss in of_name]
     low, high = min(every) - 0.008, max(every) + 0.008
-    y, x = scale(low, high, FLOOR, TOP), scale(-0.5, len(shown) - 0.5, *RIGHT)
+    y, x = linear(low, high, FLOOR, TOP), linear(-0.5, len(shown) - 0.5, *RIGHT)
     parts = [text(RIGHT[0] - 46, 36, f"Test loss after {rounds} rounds", "title")]
     parts.append(text(RIGHT[0] - 46, 58, "by the number of clients that hold the item"))
-    parts += frame(y, (low, high), RIGHT)
-    for place, i in enumerate(shown):
-        parts.append(text(x(place), FLOOR + 20, f"{short(shape[i]['low'])}+", "middle"))
+    parts += frame(y, labelled(low, high), RIGHT, FLOOR)
+    for position, i in enumerate(shown):
+        parts.append(text(x(position), FLOOR + 20, f"{short(shape[i]['low'])}+", "middle"))
     parts.append(text(RIGHT[0], FLOOR + 40, "← cold"))
     parts.append(text(RIGHT[1], FLOOR + 40, "hot →", "end"))
     for name in compared:
-        at = [(x(place), y(loss)) for place, loss in enumerate(losses[name])]
+        at = [(x(position), y(loss)) for position, loss in enumerate(losses[name])]
         parts.append(path(f"thread {name}", at))
-        parts += [dot(name, *place) for place in at]
+        parts += [dot(name, *point) for point in at]
     return parts
 
 
@@ -146,25 +129,10 @@ def mean_curve(seeds: dict[int, list[dict[str, Any]]]) -> list[tuple[int, float]
     return [(lines[0]["round"], fmean(line["train_loss"] for line in lines)) for lines in columns]
 
 
-def scale(low: float, high: float, start: float, end: float) -> Place:
-    """From a value to its pixel."""
-    return lambda value: start + (value - low) / (high - low) * (end - start)
-
-
-def frame(y: Place, values: tuple[float, float], span: tuple[int, int]) -> list[str]:
-    """Grid lines with their numbers, and the floor."""
-    ticks = nice_ticks(*values, most=4)
-    parts = []
-    for tick in ticks:
-        parts.append(f'<path class="grid" d="M{span[0]} {y(tick):.1f}H{span[1]}"/>')
-        label = tick_label(tick, ticks[1] - ticks[0])
-        parts.append(text(span[0] - 10, y(tick) + 4, label, "end"))
-    return [*parts, f'<path class="axis" d="M{span[0]} {FLOOR}H{span[1]}"/>']
-
-
-def dot(name: str, px: float, py: float) -> str:
-    """A dot in the algorithm's colour."""
-    return f'<circle class="dot {name}" cx="{px:.1f}" cy="{py:.1f}" r="5"/>'
+def labelled(low: float, high: float) -> list[tuple[float, str]]:
+    """Round numbers between two values, with their labels."""
+    ticks = nice_ticks(low, high, most=4)
+    return [(tick, tick_label(tick, ticks[1] - ticks[0])) for tick in ticks]
 
 
 def short(number: int) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from page_parts import filled, table
+
 HERE = Path(__file__).parent
 PAGE, README = HERE / "recommenders.md", HERE.parent / "README.md"
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -41,63 +43,59 @@ def short(value: float) -> str:
     return f"{value:.4f}".lstrip("0")
 
 
-def lines_of(rows: Sequence[Sequence[str]]) -> str:
-    """A table, the first row being its head."""
-    head, *rest = rows
-    return "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *rest])
-
-
 def ratings(results: dict[str, Any]) -> str:
     """Test AUC and GAUC by task and algorithm, the best on validation first."""
-    rows = [["task", "algorithm", "rate", "trials", "validation AUC", "test AUC", "test GAUC"]]
+    head = ["task", "algorithm", "rate", "trials", "validation AUC", "test AUC", "test GAUC"]
+    rows = []
     for task in TASKS:
-        found = results["ratings"][task]
-        fixed = {"counting": found["counting"], **found.get("anchors", {})}
+        results_of = results["ratings"][task]
+        fixed = {"counting": results_of["counting"], **results_of.get("anchors", {})}
         for number, (name, one) in enumerate(fixed.items()):
             measured = [short(one[metric]) for metric in ("test_auc", "test_gauc")]
-            told = [f"`{task}`" * (not number), ANCHORS.get(name, name), "", "", ""]
-            rows.append([*told, *measured])
-        ranked = sorted(found["algorithms"].items(), key=lambda pair: -pair[1]["validation_auc"])
-        for name, one in ranked:
+            first = [f"`{task}`" * (not number), ANCHORS.get(name, name), "", "", ""]
+            rows.append([*first, *measured])
+        every = results_of["algorithms"].items()
+        for name, one in sorted(every, key=lambda pair: -pair[1]["validation_auc"]):
             measured = [shown(one[metric]) for metric in ("test_auc", "test_gauc")]
             rate, chosen = f"{one['setting']['lr']:g}", short(one["validation_auc"])
             rows.append(["", f"`{name}`", rate, str(one["trials"]), chosen, *measured])
-    return lines_of(rows)
+    return table(head, rows)
 
 
 def ranking(results: dict[str, Any]) -> str:
     """Hit rate and NDCG by model and algorithm, the best on validation first."""
     names = ("hr10", "ndcg10", "hr10_all", "ndcg10_all")
     head = ["model", "algorithm", "rate", "trials", "validation NDCG@10", "HR@10", "NDCG@10"]
-    rows = [[*head, "HR@10, all items", "NDCG@10, all items"]]
+    head += ["HR@10, all items", "NDCG@10, all items"]
+    rows = []
     fixed = results["ranking"][RANKED[0]]
     for name, one in {"popularity": fixed["popularity"], **fixed.get("anchors", {})}.items():
-        told = [ANCHORS.get(name, name), "", "", ""]
-        rows.append(["", *told, *(short(one[f"test_{x}"]) for x in names)])
+        first = [ANCHORS.get(name, name), "", "", ""]
+        rows.append(["", *first, *(short(one[f"test_{x}"]) for x in names)])
     for model in RANKED:
         every = results["ranking"][model]["algorithms"].items()
         for name, one in sorted(every, key=lambda pair: -pair[1]["validation_ndcg10"]):
             measured = [shown(one[f"test_{x}"]) for x in names]
             rates = [f"{one['setting'][x]:g}" for x in ("lr", "server_lr") if x in one["setting"]]
-            told = [", server ".join(rates), str(one["trials"]), short(one["validation_ndcg10"])]
-            rows.append([model, f"`{name}`", *told, *measured])
-    return lines_of(rows)
+            first = [", server ".join(rates), str(one["trials"]), short(one["validation_ndcg10"])]
+            rows.append([model, f"`{name}`", *first, *measured])
+    return table(head, rows)
 
 
 def times(results: dict[str, Any]) -> str:
     """What plain runs take and come to, and what they were measured on."""
-    rows = [["task", "seconds on two cores", "of the processor", "test metrics"]]
+    head, rows = ["task", "seconds on two cores", "of the processor", "test metrics"], []
     for task, one in results.items():
-        found = {TIMED[x]: one["metrics"].get(f"test_{x}") for x in TIMED}
-        told = ", ".join(f"{title} {short(x)}" for title, x in found.items() if x is not None)
+        metrics = {TIMED[x]: one["metrics"].get(f"test_{x}") for x in TIMED}
+        shown_metrics = ", ".join(f"{k} {short(x)}" for k, x in metrics.items() if x is not None)
         took = [f"{one[x]:.0f}" for x in ("seconds", "processor_seconds")]
-        rows.append([f"`{task}`", *took, told])
+        rows.append([f"`{task}`", *took, shown_metrics])
     machines = [one["machine"] for one in results.values()]
     on = {f"{x['cpu']}, {x['threads']} threads, PyTorch {x['torch']}" for x in machines}
     dates = sorted({x["date"][:10] for x in machines})
     loads = sorted(one["load"]["before"] for one in results.values())
     return (
-        f"{lines_of(rows)}\n`python benchmarks/preset_times.py`, {'; '.join(sorted(on))}, "
+        f"{table(head, rows)}\n`python benchmarks/preset_times.py`, {'; '.join(sorted(on))}, "
         f"{', '.join(dates)}.\nThe machine's load average before a run was {loads[0]:.1f} to "
         f"{loads[-1]:.1f}.\n"
     )
@@ -109,28 +107,30 @@ def expected(results: dict[str, Any]) -> str:
     The algorithm is the one that validation examples prefer.
     """
     head = ["task", "test metric", "no model", "in one place", "federated", "FedAvg"]
-    rows = [head]
+    rows = []
     for task in TASKS:
-        found = results["ratings"][task]
-        plain = f"counting {short(found['counting']['test_auc'])}"
-        rows.append([f"`{task}`", "AUC", plain, *compared(found, "test_auc", "validation_auc")])
+        task_results = results["ratings"][task]
+        plain = f"counting {short(task_results['counting']['test_auc'])}"
+        rows.append(
+            [f"`{task}`", "AUC", plain, *compared(task_results, "test_auc", "validation_auc")]
+        )
     every, sasrec = results["ranking"]["mf"], results["ranking"]["sasrec"]
     plain = f"popularity {short(every['popularity']['test_hr10'])}"
-    found = {"anchors": every["anchors"], "algorithms": sasrec["algorithms"]}
-    more = compared(found, "test_hr10", "validation_ndcg10")
+    task_results = {"anchors": every["anchors"], "algorithms": sasrec["algorithms"]}
+    more = compared(task_results, "test_hr10", "validation_ndcg10")
     rows.append(["`movielens-rank`", "HR@10", plain, *more])
-    return lines_of(rows)
+    return table(head, rows)
 
 
-def compared(found: dict[str, Any], metric: str, by: str) -> list[str]:
+def compared(results: dict[str, Any], metric: str, by: str) -> list[str]:
     """The best in one place, the federated algorithm that validation prefers, and FedAvg."""
-    means = {name: statistics.fmean(x[metric]) for name, x in found["algorithms"].items()}
-    central = {ANCHORS[name].split(",")[0]: one[metric] for name, one in found["anchors"].items()}
+    means = {name: statistics.fmean(x[metric]) for name, x in results["algorithms"].items()}
+    central = {ANCHORS[name].split(",")[0]: one[metric] for name, one in results["anchors"].items()}
     if "centralsgd" in means:
         central["CentralSGD"] = means["centralsgd"]
     best = max(central, key=central.__getitem__)
     federated = [name for name in means if name != "centralsgd"]
-    first = max(federated, key=lambda name: found["algorithms"][name][by])
+    first = max(federated, key=lambda name: results["algorithms"][name][by])
     own = f"`{first.partition(':')[0]}` {short(means[first])}"
     return [f"{best} {short(central[best])}", own, short(means["fedavg"])]
 
@@ -142,22 +142,13 @@ def page(text: str) -> str:
         for name in ("recommenders", "preset_times")
     )
     tables = {"ratings": ratings(results), "ranking": ranking(results), "times": times(timed)}
-    return filled(text, tables)
+    return filled(PAGE, text, tables)
 
 
 def readme(text: str) -> str:
     """The README with its table made anew."""
     results = json.loads((RESULTS / "recommenders.json").read_text("utf-8"))
-    return filled(text, {"expected": expected(results)})
-
-
-def filled(text: str, tables: dict[str, str]) -> str:
-    """A text with other tables between its marks."""
-    for name, table in tables.items():
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-        before, rest = text.split(begin)
-        text = before + begin + table + end + rest.split(end)[1]
-    return text
+    return filled(README, text, {"expected": expected(results)})
 
 
 if __name__ == "__main__":

@@ -29,24 +29,23 @@ def main(folder: Path, page: Path = PAGE) -> None:
     """Rewrites every table of the page."""
     tables = {table.key: table for table in _tables(folder)}
 
-    def write(found: re.Match[str]) -> str:
-        begin, key, places, pattern, end = found.groups()
+    def write(part: re.Match[str]) -> str:
+        begin, key, places, pattern, end = part.groups()
         if key not in tables:
             print(f"{folder} has no table {key!r}, which stays as it is.")
-            return found.group()
+            return part.group()
         shown = [int(place) for place in places.split()] or None
-        its = tables[key]
-        its = replace(its, rows=tuple(x for x in its.rows if re.match(pattern or "", x[0].text)))
-        return f"{begin}\n{table_lines(its, shown)}\n\n{end}"
+        rows = tuple(x for x in tables[key].rows if re.match(pattern or "", x[0].text))
+        return f"{begin}\n{table_lines(replace(tables[key], rows=rows), shown)}\n\n{end}"
 
     page.write_text(PART.sub(write, page.read_text("utf-8")), "utf-8")
 
 
 def _tables(folder: Path) -> list[ResultTable]:
-    found = []
+    tables = []
     for path in sorted((folder / "artefacts").glob("*.json")):
-        found += from_dict(json.loads(path.read_bytes())["artefact"]).tables
-    return found
+        tables += from_dict(json.loads(path.read_bytes())["artefact"]).tables
+    return tables
 
 
 if __name__ == "__main__":

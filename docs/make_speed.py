@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import draw_sweeps
+import page_parts
 from draw_speed import MODELS, Json, dated, draw, gpu_speeds, short, speeds
 
 ROOT = Path(__file__).parent.parent
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CONTENDERS = {  # as they are called in the results, and on the page
     "fedrows": "**fedrows**, FedSubAvg",
     "centralised": "PyTorch, centralised",
@@ -32,37 +32,33 @@ CONTENDERS = {  # as they are called in the results, and on the page
 NAMES = {"flower": "Flower", "pfl": "pfl-research", "fedjax": "FedJAX"}
 
 
-def main(results: Path, page: Path, picture: Path) -> None:
-    """Reads all results, rewrites the page's measured part, draws the picture."""
-    found = {path.stem: json.loads(path.read_text("utf-8")) for path in results.glob("*.json")}
-    before, _, rest = page.read_text("utf-8").partition(BEGIN)
-    _, marker, after = rest.partition(END)
-    if not marker:
-        sys.exit(f"{page} has no part between {BEGIN!r} and {END!r}: put both lines back.")
-    parts = [cpu(found), peers(found), gpu(found), cohort(found), tables(found), billion(found),
-             memory(found), ranks(found), bars(found)]  # fmt: skip
-    measured = "\n\n".join(part for part in parts if part)
-    page.write_text(f"{before}{BEGIN}\n\n{measured}\n\n{END}{after}", "utf-8")
-    picture.write_text("\n".join(draw(found)) + "\n", "utf-8")
+def main(folder: Path, page: Path, picture: Path) -> None:
+    """Reads all results, rewrites the page's measured part, draws the pictures."""
+    results = {path.stem: json.loads(path.read_text("utf-8")) for path in folder.glob("*.json")}
+    sections = (cpu, peers, gpu, cohort, tables, billion, memory, ranks, bars)
+    measured = "\n\n".join(part for section in sections if (part := section(results)))
+    text = page_parts.filled(page, page.read_text("utf-8"), {"measured": f"\n{measured}\n\n"})
+    page.write_text(text, "utf-8")
+    picture.write_text("\n".join(draw(results)) + "\n", "utf-8")
     sweeps = picture.with_name(f"{picture.stem}-sweeps{picture.suffix}")
-    sweeps.write_text("\n".join(draw_sweeps.draw(found)) + "\n", "utf-8")
+    sweeps.write_text("\n".join(draw_sweeps.draw(results)) + "\n", "utf-8")
 
 
-def cpu(found: Mapping[str, Json]) -> str:
+def cpu(results: Mapping[str, Json]) -> str:
     """The table of contenders on the CPU."""
-    rates = speeds(found)
+    rates = speeds(results)
     if not rates:
         return ""
-    sources = [x for name in ("peers", *MODELS) if (x := found.get(name))]
+    sources = [x for name in ("peers", *MODELS) if (x := results.get(name))]
     return f"## On a CPU\n\n{measured_on(sources)}\n\n{contest(rates)}"
 
 
-def gpu(found: Mapping[str, Json]) -> str:
+def gpu(results: Mapping[str, Json]) -> str:
     """The table of contenders on the GPU."""
-    rates, its = gpu_speeds(found), found.get("gpu", {})
+    rates, result = gpu_speeds(results), results.get("gpu", {})
     if not rates:
         return ""
-    where = f"One {its['gpu']}, TF32 off, PyTorch {its['torch']}{dated(its)}."
+    where = f"One {result['gpu']}, TF32 off, PyTorch {result['torch']}{dated(result)}."
     how = "`python benchmarks/gpu.py --out benchmarks/results/gpu.json`"
     return f"## On a GPU\n\n{where} {how}\n\n{contest(rates)}"
 
@@ -71,50 +67,56 @@ def contest(rates: Mapping[str, Json]) -> str:
     """Rounds/s of everyone, and how many times that fedrows is."""
     rows = []
     for name, shown in CONTENDERS.items():
-        if not any(name in its for its in rates.values()):
+        if not any(name in speeds_of for speeds_of in rates.values()):
             continue
         cells = []
-        for its in rates.values():
-            times = f" ({short(its['fedrows'] / its[name])} ×)" if name in its else ""
-            cells.append(short(its[name]) + times * (name != "fedrows") if name in its else "")
+        for speeds_of in rates.values():
+            times = (
+                f" ({short(speeds_of['fedrows'] / speeds_of[name])} ×)" if name in speeds_of else ""
+            )
+            cells.append(
+                short(speeds_of[name]) + times * (name != "fedrows") if name in speeds_of else ""
+            )
         rows.append([shown, *cells])
     return table(["rounds/s (fedrows is … times that)", *(MODELS[name] for name in rates)], rows)
 
 
-def peers(found: Mapping[str, Json]) -> str:
+def peers(results: Mapping[str, Json]) -> str:
     """Which peers there were, and how they were set up."""
     lines = []
-    for name, its in found.get("peers", {}).get("peers", {}).items():
-        if "missing" in its:
-            lines.append(f"- {NAMES[name]} was not there: {its['missing']}")
+    for name, result in results.get("peers", {}).get("peers", {}).items():
+        if "missing" in result:
+            lines.append(f"- {NAMES[name]} was not there: {result['missing']}")
             continue
-        versions = ", ".join(f"{package} {version}" for package, version in its["versions"].items())
+        versions = ", ".join(
+            f"{package} {version}" for package, version in result["versions"].items()
+        )
         losses = "; ".join(
             f"{MODELS[model]} from {before:.3f} to {after:.3f}"
-            for model, (before, after) in its["loss"].items()
+            for model, (before, after) in result["loss"].items()
         )
-        lines.append(f"- {NAMES[name]} ({versions}): {its['how']} Its loss: {losses}.")
+        lines.append(f"- {NAMES[name]} ({versions}): {result['how']} Its loss: {losses}.")
     return "\n".join(lines)
 
 
-def cohort(found: Mapping[str, Json]) -> str:
+def cohort(results: Mapping[str, Json]) -> str:
     """What a client costs in cohorts of every size."""
-    its = found.get("cohort")
-    if not its:
+    result = results.get("cohort")
+    if not result:
         return ""
     head = ["K", "µs a client", "peak memory, MiB", "bytes down a client", "bytes up a client"]
     rows = [
         [f"{x['clients']:,}", short(x["microseconds_per_client"]),
          f"{x['peak_bytes'] / 2**20:.0f}", f"{x['bytes_down']:,.0f}", f"{x['bytes_up']:,.0f}"]
-        for x in its["rows"]
+        for x in result["rows"]
     ]  # fmt: skip
-    return f"## The size of the cohort\n\n{measured_on([its])}\n\n{table(head, rows)}"
+    return f"## The size of the cohort\n\n{measured_on([result])}\n\n{table(head, rows)}"
 
 
-def tables(found: Mapping[str, Json]) -> str:
+def tables(results: Mapping[str, Json]) -> str:
     """How a round's time grows with the table."""
-    its = found.get("scale")
-    if not its:
+    result = results.get("scale")
+    if not result:
         return ""
     head = [
         "rows",
@@ -125,18 +127,18 @@ def tables(found: Mapping[str, Json]) -> str:
     ]
     rows = [
         [f"{int(size):,}", *(f"{x[kind]:.2f} ×" for kind in ("same", "spread", "bare")),
-         f"{its['mebibytes_beyond_the_table'][size]:.0f}"]
-        for size, x in its["growth"].items()
+         f"{result['mebibytes_beyond_the_table'][size]:.0f}"]
+        for size, x in result["growth"].items()
     ]  # fmt: skip
-    first = f"The time of a round, divided by its time in a table of {its['small']:,} rows. All "
-    first += f"tables are {its['width']} wide."
-    return f"## The size of the table\n\n{first} {measured_on([its])}\n\n{table(head, rows)}"
+    first = f"The time of a round, divided by its time in a table of {result['small']:,} rows. All "
+    first += f"tables are {result['width']} wide."
+    return f"## The size of the table\n\n{first} {measured_on([result])}\n\n{table(head, rows)}"
 
 
-def billion(found: Mapping[str, Json]) -> str:
+def billion(results: Mapping[str, Json]) -> str:
     """What rounds on a mapped table cost."""
-    its = found.get("billion")
-    if not its:
+    result = results.get("billion")
+    if not result:
         return ""
     head = ["", "rows touched", "ms a round", "ms for checkpoints, by round", "resident, MiB",
             "bytes of disk a touched row", "at most, with the log"]  # fmt: skip
@@ -144,46 +146,48 @@ def billion(found: Mapping[str, Json]) -> str:
         [name, f"{x['touched']:,}", short(x["milliseconds"]), short(x["saving_milliseconds"]),
          f"{x['resident'] / 2**20:,.0f}", f"{x['disk_per_row']:.0f}",
          f"{x['disk_per_row_with_log']:.0f}"]
-        for name, x in its.items() if isinstance(x, dict) and "touched" in x
+        for name, x in result.items() if isinstance(x, dict) and "touched" in x
     ]  # fmt: skip
-    first = f"{its['rounds']} rounds on a mapped table of {its['rows']:,} rows, {its['width']} "
-    first += "wide. The ids are drawn at random."
-    return f"## A table larger than memory\n\n{first} {measured_on([its])}\n\n{table(head, rows)}"
+    first = f"{result['rounds']} rounds on a mapped table of {result['rows']:,} rows, "
+    first += f"{result['width']} wide. The ids are drawn at random."
+    return (
+        f"## A table larger than memory\n\n{first} {measured_on([result])}\n\n{table(head, rows)}"
+    )
 
 
-def memory(found: Mapping[str, Json]) -> str:
+def memory(results: Mapping[str, Json]) -> str:
     """How long runs grow."""
-    its = found.get("memory")
-    if not its:
+    result = results.get("memory")
+    if not result:
         return ""
-    count = len(next(iter(its["resident_bytes"].values())))
+    count = len(next(iter(result["resident_bytes"].values())))
     shown = [place for place in range(count) if place in (0, count // 2, count - 1)]
-    head = ["resident MiB after round", *(f"{its['every'] * (place + 1):,}" for place in shown)]
+    head = ["resident MiB after round", *(f"{result['every'] * (place + 1):,}" for place in shown)]
     rows = [
         [MODELS[name], *(f"{values[place] / 2**20:.1f}" for place in shown)]
-        for name, values in its["resident_bytes"].items()
+        for name, values in result["resident_bytes"].items()
     ]
-    return f"## A long run\n\n{measured_on([its])}\n\n{table(head, rows)}"
+    return f"## A long run\n\n{measured_on([result])}\n\n{table(head, rows)}"
 
 
-def ranks(found: Mapping[str, Json]) -> str:
+def ranks(results: Mapping[str, Json]) -> str:
     """Several processes against one."""
-    its = found.get("ranks", {})
-    rates = {name: its[name]["rounds_per_second"] for name in MODELS if name in its}
+    result = results.get("ranks", {})
+    rates = {name: result[name]["rounds_per_second"] for name in MODELS if name in result}
     if not rates:
         return ""
     names = list(dict.fromkeys(who for each in rates.values() for who in each))
     rows = [[who, *(short(each[who]) if who in each else "" for each in rates.values())]
             for who in names]  # fmt: skip
     shown = table(["rounds/s", *(MODELS[name] for name in rates)], rows)
-    return f"## Several processes\n\n{measured_on([its])}\n\n{shown}"
+    return f"## Several processes\n\n{measured_on([result])}\n\n{shown}"
 
 
-def bars(found: Mapping[str, Json]) -> str:
+def bars(results: Mapping[str, Json]) -> str:
     """Every goal and what was measured, in one table."""
     rows = []
-    for name, its in sorted(found.items()):
-        parts = {"": its, **{f"{key}, ": x for key, x in its.items() if isinstance(x, dict)}}
+    for name, result in sorted(results.items()):
+        parts = {"": result, **{f"{key}, ": x for key, x in result.items() if isinstance(x, dict)}}
         for part, inner in parts.items():
             for bar in inner.get("bars") or ():
                 side = "≥" if "at_least" in bar else "≤"
@@ -207,10 +211,9 @@ def measured_on(sources: Sequence[Json]) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of numbers."""
+    return page_parts.table(head, rows, words=1).rstrip()
 
 
 if __name__ == "__main__":

@@ -39,11 +39,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "notebooks")
-    given = parser.parse_args()
+    typed = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
-        out = given.out / path.name
-        if path.stem in (given.names or [path.stem]) and not is_current(path, out):
+        out = typed.out / path.name
+        if path.stem in (typed.names or [path.stem]) and not is_current(path, out):
             run(path, out)
 
 

@@ -34,6 +34,17 @@ from fedrows.rows.params import Params, Submodels, Total
 State = dict[str, Params]  # what a server remembers beside the model, by name
 
 
+def number_per_row(params: Params) -> dict[str, Tensor]:
+    """A float64 for every row of every table, 0 at first: (rows,) each."""
+    return {t: x.new_zeros(len(x), dtype=torch.float64) for t, x in params.tables.items()}
+
+
+def single_number(params: Params) -> Tensor:
+    """A float64 on the model's device, 0 at first: ()."""
+    some = next(iter((*params.tables.values(), *params.dense.values())))
+    return some.new_zeros((), dtype=torch.float64)
+
+
 @dataclass(frozen=True, eq=False)
 class Round:
     """The facts of one round that any side may use."""

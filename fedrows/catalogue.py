@@ -30,7 +30,7 @@ from fedrows.files.plugin_checks import (
     kind_of,
     source_of,
 )
-from fedrows.files.plugins import attribute, file_of, import_file, import_module
+from fedrows.files.plugins import attribute, file_of, import_module, refer
 from fedrows.options import NoOptions, options
 
 if TYPE_CHECKING:  # nothing is imported until it is asked for
@@ -85,8 +85,8 @@ def _shown(kind: str, module: str) -> str:
 
 def reference(kind: str, name: str) -> str | None:
     """The reference that a name was loaded by, its path absolute; None if it was not by any."""
-    given, _ = _REFERRED.get((kind, name), (None, None))
-    return given
+    by, _ = _REFERRED.get((kind, name), (None, None))
+    return by
 
 
 @contextmanager
@@ -110,8 +110,8 @@ def installed(kind: str, name: str) -> bool:
 
 def stored_name(kind: str, name: str) -> dict[str, str]:
     """A name as config.json has it, so that a plug-in is found when a run goes on."""
-    given = reference(kind, name)
-    return {"name": name} if given is None else {"name": name, FROM: given}
+    by = reference(kind, name)
+    return {"name": name} if by is None else {"name": name, FROM: by}
 
 
 def short(name: str) -> str:
@@ -256,14 +256,14 @@ def _find(kind: str, name: str) -> Any:
             f"Two {kind} plug-ins have the same name, {_about(plugged[0])} and "
             f"{_about(plugged[1])}: uninstall one of them."
         )
-    what = f"The {kind} plug-in {_about(plugged[0])}"
+    about = f"The {kind} plug-in {_about(plugged[0])}"
     entry = plugged[0]
-    module = import_module(entry.module, what)
-    plugin = attribute(module, entry.attr, what)
-    _check(kind, plugin, what, file_of(module))
+    module = import_module(entry.module, about)
+    plugin = attribute(module, entry.attr, about)
+    _check(kind, plugin, about, file_of(module))
     own_name = _own_name(kind, plugin)
     if own_name not in (None, name):
-        raise PluginError(f"{what} is called {own_name!r}: name its entry point so too.")
+        raise PluginError(f"{about} is called {own_name!r}: name its entry point so too.")
     return plugin
 
 
@@ -281,15 +281,10 @@ def own(kind: str, name: str) -> Any:
 
 def _refer(kind: str, text: str) -> Any:
     """The object behind `module:Name` or `file.py:Name`, from then on known by its own name."""
-    where, _, word = text.partition(":") if text.endswith(".py") else text.rpartition(":")
-    what = f"The {kind} {text!r}"
-    if not where or not word.isidentifier():
-        raise PluginError(f"{what} names no object: write module:Name or path/to/file.py:Name.")
-    file = Path(where).expanduser().absolute() if where.endswith(".py") else None
-    given = text if file is None else f"{file}:{word}"
-    module = import_module(where, what) if file is None else import_file(file, what)
-    plugin = attribute(module, word, what)
-    _check(kind, plugin, what, file_of(module))
+    about, word = f"The {kind} {text!r}", text.rpartition(":")[2]
+    plugin, module, file = refer(text, about)
+    origin = text if file is None else f"{file}:{word}"
+    _check(kind, plugin, about, file_of(module))
     if kind == "task" and file is not None and plugin.model.partition(":")[0].endswith(".py"):
         # A relative file is one beside the task's own.
         plugin = replace(plugin, model=str(file.parent / plugin.model))
@@ -298,20 +293,20 @@ def _refer(kind: str, text: str) -> Any:
     if shown in built_in(kind) or shown in _installed(kind):
         whose = "a built-in" if shown in built_in(kind) else "an installed"
         raise PluginError(
-            f"{what} ({source_of(plugin, file)}) has the name of {whose} {kind}, {shown}: give it "
+            f"{about} ({source_of(plugin, file)}) has the name of {whose} {kind}, {shown}: give it "
             "another."
         )
     if name is not None:
         before = reference(kind, name)
-        if before not in (None, given):
+        if before not in (None, origin):
             raise PluginError(
-                f"{what} has the name {name}, and so has {before}: give one of them another."
+                f"{about} has the name {name}, and so has {before}: give one of them another."
             )
-        _REFERRED[kind, name] = given, plugin
+        _REFERRED[kind, name] = origin, plugin
     return plugin
 
 
-def _check(kind: str, plugin: Any, what: str, file: str) -> None:
+def _check(kind: str, plugin: Any, about: str, file: str) -> None:
     """Raises a PluginError if an object is not of its kind."""
     from fedrows.plan import Plan
     from fedrows.task import Task
@@ -321,15 +316,15 @@ def _check(kind: str, plugin: Any, what: str, file: str) -> None:
         module, _, word = CLASSES[kind].rpartition(".")
         parent = getattr(importlib.import_module(module), word)
         wanted = f"{article} {kind} must be a class derived from {CLASSES[kind]}"
-        check_class(plugin, parent, wanted, what, file)
+        check_class(plugin, parent, wanted, about, file)
         taken = {item.name for item in options(Plan)} if kind == "algorithm" else set[str]()
-        check_options(plugin, parent, taken, f"{what} ({file})")
+        check_options(plugin, parent, taken, f"{about} ({file})")
     elif kind == "task":
         wanted = "a task must be a fedrows.task.Task"
-        check_is(isinstance(plugin, Task), plugin, wanted, what, file)
-        check_options(plugin.options, object, set(), f"{what} ({file})")
+        check_is(isinstance(plugin, Task), plugin, wanted, about, file)
+        check_options(plugin.options, object, set(), f"{about} ({file})")
     else:
-        check_is(callable(plugin), plugin, f"a {kind} must be a function", what, file)
+        check_is(callable(plugin), plugin, f"a {kind} must be a function", about, file)
 
 
 def _own_name(kind: str, plugin: Any) -> str | None:

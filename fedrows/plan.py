@@ -208,7 +208,7 @@ class Plan:
                 f"clock is {self.clock!r}, but must be one of {', '.join(CLOCKS)}, or a file that "
                 "ends in .csv."
             )
-        one = "sync" if self.mode == "async" else "async"
+        other_mode = "sync" if self.mode == "async" else "async"
         for name, unset, mode in (
             ("over_select", 1.0, "sync"),
             ("deadline", None, "sync"),
@@ -219,8 +219,8 @@ class Plan:
             flag, value = name.replace("_", "-"), getattr(self, name)
             if value != unset and mode != self.mode:
                 raise PlanError(
-                    f"{flag} is {value}, but it is for mode {one}, and mode is {self.mode}: leave "
-                    "one of them out."
+                    f"{flag} is {value}, but it is for mode {other_mode}, and mode is {self.mode}: "
+                    "leave one of them out."
                 )
             if value != unset and mode == "sync" and self.clock == "none":
                 raise PlanError(f"{flag} is {value}, but there is no clock: choose one, or none.")

@@ -60,25 +60,23 @@ class RowClip:
         are hundreds of small operations, so they are found on the CPU.
         """
         tensors = [*update.rows.values(), *(x.reshape(len(x), -1) for x in update.dense.values())]
-        norms = [
-            x.double().norm(dim=1) for x in tensors
-        ]  # a liar's squares do not fit into float32
+        norms = [x.double().norm(dim=1) for x in tensors]  # a liar's squares need float64
         factors = [] if correction is None else [correction[t].double() for t in update.rows]
-        here = _split(torch.cat([*norms, *factors]).cpu(), [*norms, *factors])
-        by_table = dict(zip(update.rows, here, strict=False))
-        factor = dict(zip(update.rows, here[len(norms) :], strict=False))
+        on_cpu = _split(torch.cat([*norms, *factors]).cpu(), [*norms, *factors])
+        by_table = dict(zip(update.rows, on_cpu, strict=False))
+        factor = dict(zip(update.rows, on_cpu[len(norms) :], strict=False))
         share, scales = share.to("cpu", torch.float64), []
         for table, sent in by_table.items():
             owner = torch.repeat_interleave(update.index[table].lengths)  # (R,), on the CPU
             moves = share[owner] * factor.get(table, 1.0)
             scales.append(self._scale(part + table, sent, owner, moves, len(share)))
         if update.dense:
-            sizes = torch.stack(here[len(update.rows) : len(norms)])  # (T, K)
+            sizes = torch.stack(on_cpu[len(update.rows) : len(norms)])  # (T, K)
             names = [part + name for name in update.dense]
             scales += [*self._scale_dense(names, sizes, share)]
         device = tensors[0].device
-        there = _split(torch.cat(scales).to(device, tensors[0].dtype), scales)
-        clipped = [x * scale[:, None] for x, scale in zip(tensors, there, strict=True)]
+        scale_of = _split(torch.cat(scales).to(device, tensors[0].dtype), scales)
+        clipped = [x * scale[:, None] for x, scale in zip(tensors, scale_of, strict=True)]
         rows = dict(zip(update.rows, clipped, strict=False))
         left = zip(update.dense.items(), clipped[len(rows) :], strict=True)
         return Submodels(update.index, rows, {name: y.view(x.shape) for (name, x), y in left})
@@ -149,8 +147,8 @@ def trim(update: Submodels, share: float) -> Submodels:
     rows = {table: _trim(x, update.index[table].ids, share) for table, x in update.rows.items()}
     dense = {}
     for name, x in update.dense.items():
-        one = torch.zeros(len(x), dtype=torch.int64, device=x.device)  # all hold the same thing
-        dense[name] = _trim(x.reshape(len(x), -1), one, share).view(x.shape)
+        same = torch.zeros(len(x), dtype=torch.int64, device=x.device)  # all hold the same thing
+        dense[name] = _trim(x.reshape(len(x), -1), same, share).view(x.shape)
     return Submodels(update.index, rows, dense)
 
 
@@ -170,9 +168,9 @@ def _trim(values: Tensor, ids: Tensor, share: float) -> Tensor:
     size = torch.where(drop > 0, held, 0)
     start = size.cumsum(0) - size
     position = torch.arange(len(group_of), device=values.device) - start[group_of]  # in its group
-    kept = (position >= drop[group_of]) & (position < (held - drop)[group_of])
+    inner = (position >= drop[group_of]) & (position < (held - drop)[group_of])
     sums = values.new_zeros(len(held), values.shape[1])
-    sums.index_add_(0, group_of[kept], ascending[kept])
+    sums.index_add_(0, group_of[inner], ascending[inner])
     means = sums / (held - 2 * drop)[:, None].to(values.dtype)
     result[crowded] = means[group]
     return result

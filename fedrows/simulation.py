@@ -29,7 +29,7 @@ from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
 from fedrows.server import Progress, begin, rounds
 from fedrows.simulator import fast_paths, process_group
-from fedrows.simulator.argument_checks import check_arguments
+from fedrows.simulator.argument_checks import check_algorithm, check_data_and_module
 from fedrows.simulator.asynchronous import AsyncRounds, check_virtual, no_virtual_time
 from fedrows.simulator.chunks import Chunks
 from fedrows.simulator.counted_start import check_counted, count_labels, start_counted_
@@ -63,7 +63,8 @@ class Simulation:
         paths: FastPaths | None = None,
         metrics: OwnMetrics | None = None,
     ) -> None:
-        check_arguments(data, model, algorithm)
+        check_data_and_module(data, model)
+        check_algorithm(algorithm)
         if process_group.several():
             plan = replace(plan, device=process_group.device_of(plan.torch_device))
         algorithm = algorithm.for_cohorts(plan.buffer_size)

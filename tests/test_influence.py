@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,7 @@ QUALITY = json.loads((ROOT / "benchmarks" / "results" / "robust_quality.json").r
 
 def test_the_page_has_the_table_that_was_measured() -> None:
     pytest.importorskip("flwr")
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    from influence import page_with
+    from benchmarks.influence import page_with
 
     page = (ROOT / "docs" / "over-the-network.md").read_text()
     assert page_with(page, RESULT) == page
@@ -42,8 +40,7 @@ def test_by_default_a_liar_does_no_more_than_an_honest_round() -> None:
 
 @pytest.mark.slow
 def test_measured_again_a_liar_still_does_no_more(data_folder: Path) -> None:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    from influence import measure
+    from benchmarks.influence import measure
 
     for line in measure()["rules"]:
         if line["rule"] == "default of deployments":
@@ -73,7 +70,6 @@ def test_the_default_bounds_keep_what_was_promised() -> None:
 def test_quality_was_measured_under_the_bounds_of_deployments() -> None:
     """With the rate and rounds that do best on validation examples, on other seeds than there."""
     pytest.importorskip("flwr")
-    sys.path.insert(0, str(ROOT))
     from benchmarks import robust_quality
     from benchmarks.robust_sweep import BOUNDS as TRIED
     from benchmarks.robust_sweep import best_bounds, read

@@ -208,20 +208,14 @@ def test_example_1_is_the_closed_form(name: str, rate: float, clients: int) -> N
     assert exact[7] == pytest.approx([slow, (1 - 2 * rate) ** 7], rel=1e-12)
 
 
+SHORT = {**iterates.EXACT, "batch_size": 2, "lr": 0.5}
+
+
 @pytest.mark.parametrize("name", ["fedavg", "fedsubavg"])
 def test_virtual_iterations_pass_through_the_servers_rounds(name: str) -> None:
     data = known_constants.federation(12, (6, 2))
     model, algorithm = Ridge(data, 0.1), catalogue.algorithm(name)()
-    plan = Plan(
-        rounds=4,
-        clients_per_round=3,
-        local_steps=3,
-        batch_size=2,
-        lr=0.5,
-        weighting="uniform",
-        dtype="float64",
-        device="cpu",
-    )
+    plan = Plan(**SHORT, rounds=4, clients_per_round=3, local_steps=3)
     points = [p.tables["w"] for p in iterates.iterations(data, model, algorithm, plan)]
     assert len(points) == 4 * 3 + 1
     fleet = SimulatedFleet(model, algorithm, data, plan)
@@ -232,16 +226,7 @@ def test_virtual_iterations_pass_through_the_servers_rounds(name: str) -> None:
 
 def test_between_rounds_a_row_is_the_mean_over_its_holders() -> None:
     data = known_constants.federation(12, (6, 2))
-    plan = Plan(
-        rounds=1,
-        clients_per_round=1,
-        local_steps=2,
-        batch_size=2,
-        lr=0.5,
-        weighting="uniform",
-        dtype="float64",
-        device="cpu",
-    )
+    plan = Plan(**SHORT, rounds=1, clients_per_round=1, local_steps=2)
     algorithm = catalogue.algorithm("fedsubavg")()
     _, second, _ = iterates.iterations(data, Ridge(data, 0.0), algorithm, plan)
     # After one step of all clients: every row is the mean of its holders' own, as one round of

@@ -11,10 +11,10 @@ from fedrows import Plan, Simulation
 from fedrows.algorithms.fedavg import FedAvg
 from fedrows.data.leave_one_out import leave_one_out
 from fedrows.lifting.slope import slope_of
+from fedrows.measure.all_anchors import ranking_ease
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.ranked_items import Candidates, RankedItems, draw_candidates
 from fedrows.measure.ranking import discounted_gain, hit, rank_of, reciprocal, summed_up
-from fedrows.measure.ranking_anchors import ranking_ease
 from fedrows.measure.ranking_baselines import ranking_baselines
 from fedrows.model import candidates_loss, pairwise_loss, sampled_softmax_loss
 from fedrows.models import mf, sasrec

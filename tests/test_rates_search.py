@@ -41,19 +41,19 @@ def test_a_best_at_the_edge_is_followed_beyond():
 def test_a_search_chooses_on_validation_examples_alone():
     """0.3 is best there, whatever test and train say; an edge that nothing ends is marked."""
     work = Work(search=True)
-    assert rates_search.rates(work, MOVIELENS)["fedavg"] == {"lr": 0.3}
-    assert rates_search.rates(work, AMAZON)["fedadam"] == {"server_lr": 0.1, "tau": 1e-3}
-    assert rates_search.at_edge(work, MOVIELENS) == []
+    assert rates_search.searched(work, MOVIELENS).rates["fedavg"] == {"lr": 0.3}
+    assert rates_search.searched(work, AMAZON).rates["fedadam"] == {"server_lr": 0.1, "tau": 1e-3}
+    assert rates_search.searched(work, MOVIELENS).at_edge == []
     for study in work.studies:
         assert {setting.data["validation"] for setting in study.settings} == {0.1}
-    assert rates_search.chosen_on(work, AMAZON) == "validation AUC"
+    assert rates_search.searched(work, AMAZON).chosen_on == "validation AUC"
     narrow = replace(
         MOVIELENS, grid=(10.0, 30.0), full=replace(MOVIELENS.full, searched=("fedavg",))
     )
-    assert rates_search.rates(work, narrow)["fedavg"] == {"lr": 0.3}
+    assert rates_search.searched(work, narrow).rates["fedavg"] == {"lr": 0.3}
     far = replace(narrow, grid=(100.0, 300.0))
-    assert rates_search.rates(work, far)["fedavg"] == {"lr": 3.0}
-    assert rates_search.at_edge(work, far) == ["fedavg"]
+    assert rates_search.searched(work, far).rates["fedavg"] == {"lr": 3.0}
+    assert rates_search.searched(work, far).at_edge == ["fedavg"]
 
 
 def test_the_runs_that_are_reported_train_on_all_training_data():

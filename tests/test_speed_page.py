@@ -68,7 +68,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_the_page_shows_what_was_measured(tmp_path: Path, made: dict[str, Any]) -> None:
     page, picture = tmp_path / "speed.md", tmp_path / "speed.svg"
-    page.write_text(f"# Speed\n{made['BEGIN']}\nold\n{made['END']}\nthe end\n")
+    markers = [f"<!-- measured: {word} -->" for word in ("begin", "end")]
+    page.write_text(f"# Speed\n{markers[0]}\nold\n{markers[1]}\nthe end\n")
     made["main"](tmp_path, page, picture)
     text = page.read_text("utf-8")
     assert text.startswith("# Speed\n")

@@ -65,8 +65,8 @@ def training(
             for _ in rounds(fleet, plan, progress):
                 pass
             found = progress.tensors()
-            if fleet.kept is not None:
-                found |= fleet.kept.rows | fleet.kept.dense
+            if inner.kept is not None:
+                found |= inner.kept.rows | inner.kept.dense
             return found, getattr(fleet, "exchanged", 0)
 
         return run

@@ -36,8 +36,8 @@ class Plain(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, features: Tensor) -> Tensor:
-        found = self.weight(features)  # (B, 1) from a bag, else (B, L, 1)
-        total = found if found.dim() == 2 else found.sum(1)
+        rows_ = self.weight(features)  # (B, 1) from a bag, else (B, L, 1)
+        total = rows_ if rows_.dim() == 2 else rows_.sum(1)
         return total[:, 0] + self.bias
 
 
@@ -96,12 +96,12 @@ class Interest(nn.Module):
 def pooled_batches(data: FederatedData, plan: Plan) -> Batches:
     """I batches of K · B examples of all clients."""
     device = plan.torch_device
-    found = []
+    batches = []
     for _ in range(plan.local_steps):
         some = torch.randint(len(data.train), (plan.clients_per_round * plan.batch_size,))
         fields = {name: x.to(device) for name, x in data.train.fields(some).items()}
-        found.append((fields, data.train.label[some].to(device, torch.float32)))
-    return found
+        batches.append((fields, data.train.label[some].to(device, torch.float32)))
+    return batches
 
 
 def centralised(module: nn.Module, batches: Batches, lr: float) -> Rounds:

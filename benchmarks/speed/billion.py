@@ -64,14 +64,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     result: dict[str, Any] = {"rows": rows, "width": WIDTH, "rounds": rounds}
     bars = result["bars"] = []
     for name, algorithm in ALGORITHMS.items():
-        result[name] = found = measure(data, algorithm, rounds)
+        result[name] = costs = measure(data, algorithm, rounds)
         print(
-            f"  {name:10} {found['touched']:,} rows, {found['milliseconds']:.0f} ms a round, "
-            f"{found['saving_milliseconds']:.1f} more for {found['checkpoints']} checkpoints, "
-            f"{found['disk_per_row']:.0f} bytes of disk a touched row at the end"
+            f"  {name:10} {costs['touched']:,} rows, {costs['milliseconds']:.0f} ms a round, "
+            f"{costs['saving_milliseconds']:.1f} more for {costs['checkpoints']} checkpoints, "
+            f"{costs['disk_per_row']:.0f} bytes of disk a touched row at the end"
         )
-        most = found["disk_per_row_with_log"]
-        bars.append(at_most(f"{name}, bytes resident", found["resident"], RESIDENT))
+        most = costs["disk_per_row_with_log"]
+        bars.append(at_most(f"{name}, bytes resident", costs["resident"], RESIDENT))
         bars.append(at_most(f"{name}, most bytes of disk a touched row", most, DISK))
         for bar in bars[-2:]:
             print(f"  {said(bar)}", flush=True)
@@ -97,10 +97,10 @@ def measure(data: FederatedData, algorithm: Algorithm, rounds: int) -> dict[str,
     plan = Plan(rounds=rounds, clients_per_round=50, tables="mapped", device="cpu")
     forget_peak()
     with tempfile.TemporaryDirectory(prefix="fedrows-") as folder:
-        place = Path(folder)
+        home = Path(folder)
         torch.manual_seed(0)
         model = Lifted(Sum(data.tables["item"]), data)
-        simulation = Simulation(data, model, algorithm, plan, None, place / "tables")
+        simulation = Simulation(data, model, algorithm, plan, None, home / "tables")
         table_folder = simulation.progress.table_folder
         assert table_folder is not None
         disk, saving = [], []
@@ -111,7 +111,7 @@ def measure(data: FederatedData, algorithm: Algorithm, rounds: int) -> dict[str,
                 simulation.evaluate()
             if due or table_folder.log_is_long:
                 since = time.perf_counter()
-                checkpoint.save(place / CHECKPOINT, simulation)
+                checkpoint.save(home / CHECKPOINT, simulation)
                 saving.append(time.perf_counter() - since)
         touched = table_folder.tables["item"].id_map.count
         return {

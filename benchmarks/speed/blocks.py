@@ -6,9 +6,10 @@ that lie side by side are worth anything.
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,11 +25,21 @@ Rounds = Callable[[int], object]  # runs so many rounds
 _PAUSE = 0.05  # seconds, in which the threads of the last contender go to sleep
 
 
+def taken_from(loop: Iterator[object]) -> Rounds:
+    """Runs rounds by taking them from a loop."""
+
+    def run(count: int) -> None:
+        for _ in itertools.islice(loop, count):
+            pass
+
+    return run
+
+
 def seconds_per_round(
     contenders: Mapping[str, tuple[Rounds, int]], blocks: int
 ) -> dict[str, list[float]]:
     """Seconds per round of each contender in every block; its count is the rounds of a block."""
-    found: dict[str, list[float]] = {name: [] for name in contenders}
+    times: dict[str, list[float]] = {name: [] for name in contenders}
     for run, count in contenders.values():
         run(max(1, count // 10))  # warm up
     for _ in range(blocks):
@@ -36,8 +47,8 @@ def seconds_per_round(
             time.sleep(_PAUSE)
             start = time.perf_counter()
             run(count)
-            found[name].append((time.perf_counter() - start) / count)
-    return found
+            times[name].append((time.perf_counter() - start) / count)
+    return times
 
 
 def medians(times: Mapping[str, list[float]]) -> dict[str, float]:

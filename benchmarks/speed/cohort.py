@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         for (small, before), (large, after) in itertools.pairwise(zip(sizes, seconds, strict=True))
     ]
     rows = [
-        {"clients": size, "microseconds_per_client": 1e6 * its, **in_a_process(size)}
-        for size, its in zip(sizes, seconds, strict=True)
+        {"clients": size, "microseconds_per_client": 1e6 * of_client, **in_a_process(size)}
+        for size, of_client in zip(sizes, seconds, strict=True)
     ]
     for row in rows:
         print(

@@ -32,13 +32,13 @@ def folder() -> Path:
 
 def python_of(name: str, requirements: Path) -> Path:
     """The interpreter of a peer's environment, which is made if it is not there."""
-    place, wanted = folder() / name, requirements.read_text("utf-8")
-    python, stamp = place / "bin" / "python", place / _STAMP
+    home, wanted = folder() / name, requirements.read_text("utf-8")
+    python, stamp = home / "bin" / "python", home / _STAMP
     if python.exists() and stamp.exists() and stamp.read_text("utf-8") == wanted:
         return python
-    print(f"  Making an environment for {name} in {place}, which takes minutes …", flush=True)
-    shutil.rmtree(place, ignore_errors=True)
-    _do(name, [sys.executable, "-m", "venv", str(place)])
+    print(f"  Making an environment for {name} in {home}, which takes minutes …", flush=True)
+    shutil.rmtree(home, ignore_errors=True)
+    _do(name, [sys.executable, "-m", "venv", str(home)])
     quiet = ["--quiet", "--disable-pip-version-check"]
     _do(name, [str(python), "-m", "pip", "install", *quiet, "-r", str(requirements)])
     stamp.write_text(wanted, "utf-8")

@@ -34,14 +34,31 @@ def facts() -> dict[str, Any]:
     }
 
 
-def resident() -> int:
-    """Bytes of memory that this process holds now; where no one tells, the most it ever held."""
-    return _of_linux("VmRSS") or _most()
+def short_facts(device: str) -> dict[str, str]:
+    """The device that a run named so took, PyTorch's version, and the day."""
+    gpu = device != "cpu" and torch.cuda.is_available()
+    name = torch.cuda.get_device_name() if gpu else platform.machine()
+    return {"device": name, "torch": torch.__version__, "date": f"{datetime.now():%Y-%m-%d}"}
+
+
+def resident(pid: int | str = "self") -> int:
+    """Bytes of memory that a process holds now; where no one tells, the most this ever held."""
+    return _of_linux("VmRSS", pid) or _most()
 
 
 def peak() -> int:
     """The most bytes that this process has held since `forget_peak`, or ever."""
     return _of_linux("VmHWM") or _most()
+
+
+def processor_seconds(pid: int | str, children: bool = False) -> float:
+    """What a process has spent so far, or its children that have ended; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    user, system = fields[13:15] if children else fields[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def forget_peak() -> None:
@@ -55,9 +72,9 @@ def forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5", "ascii")
 
 
-def _of_linux(field: str) -> int | None:
+def _of_linux(field: str, pid: int | str = "self") -> int | None:
     try:
-        lines = Path("/proc/self/status").read_text("ascii", "replace").splitlines()
+        lines = Path(f"/proc/{pid}/status").read_text("ascii", "replace").splitlines()
     except OSError:
         return None
     return next((1024 * int(x.split()[1]) for x in lines if x.startswith(f"{field}:")), None)

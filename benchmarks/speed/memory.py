@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 def watch(model: str, count: int) -> list[int]:
     """Resident memory after every hundred rounds."""
-    run, found = simulated(SHAPES[model]("cpu")), []
+    run, held = simulated(SHAPES[model]("cpu")), []
     for _ in range(count // EVERY):
         run(EVERY)
-        found.append(resident())
-    return found
+        held.append(resident())
+    return held

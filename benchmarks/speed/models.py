@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
@@ -11,7 +10,7 @@ from torch import nn
 
 from benchmarks.speed import baselines, shapes
 from benchmarks.speed.bars import Faster
-from benchmarks.speed.blocks import Rounds
+from benchmarks.speed.blocks import Rounds, taken_from
 from benchmarks.speed.processes import InProcesses
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.server import begin, rounds
@@ -61,7 +60,7 @@ def contenders(name: str, shape: shapes.Shape) -> Iterator[Contenders]:
 
     ours, central, alone = _COUNTS[name]
     with closing(InProcesses(module(), data, plan)) as in_processes:
-        found: Contenders = {
+        runs: Contenders = {
             "fedrows": (simulated(shape), ours),
             "centralised": (baselines.centralised(module(), batches, plan.lr), central),
             "one by one": (baselines.one_by_one(module(), data, plan), alone),
@@ -69,8 +68,8 @@ def contenders(name: str, shape: shapes.Shape) -> Iterator[Contenders]:
         }
         if name == "lr":
             bag = baselines.centralised(module(bag=True), batches, plan.lr)
-            found["centralised, nn.EmbeddingBag"] = (bag, central)
-        yield found
+            runs["centralised, nn.EmbeddingBag"] = (bag, central)
+        yield runs
 
 
 def plain_module(name: str, shape: shapes.Shape, sparse: bool, bag: bool = False) -> nn.Module:
@@ -90,10 +89,4 @@ def simulated(shape: shapes.Shape) -> Rounds:
     """Rounds of FedSubAvg: sampling, gathering, training, aggregating; no evaluation."""
     model, algorithm = shape.model(), FedSubAvg()
     fleet = fast_paths.fleet(model, algorithm, shape.data, shape.plan)
-    loop = rounds(fleet, shape.plan, begin(model, algorithm, shape.plan))
-
-    def run(count: int) -> None:
-        for _ in itertools.islice(loop, count):
-            pass
-
-    return run
+    return taken_from(rounds(fleet, shape.plan, begin(model, algorithm, shape.plan)))

@@ -9,7 +9,7 @@ two processes  the same loop, split over two processes of one thread
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.speed.bars import contest
@@ -18,12 +18,17 @@ from benchmarks.speed.models import BARS, SHAPES, contenders
 from fedrows.cli.flags import Parser
 
 
-def compare(name: str, title: str, argv: Sequence[str] | None, blocks: int = 5) -> dict[str, Any]:
-    """Measures, prints and returns rounds/s and the ratios."""
-    options = settings(Parser(f"bench {name}", title), argv, blocks)
-    shape = SHAPES[name]("cpu")
-    with contenders(name, shape) as those:
-        result = contest(seconds_per_round(those, options.blocks), BARS[name])
-    result = {"data": shape.data.name, **result}
-    options.write(result)
-    return result
+def comparison(name: str, title: str | None, blocks: int = 5) -> Callable[..., dict[str, Any]]:
+    """The `main` of a model's benchmark; `blocks` is how many there are unless others are typed."""
+
+    def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+        """Measures, prints and returns rounds/s and the ratios."""
+        options = settings(Parser(f"bench {name}", (title or "").strip()), argv, blocks)
+        shape = SHAPES[name]("cpu")
+        with contenders(name, shape) as runs:
+            result = contest(seconds_per_round(runs, options.blocks), BARS[name])
+        result = {"data": shape.data.name, **result}
+        options.write(result)
+        return result
+
+    return main

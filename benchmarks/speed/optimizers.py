@@ -33,11 +33,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             for optimizer in OPTIMIZERS
         }
         times[name] = seconds_per_round(contenders, options.blocks)
-        found = medians(times[name])
-        for optimizer, seconds in found.items():
-            ratio = seconds / found["sgd"]
+        time = medians(times[name])
+        for optimizer, seconds in time.items():
+            ratio = seconds / time["sgd"]
             print(f"  {name:4} {optimizer:9} {1e3 * seconds:8.2f} ms a round   {ratio:5.2f} × sgd")
-        bars.append(at_most(f"{name}, adam against sgd", found["adam"] / found["sgd"], BAR))
+        bars.append(at_most(f"{name}, adam against sgd", time["adam"] / time["sgd"], BAR))
         print(f"  {said(bars[-1])}", flush=True)
     result = {"seconds_per_round": times, "bars": bars}
     options.write(result)

@@ -60,7 +60,7 @@ def measure(
     """What all contenders of a model came to; `facts` learns about the peers."""
     shape = SHAPES[model]("cpu")
     with ExitStack() as stack:
-        those = stack.enter_context(contenders(model, shape))
+        runs = stack.enter_context(contenders(model, shape))
         file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "federation.npz"
         hand_over(file, model, shape)
         working: dict[str, tuple[Worker, float]] = {}
@@ -73,8 +73,8 @@ def measure(
                 print(f"  {error}", flush=True)
                 facts[name] = {"missing": str(error)}
                 continue
-            those[NAMES[name]] = (worker, COUNTS[model][name])
-        times = seconds_per_round(those, blocks)
+            runs[NAMES[name]] = (worker, COUNTS[model][name])
+        times = seconds_per_round(runs, blocks)
         for name, (worker, before) in working.items():
             about = facts.setdefault(name, {"versions": worker.facts["ready"]})
             about["how"] = worker.facts["how"]

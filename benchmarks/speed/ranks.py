@@ -11,15 +11,16 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch import multiprocessing
 
 from benchmarks.speed.bars import contest
 from benchmarks.speed.blocks import seconds_per_round, settings, whole
 from benchmarks.speed.models import SHAPES, Contenders, simulated
+from benchmarks.speed.processes import Workers, orders_of
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.cli.flags import Parser, UsageError
 from fedrows.server import begin, rounds
@@ -42,48 +43,27 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         if name not in SHAPES:
             raise UsageError(f"--only names {name!r}, but must name some of {names}.")
         print(name)
-        with closing(_Processes(name, size)) as split:
-            one, count = simulated(SHAPES[name]("cpu")), _COUNTS[name]
-            those: Contenders = {"fedrows": (one, count)}
-            those[f"fedrows, {size} processes"] = (split, count)
-            result[name] = contest(seconds_per_round(those, options.blocks), [])
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = [(name, rank, size, port) for rank in range(size)]
+        with closing(Workers(_rank, ranks)) as workers:
+            count = _COUNTS[name]
+            runs: Contenders = {"fedrows": (simulated(SHAPES[name]("cpu")), count)}
+            split = partial(_in_all, workers, size)
+            runs[f"fedrows, {size} processes"] = (split, count)
+            result[name] = contest(seconds_per_round(runs, options.blocks), [])
     options.write(result)
     return result
 
 
-class _Processes:
-    """A run in several processes, each of which waits to be told how many rounds to make."""
-
-    def __init__(self, name: str, size: int) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        context = multiprocessing.get_context("spawn")
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for rank in range(size):
-            here, there = context.Pipe()
-            process = context.Process(target=_rank, args=(there, name, rank, size, port))
-            process.start()
-            there.close()
-            self._pipes.append(here)
-            self._processes.append(process)
-
-    def __call__(self, count: int) -> None:
-        for pipe in self._pipes:
-            pipe.send(count)
-        for pipe in self._pipes:
-            pipe.recv()
-
-    def close(self) -> None:
-        """Ends the processes, rank 0 last: the others' hearts beat in its store."""
-        for pipe, process in reversed(list(zip(self._pipes, self._processes, strict=True))):
-            pipe.close()
-            process.join()
+def _in_all(workers: Workers, size: int, count: int) -> None:
+    """Makes so many rounds, in which every rank trains its part."""
+    workers([count] * size)
 
 
 def _rank(pipe: Connection, name: str, rank: int, size: int, port: int) -> None:
-    """One process: makes as many rounds as come through the pipe, until it is closed."""
+    """One process: makes as many rounds as come through the pipe."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     os.environ |= {key: str(value) for key, value in numbers.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -94,11 +74,6 @@ def _rank(pipe: Connection, name: str, rank: int, size: int, port: int) -> None:
         fast_paths.fleet(model, algorithm, shape.data, plan), process_group.join()
     )
     loop = rounds(fleet, plan, begin(model, algorithm, plan))
-    while True:
-        try:
-            count = pipe.recv()
-        except EOFError:
-            return
+    for count in orders_of(pipe):
         for _ in itertools.islice(loop, count):
             pass
-        pipe.send(None)

@@ -17,7 +17,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.speed.bars import at_most, said
-from benchmarks.speed.blocks import Rounds, medians, seconds_per_round, settings, whole
+from benchmarks.speed.blocks import (
+    Rounds,
+    medians,
+    seconds_per_round,
+    settings,
+    taken_from,
+    whole,
+)
 from benchmarks.speed.machine import resident
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.cli.flags import Parser, UsageError
@@ -49,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     sizes = [small * 10**k for k in range(1, 19) if small * 10**k < large] + [large]
     contenders, beyond = contestants(small, small)[0], {}
     for rows in sizes:
-        its, beyond[rows] = contestants(small, rows)
-        contenders |= its
+        runs, beyond[rows] = contestants(small, rows)
+        contenders |= runs
     times = seconds_per_round(contenders, options.blocks)
     time = medians(times)
     growth = {
@@ -61,14 +68,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         for rows in sizes
     }
     bars = []
-    for rows, found in growth.items():
-        ratio = found["spread"] / found["bare"]
-        bars.append(at_most(f"{rows:,} rows, the same ids, growth", found["same"], SAME))
+    for rows, kinds in growth.items():
+        ratio = kinds["spread"] / kinds["bare"]
+        bars.append(at_most(f"{rows:,} rows, the same ids, growth", kinds["same"], SAME))
         bars.append(at_most(f"{rows:,} rows, ids at random, growth by bare growth", ratio, SPREAD))
         milliseconds = time[f"spread {rows}"] * 1000
         print(
-            f"  {rows:13,} rows   same ids {found['same']:.2f} ×   at random {found['spread']:.2f} "
-            f"×, {milliseconds:.2f} ms   bare {found['bare']:.2f} ×   "
+            f"  {rows:13,} rows   same ids {kinds['same']:.2f} ×   at random {kinds['spread']:.2f} "
+            f"×, {milliseconds:.2f} ms   bare {kinds['bare']:.2f} ×   "
             f"{beyond[rows]:.0f} MiB beside the table"
         )
     for bar in bars:
@@ -79,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "width": WIDTH,
         "seconds_per_round": times,
         "milliseconds": {name: 1000 * seconds for name, seconds in time.items()},
-        "growth": {str(rows): its for rows, its in growth.items()},
+        "growth": {str(rows): runs for rows, runs in growth.items()},
         "mebibytes_beyond_the_table": {str(rows): size for rows, size in beyond.items()},
         "bars": bars,
     }
@@ -126,8 +133,8 @@ class Flat(Model):
         error /= error.shape[1]  # (K, B)
         each = error[:, :, None].expand_as(ids).reshape(-1)
         of_row = rows.new_zeros(len(rows)).index_add_(0, ids.reshape(-1), each)  # (R,)
-        found = of_row[:, None].expand_as(rows).contiguous()
-        return Submodels(block.index, {"w": found}, {"bias": error.sum(1)})
+        gradient_rows = of_row[:, None].expand_as(rows).contiguous()
+        return Submodels(block.index, {"w": gradient_rows}, {"bias": error.sum(1)})
 
 
 def federation(rows: int, table: int, ids_of: np.ndarray | None = None) -> FederatedData:
@@ -148,13 +155,7 @@ def simulated(data: FederatedData, params: Params) -> Rounds:
     """FedSubAvg rounds on a table that is there."""
     algorithm = FedSubAvg()
     fleet = fast_paths.fleet(Flat(data), algorithm, data, PLAN)
-    loop = rounds(fleet, PLAN, Progress(0, params, {}, algorithm))
-
-    def run(count: int) -> None:
-        for _ in itertools.islice(loop, count):
-            pass
-
-    return run
+    return taken_from(rounds(fleet, PLAN, Progress(0, params, {}, algorithm)))
 
 
 def bare(data: FederatedData, table: Tensor) -> Rounds:

@@ -74,12 +74,12 @@ class Worker:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         try:
-            found = json.loads(line)
+            answer = json.loads(line)
         except ValueError:
             raise self._ended() from None
-        if not isinstance(found, dict):
+        if not isinstance(answer, dict):
             raise self._ended()
-        return found
+        return answer
 
     def _ended(self) -> PeerError:
         self._errors.seek(0)

@@ -40,9 +40,7 @@ class FedAdam(Algorithm):
     )
     lazy: bool = option(False, "Move received rows only: an approximation.")
 
-    @property
-    def sweeps(self) -> bool:
-        return not self.lazy
+    sweeps = property(lambda self: not self.lazy)
 
     def start(self, params: Params) -> State:
         return {

@@ -18,7 +18,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from fedrows.algorithm import Algorithm, Round, State
+from fedrows.algorithm import Algorithm, Round, State, number_per_row, single_number
 from fedrows.options import option
 from fedrows.rows.heat import Heat
 from fedrows.rows.params import Params, Total
@@ -49,12 +49,10 @@ class RowAdam(Algorithm):
     correction = correction_by_mean
 
     def start(self, params: Params) -> State:
-        steps = {t: x.new_zeros(len(x), dtype=torch.float64) for t, x in params.tables.items()}
-        some = next(iter((*params.tables.values(), *params.dense.values())))
         return {
             "first": params.map(torch.zeros_like),
             "second": params.map(torch.zeros_like),
-            "steps": Params(steps, {"rounds": some.new_zeros((), dtype=torch.float64)}),
+            "steps": Params(number_per_row(params), {"rounds": single_number(params)}),
         }
 
     def step_(

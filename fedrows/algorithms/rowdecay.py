@@ -14,9 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-import torch
-
-from fedrows.algorithm import Algorithm, Round, State
+from fedrows.algorithm import Algorithm, Round, State, number_per_row
 from fedrows.options import option
 from fedrows.rows.heat import Heat
 from fedrows.rows.params import Params, Total
@@ -39,8 +37,7 @@ class RowDecay(Algorithm):
     correction = correction_by_mean
 
     def start(self, params: Params) -> State:
-        steps = {t: x.new_zeros(len(x), dtype=torch.float64) for t, x in params.tables.items()}
-        return {"steps": Params(steps, {})}
+        return {"steps": Params(number_per_row(params), {})}
 
     def step_(
         self, params: Params, state: State, total: Total, heat: Mapping[str, Heat], round_: Round

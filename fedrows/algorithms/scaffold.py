@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
 
-from fedrows.algorithm import Algorithm, Round, State
+from fedrows.algorithm import Algorithm, Round, State, number_per_row, single_number
 from fedrows.options import option
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
@@ -42,21 +43,14 @@ class Scaffold(Algorithm):
 
     lazy: bool = option(False, "Move rows only when they are next read; the result is the same.")
 
-    @property
-    def lags(self) -> bool:
-        return self.lazy
-
-    @property
-    def sweeps(self) -> bool:
-        return not self.lazy
+    lags = property(attrgetter("lazy"))
+    sweeps = property(lambda self: not self.lazy)
 
     def start(self, params: Params) -> State:
-        seen = {t: x.new_zeros(len(x), dtype=torch.float64) for t, x in params.tables.items()}
-        some = next(iter((*params.tables.values(), *params.dense.values())))
         return {
             "control": params.map(torch.zeros_like),
-            "seen": Params(seen, {}),  # the drift that each row has been given
-            "drift": Params({}, {"drift": some.new_zeros((), dtype=torch.float64)}),
+            "seen": Params(number_per_row(params), {}),  # the drift that each row has been given
+            "drift": Params({}, {"drift": single_number(params)}),
         }
 
     def settle_(

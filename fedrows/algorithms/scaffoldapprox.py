@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar, final
 
 import torch
 
-from fedrows.algorithm import Algorithm, Round, State
+from fedrows.algorithm import Algorithm, Round, State, number_per_row, single_number
 from fedrows.options import option
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
@@ -34,21 +35,14 @@ class ScaffoldApprox(Algorithm):
 
     lazy: bool = option(False, "Move rows only when they are next read; the result is the same.")
 
-    @property
-    def lags(self) -> bool:
-        return self.lazy
-
-    @property
-    def sweeps(self) -> bool:
-        return not self.lazy
+    lags = property(attrgetter("lazy"))
+    sweeps = property(lambda self: not self.lazy)
 
     def start(self, params: Params) -> State:
-        settled = {t: x.new_zeros(len(x), dtype=torch.float64) for t, x in params.tables.items()}
-        some = next(iter((*params.tables.values(), *params.dense.values())))
         return {
             "change": params.map(torch.zeros_like),
-            "settled": Params(settled, {}),  # the last round that each row has been moved by
-            "ratio": Params({}, {"ratio": some.new_zeros((), dtype=torch.float64)}),
+            "settled": Params(number_per_row(params), {}),  # the round each row was last moved by
+            "ratio": Params({}, {"ratio": single_number(params)}),
         }
 
     def settle_(

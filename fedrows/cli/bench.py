@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,5 +45,5 @@ def measurements() -> dict[str, str]:
     return {
         name: text.split("\n")[0].strip('".')
         for name, text in texts.items()
-        if "\ndef main(" in text
+        if re.search(r"^(def main\(|main = )", text, re.MULTILINE)
     }

@@ -16,6 +16,16 @@ from typing import Any
 from fedrows.errors import PluginError
 
 
+def refer(text: str, what: str, name: str = "Name") -> tuple[Any, ModuleType, Path | None]:
+    """The object behind `module:Name` or `path/to/file.py:Name`, its module, and such a path."""
+    where, _, word = text.rpartition(":")
+    if not where or not word.isidentifier():
+        raise PluginError(f"{what} names no object: write module:{name} or path/to/file.py:{name}.")
+    file = Path(where).expanduser().absolute() if where.endswith(".py") else None
+    module = import_module(where, what) if file is None else import_file(file, what)
+    return attribute(module, word, what), module, file
+
+
 def attribute(module: ModuleType, word: str, what: str) -> Any:
     """What a module calls by a name, which may have dots."""
     value: Any = module

@@ -97,10 +97,8 @@ class PersonalParts:
             alone = {name: x[None] for name, x in example.items()}  # (1, …)
             return call({**numbers, **own}, alone)[0]
 
-        parts = []
-        for some in torch.arange(len(clients), device=clients.device).split(
-            max(1, _NUMBERS // self.width)
-        ):
+        parts, size = [], max(1, _NUMBERS // self.width)
+        for some in torch.arange(len(clients), device=clients.device).split(size):
             own = self.split(rows[clients[some]])
             with ReplacedOperations():
                 parts.append(vmap(score)(own, {name: x[some] for name, x in fields.items()}))

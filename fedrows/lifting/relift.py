@@ -60,6 +60,4 @@ def with_personal_parts(model: Model, data: FederatedData, personal: Sequence[st
         )
     made = lift(model.module, data, model.loss, {**lifting_of(model), "personal": personal})
     made.options, made.biases = model.options, model.biases
-    return (
-        made  # which does not share candidates: every example is scored by its own client's parts
-    )
+    return made  # shares no candidates: every example is scored by its own client's parts

@@ -26,12 +26,12 @@ def als(
     """The fit with the ridge that does best on validation examples, or with a given one."""
     check_labels(data)
     tried = RIDGES if ridge is None else (ridge,)
-    return best([_fit(data, factors, one, seed) for one in tried], data)
+    return best([_fit(data, factors, each, seed) for each in tried], data)
 
 
 def _fit(data: FederatedData, factors: int, ridge: float, seed: int) -> ExampleScorer:
     draw = torch.Generator().manual_seed(seed)
-    label, places = data.train.label.double().cpu(), _places(data, data.train)
+    label, ids = data.train.label.double().cpu(), _client_and_item(data, data.train)
     assert data.target is not None
     sizes = len(data.test.splits) - 1, data.tables[data.fields[data.target[0]]]
     sides = [  # a bias, then factors: (rows, 1 + f)
@@ -41,16 +41,14 @@ def _fit(data: FederatedData, factors: int, ridge: float, seed: int) -> ExampleS
         side[:, 0] = 0
     mean = label.mean()
     for _ in range(TURNS):
-        for here, there in ((1, 0), (0, 1)):
-            other = sides[there]
+        for fitted, held in ((1, 0), (0, 1)):
+            other = sides[held]
             design = torch.cat([torch.ones_like(other[:, :1]), other[:, 1:]], 1)  # (rows, 1 + f)
-            wanted = label - mean - other[places[there], 0]
-            sides[here] = _regressed(
-                design, places[there], places[here], wanted, ridge, sizes[here]
-            )
+            wanted = label - mean - other[ids[held], 0]
+            sides[fitted] = _regressed(design, ids[held], ids[fitted], wanted, ridge, sizes[fitted])
 
     def scorer(part: Examples) -> Tensor:
-        client, item = _places(data, part)
+        client, item = _client_and_item(data, part)
         p, q = sides[0][client], sides[1][item]  # (n, 1 + f)
         share = mean + p[:, 0] + q[:, 0] + (p[:, 1:] * q[:, 1:]).sum(1)
         return torch.logit(share, eps=1e-3)
@@ -58,7 +56,7 @@ def _fit(data: FederatedData, factors: int, ridge: float, seed: int) -> ExampleS
     return scorer
 
 
-def _places(data: FederatedData, part: Examples) -> tuple[Tensor, Tensor]:
+def _client_and_item(data: FederatedData, part: Examples) -> tuple[Tensor, Tensor]:
     """The client and the item of every example."""
     return part.owner.cpu(), data.targets(part).cpu()
 
@@ -68,7 +66,7 @@ def _regressed(
 ) -> Tensor:
     """For every row the ridge regression over its examples: (rows, w).
 
-    An example's features are design[place] (n, w), and `wanted` (n,) is what they should come to.
+    An example's features are design[other] (n, w), and `wanted` (n,) is what they should come to.
     """
     width = design.shape[1]
     squares = torch.zeros(rows, width * width, dtype=torch.float64)

@@ -34,9 +34,9 @@ SWEEPS = 20  # of Newton's steps
 def check_labels(data: FederatedData) -> None:
     """Raises a DataError if the data have no items or other labels than 0 and 1."""
     if data.target is None or data.labels != "binary":
-        what = "no target" if data.target is None else f"{data.labels} as labels"
+        instead = "no target" if data.target is None else f"{data.labels} as labels"
         raise DataError(
-            f"The examples of {data.name} have {what}, but anchors are fitted to clients, items "
+            f"The examples of {data.name} have {instead}, but anchors are fitted to clients, items "
             "and binary labels: leave them out."
         )
 
@@ -48,7 +48,7 @@ def logistic(data: FederatedData, ridge: float | None = None) -> ExampleScorer:
     """
     check_labels(data)
     tried = RIDGES if ridge is None else (ridge,)
-    return best([_fit_logistic(data, one) for one in tried], data)
+    return best([_fit_logistic(data, each) for each in tried], data)
 
 
 def _fit_logistic(data: FederatedData, ridge: float) -> ExampleScorer:
@@ -90,7 +90,7 @@ def best(scorers: Sequence[ExampleScorer], data: FederatedData) -> ExampleScorer
     """The one with the least loss on validation examples; without any, the middle one."""
     if len(scorers) == 1 or not len(data.validation):
         return scorers[len(scorers) // 2]
-    losses = [loss_of(one, data.validation) for one in scorers]
+    losses = [loss_of(scorer, data.validation) for scorer in scorers]
     return scorers[losses.index(min(losses))]
 
 

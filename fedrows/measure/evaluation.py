@@ -18,13 +18,7 @@ from torch import Tensor
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError, UnknownNameError
-from fedrows.measure.metrics import (
-    Buckets,
-    by_bucket,
-    grouped_auc,
-    mean_loss,
-    measured,
-)
+from fedrows.measure.metrics import Buckets, by_bucket, grouped_auc, mean_loss, measured
 from fedrows.measure.own_metrics import OwnMetrics, checked, measure
 from fedrows.measure.per_client import per_client
 from fedrows.measure.ranking_evaluation import RankingEvaluation
@@ -49,11 +43,7 @@ class Evaluator:
     """
 
     def __init__(
-        self,
-        model: Model,
-        data: FederatedData,
-        plan: Plan,
-        metrics: OwnMetrics | None = None,
+        self, model: Model, data: FederatedData, plan: Plan, metrics: OwnMetrics | None = None
     ) -> None:
         self.model = model
         self._data = data
@@ -105,14 +95,12 @@ class Evaluator:
 
         A DataError for rankings, which have no score of each example.
         """
-        if part not in ("train", "validation", "test"):
-            raise UnknownNameError("part of the data", part, ["train", "validation", "test"])
+        parts = {"train": self._data.train, "validation": self.validation, "test": self.test}
+        if part not in parts:
+            raise UnknownNameError("part of the data", part, parts)
         if self.ranking is not None:
             raise DataError("Rankings are measured over all clients together, not one by one.")
-        examples = {"train": self._data.train, "validation": self.validation, "test": self.test}[
-            part
-        ]
-        examples = examples.to(self.train.label.device, self._dtype)
+        examples = parts[part].to(self.train.label.device, self._dtype)
         self.calibrate(params)
         scores, losses = self._scored(params, examples)
         return per_client(self._data, examples, scores, losses)

@@ -26,7 +26,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.fresh_negatives import FreshNegatives
 from fedrows.measure.ranked_items import Candidates, RankedItems, RankScorer
 from fedrows.measure.ranking import hit
-from fedrows.measure.ranking_baselines import scorers
+from fedrows.measure.ranking_baselines import popularity
 from fedrows.measure.ranking_evaluation import RankingEvaluation
 from fedrows.measure.training_alone import DrawsNegatives, train_alone
 from fedrows.model import Model
@@ -76,15 +76,15 @@ def draw_count_oracle(
     Counts the draws of so many clients (the first) in so many rounds. There should be enough rounds
     for an item to be drawn a few times.
     """
-    some = torch.arange(min(clients, data.clients))
+    first_clients = torch.arange(min(clients, data.clients))
     items = RankedItems(data, part, _CPU, Candidates(data, _CPU))
-    drawn = draw_counts(data, plan, rounds, some, negatives)  # (clients, items)
+    drawn = draw_counts(data, plan, rounds, first_clients, negatives)  # (clients, items)
 
     def seldom(which: Tensor, candidates: Tensor) -> Tensor:
-        rows = items.owner[which].clamp(max=len(some) - 1)  # the others are left out below
+        rows = items.owner[which].clamp(max=len(first_clients) - 1)  # the others are left out below
         return -drawn[rows[:, None], candidates].to(torch.float64)
 
-    counted = items.owner < len(some)
+    counted = items.owner < len(first_clients)
     real = items.sampled.beside(items.owner, items.item)[1]
     width = torch.full_like(items.item, items.sampled.width) if real is None else real.sum(1)
     chance = float((10 / width[counted]).clamp(max=1).mean())
@@ -107,14 +107,14 @@ def sharing_control(
     federated: the trained model. So many clients (the first) train alone for so many rounds, by
     default those of the plan; more rounds make the detector sharper.
     """
-    some = data.select(torch.arange(min(clients, data.clients)))
-    alone = train_alone(model, some, plan, rounds or plan.rounds, negatives)
-    items = RankedItems(some, part, plan.torch_device, Candidates(some, plan.torch_device))
-    evaluation = RankingEvaluation(model, some, plan)
-    popularity = scorers(data, items.owner)["popularity"]
+    few = data.select(torch.arange(min(clients, data.clients)))
+    alone = train_alone(model, few, plan, rounds or plan.rounds, negatives)
+    items = RankedItems(few, part, plan.torch_device, Candidates(few, plan.torch_device))
+    evaluation = RankingEvaluation(model, few, plan)
+    popular = popularity(data, items.owner)
     suspects = {
         "federated": evaluation.scorer(federated, evaluation.examples[part]),
-        "popularity": lambda which, ids: popularity(which.cpu(), ids.cpu()).to(ids.device),
+        "popularity": lambda which, ids: popular(which.cpu(), ids.cpu()).to(ids.device),
         "alone": alone.scorer(evaluation.examples[part]),
     }
     every = torch.ones(items.count, dtype=torch.bool)
@@ -136,8 +136,8 @@ def draw_counts(
     counts = torch.zeros(len(clients), data.tables[fresh.table], dtype=torch.int32)
     for number in range(1, rounds + 1):
         pool = draws.draw(held, clients, number)
-        one = torch.ones(len(pool.ids), dtype=torch.int32)
-        counts.index_put_((pool.owner, pool.ids), one, accumulate=True)
+        ones = torch.ones(len(pool.ids), dtype=torch.int32)
+        counts.index_put_((pool.owner, pool.ids), ones, accumulate=True)
     return counts
 
 

@@ -55,13 +55,13 @@ def about(metric: str) -> About:
 
 def measured(lines: Iterable[Mapping[str, Any]]) -> list[str]:
     """The metrics that lines have a value of: ours in the order of METRICS, then the user's own."""
-    there = dict.fromkeys(
+    present = dict.fromkeys(
         name
         for line in lines
         for name in line
         if is_metric(name) and number(line[name]) is not None
     )
-    return [name for name in METRICS if name in there] + [n for n in there if n not in METRICS]
+    return [name for name in METRICS if name in present] + [n for n in present if n not in METRICS]
 
 
 def chooses(metric: str) -> str:

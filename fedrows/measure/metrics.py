@@ -23,20 +23,15 @@ def measured(
     labels: str, scores: Tensor, losses: Tensor, label: Tensor, owner: Tensor
 ) -> dict[str, float]:
     """The metrics of some examples, by the names that follow the part of the data in a line."""
-    found = {"loss": mean_loss(losses)}
+    metrics = {"loss": mean_loss(losses), "accuracy": nan, "auc": nan, "gauc": nan}
     if labels == "binary":
-        found |= {
-            "accuracy": accuracy(scores, label),
-            "auc": auc(scores, label),
-            "gauc": grouped_auc(scores, label, owner)[0],
-        }
+        metrics["accuracy"], metrics["auc"] = accuracy(scores, label), auc(scores, label)
+        metrics["gauc"], _ = grouped_auc(scores, label, owner)
+    elif labels == "classes":
+        metrics["accuracy"] = class_accuracy(scores, label) if len(label) else nan
     else:
-        classes = labels == "classes"
-        right = class_accuracy(scores, label) if classes and len(label) else nan
-        found |= {"accuracy": right, "auc": nan, "gauc": nan}
-        if not classes:
-            found |= regression_errors(scores, label)
-    return found
+        metrics |= regression_errors(scores, label)
+    return metrics
 
 
 def mean_loss(losses: Tensor) -> float:

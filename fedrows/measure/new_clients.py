@@ -74,11 +74,11 @@ def new_clients(
         labels.append(asked.label)
         owners.append(torch.full_like(every[first:], client))
     label, owner = torch.cat(labels), torch.cat(owners)
-    found: dict[str, Any] = {"clients": len(new), "examples": len(label)}
+    result: dict[str, Any] = {"clients": len(new), "examples": len(label)}
     for name, scored in parts.items():
         scores = torch.cat(scored)
-        found[name] = measured(data.labels, scores, model.loss(scores, label), label, owner)
-    return found
+        result[name] = measured(data.labels, scores, model.loss(scores, label), label, owner)
+    return result
 
 
 def _scores(model: Model, params: Params, examples: Examples) -> Tensor:

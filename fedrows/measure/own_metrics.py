@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from fedrows.errors import PluginError
-from fedrows.files.plugins import attribute, import_file, import_module, why
+from fedrows.files.plugins import refer, why
 from fedrows.measure.metric_choice import HELD_OUT
 
 OwnMetric = Callable[[Any, Any, Any], float]
@@ -73,16 +73,11 @@ def load_metrics(references: Iterable[str]) -> dict[str, OwnMetric]:
     """The functions behind `module:name` or `file.py:name`, by their names in small letters."""
     functions: dict[str, OwnMetric] = {}
     for text in references:
-        where, _, word = text.rpartition(":")
-        what = f"The metric {text!r}"
-        if not where or not word.isidentifier():
-            raise PluginError(f"{what} names no object: write module:name or path/to/file.py:name.")
-        file = Path(where).expanduser().absolute() if where.endswith(".py") else None
-        module = import_module(where, what) if file is None else import_file(file, what)
-        name = word.lower()
+        function, _, _ = refer(text, f"The metric {text!r}", "name")
+        name = text.rpartition(":")[2].lower()
         if name in functions:
             raise PluginError(f"Two metrics are called {name!r}: give one of them another name.")
-        functions[name] = attribute(module, word, what)
+        functions[name] = function
     return checked(functions)
 
 

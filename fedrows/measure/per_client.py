@@ -26,7 +26,7 @@ def per_client(
     owner, label = examples.owner, examples.label
     clients = len(examples.splits) - 1
     count = torch.bincount(owner, minlength=clients)
-    there = (count > 0).cpu()
+    has_some = (count > 0).cpu()
 
     def mean(of: Tensor) -> Tensor:
         total = torch.zeros(clients, dtype=torch.float64, device=of.device)
@@ -43,6 +43,6 @@ def per_client(
         columns["rmse"], columns["mae"] = mean(error.square()).sqrt(), mean(error.abs())
     names = np.arange(clients) if data.client_names is None else data.client_names
     return {
-        "client": names[there.numpy()],
-        **{name: x.cpu()[there].numpy() for name, x in columns.items()},
+        "client": names[has_some.numpy()],
+        **{name: x.cpu()[has_some].numpy() for name, x in columns.items()},
     }

@@ -94,8 +94,8 @@ class RankedItems:
         """
         sampled, losses = self.among_sampled(score, loss)
         small = self.span[1] - self.span[0] <= MOST_ITEMS
-        whole = self._among_all(score, shared) if small else None
-        return Ranks(self.owner, self.item, sampled, whole, losses)
+        among_all = self._among_all(score, shared) if small else None
+        return Ranks(self.owner, self.item, sampled, among_all, losses)
 
     def among_sampled(
         self, score: RankScorer, loss: Loss | None = None
@@ -137,8 +137,8 @@ class RankedItems:
         """Which items do not count for a slice of examples: (example, item) pairs, found once."""
         if (first, last) not in self._places:
             index = self._known.select(self.host_owner[first:last])
-            places = index.ids - self.span[0]
-            self._places[first, last] = index.owner.to(self.device), places.to(self.device)
+            positions = index.ids - self.span[0]
+            self._places[first, last] = index.owner.to(self.device), positions.to(self.device)
         return self._places[first, last]
 
 

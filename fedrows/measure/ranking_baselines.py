@@ -6,13 +6,14 @@ random       a number drawn for each (client, item)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from fedrows.data.federation import FederatedData
-from fedrows.measure.ranked_items import Candidates, RankedItems, Ranks, RankScorer
+from fedrows.measure.ranked_items import Candidates, RankedItems, RankScorer
 from fedrows.measure.ranking import summed_up
 from fedrows.seeds import CANDIDATE, bits, client_keys, uniform
 
@@ -22,32 +23,37 @@ _CPU = torch.device("cpu")
 
 def ranking_baselines(data: FederatedData) -> dict[str, dict[str, float]]:
     """HR@10, NDCG@10 and MRR on test and validation examples, by the names of `NAMES`."""
-    sampled = Candidates(data, _CPU)
-    metrics: dict[str, dict[str, float]] = {name: {} for name in NAMES}
-    for part in ("validation", "test"):
-        items = RankedItems(data, part, _CPU, sampled)
-        for name, score in scorers(data, items.owner).items():
-            metrics[name] |= metrics_of(items.ranks(score, shared=True), part)
-    return metrics
+    scorers = {"random": random_order, "popularity": popularity}
+    return {name: measured(data, partial(scorer, data)) for name, scorer in scorers.items()}
 
 
-def scorers(data: FederatedData, owner: Tensor) -> Mapping[str, RankScorer]:
-    """A scorer by each name of `NAMES` for examples of the clients given (n,)."""
+def popularity(data: FederatedData, owner: Tensor) -> RankScorer:
+    """How many clients hold a candidate, for examples of the clients given (n,)."""
     heat = data.heat()[data.fields[(data.target or ("", None))[0]]]
+    return lambda some, candidates: heat.of(candidates.contiguous()).expand(len(some), -1)
 
-    def popularity(some: Tensor, candidates: Tensor) -> Tensor:
-        return heat.of(candidates.contiguous()).expand(len(some), -1)
 
-    def random(some: Tensor, candidates: Tensor) -> Tensor:
+def random_order(data: FederatedData, owner: Tensor) -> RankScorer:
+    """A number drawn for each (client, item)."""
+
+    def score(some: Tensor, candidates: Tensor) -> Tensor:
         keys = client_keys(0, CANDIDATE, 1, owner[some])
         return uniform(bits(keys[:, None], candidates))
 
-    return {"random": random, "popularity": popularity}
+    return score
 
 
-def metrics_of(ranks: Ranks, part: str) -> dict[str, float]:
-    """The means of the metrics, named as in the lines of a run."""
-    metrics = {f"{part}_{name}": x for name, x in summed_up(ranks.sampled).items()}
-    if ranks.all is not None:
-        metrics |= {f"{part}_{name}_all": x for name, x in summed_up(ranks.all).items()}
+def measured(data: FederatedData, scorer: Callable[[Tensor], RankScorer]) -> dict[str, float]:
+    """The metrics, named as in the lines of a run.
+
+    scorer: makes one for the clients of some examples (n,): those of validation, and of test.
+    """
+    sampled, metrics = Candidates(data, _CPU), dict[str, float]()
+    for part in ("validation", "test"):
+        items = RankedItems(data, part, _CPU, sampled)
+        ranks = items.ranks(scorer(items.owner), shared=True)
+        for suffix, rank in (("", ranks.sampled), ("_all", ranks.all)):
+            if rank is not None:
+                means = summed_up(rank).items()
+                metrics |= {f"{part}_{name}{suffix}": x for name, x in means}
     return metrics

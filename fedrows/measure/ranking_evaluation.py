@@ -83,9 +83,11 @@ class RankingEvaluation:
             assert ranks.losses is not None
             metrics[f"{part}_loss"] = mean_loss(ranks.losses)
             metrics |= {f"{part}_{name}": value for name, value in summed_up(ranks.sampled).items()}
-            whole = torch.full_like(ranks.sampled, torch.nan) if ranks.all is None else ranks.all
-            metrics |= {f"{part}_{name}_all": value for name, value in summed_up(whole).items()}
-            own = measure(self._own, ranks.sampled, whole, ranks.owner)
+            among_all = (
+                torch.full_like(ranks.sampled, torch.nan) if ranks.all is None else ranks.all
+            )
+            metrics |= {f"{part}_{name}_all": value for name, value in summed_up(among_all).items()}
+            own = measure(self._own, ranks.sampled, among_all, ranks.owner)
             metrics |= {f"{part}_{name}": value for name, value in own.items()}
             if part == "test":
                 metrics["buckets"] = by_bucket(ranks, self._buckets[part])

@@ -67,10 +67,10 @@ def summarise(
     """The summary of all metric lines, ready for `summary.json` (None for NaN and infinity)."""
     target = target or Target()
     lines = list(lines)
-    there = measured(lines)
+    present = measured(lines)
     metrics = [
-        *(m for m in METRICS if m in USUAL or m in there),
-        *(m for m in there if m not in METRICS),
+        *(m for m in METRICS if m in USUAL or m in present),
+        *(m for m in present if m not in METRICS),
     ]
     curves = by_algorithm(lines)
     central = curves.get(REFERENCE, {})
@@ -158,9 +158,9 @@ def table(summary: Summary) -> tuple[list[str], list[list[str]]]:
     columns.append(("Rounds/s", [show(a["rounds_per_second"], None) for a in shown]))
     for key in virtual_of(summary):
         columns.append((VIRTUAL[key], [show_virtual(a, key) for a in shown]))
-    kept = [c for c in columns if any(cell != "–" for cell in c[1])]
-    rows = [list(row) for row in zip(*(cells for _, cells in kept), strict=True)]
-    return [title for title, _ in kept], rows
+    filled = [c for c in columns if any(cell != "–" for cell in c[1])]
+    rows = [list(row) for row in zip(*(cells for _, cells in filled), strict=True)]
+    return [title for title, _ in filled], rows
 
 
 def metrics_of(summary: Summary) -> list[str]:

@@ -70,8 +70,8 @@ class AloneModels:
         def score(some: Tensor, candidates: Tensor) -> Tensor:
             rows = []
             for position, number in enumerate(some.tolist()):
-                one = slice(position, position + 1)
-                fields = {**examples.fields(some[one]), field: candidates[one]}
+                only = slice(position, position + 1)
+                fields = {**examples.fields(some[only]), field: candidates[only]}
                 rows.append(self.model.scores(self.of(owner[number]), fields))
             return torch.cat(rows)
 
@@ -104,18 +104,18 @@ def train_alone(
     for number in range(1, rounds + 1):
         facts = Round(number, plan.lr_at(number), count, float(count), cohort)
         opened = fleet.open_round(facts)
-        places = {
+        addresses = {
             table: index.ids
             if table in data.local
             else index.ids + index.owner * data.tables[table]
             for table, index in opened.index.items()
         }
         rows = {
-            table: tables[table].index_select(0, position) for table, position in places.items()
+            table: tables[table].index_select(0, position) for table, position in addresses.items()
         }
         start = Submodels(opened.index, rows, {name: x.clone() for name, x in dense.items()})
         update = opened.train(start, None).update
-        for table, position in places.items():
+        for table, position in addresses.items():
             tables[table].index_add_(0, position, update.rows[table])
         for name, x in dense.items():
             x.add_(update.dense[name])

@@ -35,9 +35,7 @@ class Text(nn.Module):
         hidden, _ = self.lstm(self.token(ids))  # (B, T, H)
         real = ids != 0 if self.padded else torch.ones_like(ids, dtype=torch.bool)
         position = torch.arange(ids.shape[1], device=ids.device)
-        end = torch.where(real, position, -1).amax(
-            1, keepdim=True
-        )  # (B, 1), the last word, or none
+        end = torch.where(real, position, -1).amax(1, keepdim=True)  # (B, 1): −1 without words
         last = torch.where((position == end).unsqueeze(2), hidden, 0).sum(1)  # (B, H)
         return self.output(last).squeeze(1)
 

@@ -97,11 +97,8 @@ def build(
             f"Matrix factorisation has a table of users and one of items, but {names[0]} and "
             f"{names[1]} both read {items}: give each a table of its own."
         )
-    rows, padded = (
-        [data.tables[t] for t in (users, items)],
-        [t in data.padded for t in (users, items)],
-    )
-    module = MatrixFactorisation(rows[0], rows[1], factors, names, (padded[0], padded[1]))
+    padded = users in data.padded, items in data.padded
+    module = MatrixFactorisation(data.tables[users], data.tables[items], factors, names, padded)
     start_(module, seed, SPREAD)
     for part in (module.user_bias, module.item_bias):
         nn.init.zeros_(part.weight)

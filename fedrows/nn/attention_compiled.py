@@ -62,11 +62,7 @@ def usable(k: Tensor) -> bool:
 @cache
 def missing() -> str | None:
     """Why there is no kernel on this machine, or None; it is tried out before it is trusted."""
-    try:
-        cpp_library.library("attention")
-    except cpp_library.Missing as error:
-        return str(error)
-    return None if _right() else "the compiled kernel's results are wrong"
+    return cpp_library.why_missing("attention", _right)
 
 
 def notes() -> list[str]:

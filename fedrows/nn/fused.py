@@ -35,9 +35,7 @@ def adds_freely(x: Tensor) -> bool:
 def notes() -> list[str]:
     """What to say where a GPU is used without the kernels."""
     why = kernels.missing()
-    return (
-        [] if why is None else [f"Layers run as plain operations, slower, for want of NVRTC: {why}"]
-    )
+    return [f"Layers run as plain operations, slower, for want of NVRTC: {why}"] if why else []
 
 
 class DiceStep(Function):
@@ -62,7 +60,7 @@ class DiceStep(Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
         *tensors, eps = inputs
-        result = DiceStep.apply(*_groups(info.batch_size, in_dims, tensors), eps)
+        result = DiceStep.apply(*as_groups(info.batch_size, in_dims, tensors), eps)
         return result.unflatten(0, (info.batch_size, -1)), 0
 
 
@@ -102,7 +100,7 @@ class AttentionStep(Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        results = AttentionStep.apply(*_groups(info.batch_size, in_dims, inputs))
+        results = AttentionStep.apply(*as_groups(info.batch_size, in_dims, inputs))
         apart = tuple(x.unflatten(0, (info.batch_size, -1)) for x in results)
         return apart, (0,) * len(apart)
 
@@ -173,16 +171,16 @@ class LinearStep(Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
     ) -> tuple[Tensor, int]:  # fmt: skip
-        result = LinearStep.apply(*_groups(info.batch_size, in_dims, inputs))
+        result = LinearStep.apply(*as_groups(info.batch_size, in_dims, inputs))
         return result.unflatten(0, (info.batch_size, -1)), 0
 
 
-def _groups(clients: int, in_dims: tuple[int | None, ...], inputs: Any) -> list[Tensor]:
+def as_groups(clients: int, in_dims: tuple[int | None, ...], inputs: Any) -> list[Tensor]:
     """The tensors of V clients with G groups each, as those of V·G groups."""
     stacked = []
     for x, dim in zip(inputs, in_dims, strict=False):
-        whole = x.expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
-        stacked.append(whole.flatten(0, 1))
+        by_client = x.expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
+        stacked.append(by_client.flatten(0, 1))
     return stacked
 
 

@@ -35,11 +35,7 @@ def usable(x: Tensor) -> bool:
 @cache
 def missing() -> str | None:
     """Why there is no kernel on this machine, or None; it is tried out before it is trusted."""
-    try:
-        cpp_library.library("lstm")
-    except cpp_library.Missing as error:
-        return str(error)
-    return None if _right() else "the compiled kernel's results are wrong"
+    return cpp_library.why_missing("lstm", _right)
 
 
 def forward(*inputs: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -64,8 +60,8 @@ def backward(known: Sequence[Tensor], room: Sequence[Tensor]) -> list[Tensor]:
 
 def _call(way: str, tensors: Sequence[Tensor], size: int) -> None:
     x = tensors[0]
-    name, places = f"{_KINDS[x.dtype]}_{way}", [part.data_ptr() for part in tensors]
-    cpp_library.call("lstm", name, (*x.shape, size), places)
+    name, addresses = f"{_KINDS[x.dtype]}_{way}", [part.data_ptr() for part in tensors]
+    cpp_library.call("lstm", name, (*x.shape, size), addresses)
 
 
 def _right() -> bool:
@@ -86,8 +82,8 @@ def _as_formulas_say(kind: type[np.floating[Any]]) -> bool:
     more, above, dc = bias / 2, given(batch, units), given(batch, units)[:, ::-1].copy()
 
     def run(way: str, *arrays: np.ndarray) -> None:
-        name, places = f"f{8 * np.dtype(kind).itemsize}_{way}", [x.ctypes.data for x in arrays]
-        cpp_library.call("lstm", name, (1, 1, batch, inputs, units), places)
+        name, addresses = f"f{8 * np.dtype(kind).itemsize}_{way}", [x.ctypes.data for x in arrays]
+        cpp_library.call("lstm", name, (1, 1, batch, inputs, units), addresses)
 
     hidden, cells, gates = np.empty_like(h), np.empty_like(c), given(batch, 4 * units)
     run("forward", x, of_x, of_h, bias, more, h, c, hidden, cells, gates)

@@ -16,6 +16,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from fedrows.nn import lstm_compiled, lstm_onednn
+from fedrows.nn.fused import as_groups
 
 IMPLEMENTATIONS = {"compiled": lstm_compiled, "onednn": lstm_onednn}  # the faster one first
 
@@ -74,10 +75,7 @@ class LSTMLayer(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], by: str, *inputs: Tensor) -> Any:
-        clients, stacked = info.batch_size, []
-        for x, dim in zip(inputs, in_dims[1:], strict=True):
-            whole = x.expand(clients, *x.shape) if dim is None else x.movedim(dim, 0)
-            stacked.append(whole.flatten(0, 1))
+        stacked = as_groups(info.batch_size, in_dims[1:], inputs)
         hidden, cells, *room = LSTMLayer.apply(by, *stacked)
-        results = (x.unflatten(0, (clients, -1)) for x in (hidden, cells))
+        results = (x.unflatten(0, (info.batch_size, -1)) for x in (hidden, cells))
         return (*results, *room), (0, 0, *[None] * len(room))

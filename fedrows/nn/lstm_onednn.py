@@ -26,12 +26,12 @@ def usable(x: Tensor) -> bool:
 
 def forward(*inputs: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     """All groups forward; oneDNN's notes are large, so they are not stacked."""
-    *given, h, c = inputs
-    own = _by_group([given[0].contiguous(), *given[1:], h.unsqueeze(1), c.unsqueeze(1)])
-    one = torch.ops.aten.mkldnn_rnn_layer.default
+    x, *weights, h, c = inputs
+    own = _by_group([x.contiguous(), *weights, h.unsqueeze(1), c.unsqueeze(1)])
+    layer = torch.ops.aten.mkldnn_rnn_layer.default
     how: tuple[Any, ...] = (False, [], _LSTM, h.shape[-1], 1, True, False, False, True)
     with torch.enable_grad():  # without it oneDNN takes no notes for the way back
-        results = [one(*tensors, *how) for tensors in own]
+        results = [layer(*tensors, *how) for tensors in own]
     hidden, _, cells, room = zip(*results, strict=True)
     return torch.stack(hidden), torch.cat(cells), list(room)
 
@@ -43,9 +43,9 @@ def backward(known: Sequence[Tensor], room: Sequence[Tensor]) -> list[Tensor]:
     first, last, end = h.unsqueeze(1), hidden[:, -1:], cells.unsqueeze(1)
     own = [x.contiguous(), *weights, first, c.unsqueeze(1), hidden, last, end, above.contiguous()]
     ways = zip(_by_group(own), dc.contiguous().unsqueeze(1).unbind(), room, strict=True)
-    one = torch.ops.aten.mkldnn_rnn_layer_backward.default
+    layer = torch.ops.aten.mkldnn_rnn_layer_backward.default
     how: tuple[Any, ...] = (False, _LSTM, h.shape[-1], 1, True, True, False, [], False)
-    results = [one(*tensors, nothing, cell, *how, notes) for tensors, cell, notes in ways]
+    results = [layer(*tensors, nothing, cell, *how, notes) for tensors, cell, notes in ways]
     *changes, dh, d_cell = zip(*results, strict=True)
     return [*(torch.stack(parts) for parts in changes), torch.cat(dh), torch.cat(d_cell)]
 

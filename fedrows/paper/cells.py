@@ -11,7 +11,7 @@ import numpy as np
 
 from fedrows.measure.summary import METRICS, number, show
 from fedrows.measure.trivial_baselines import NAMES
-from fedrows.report.artefact import Cell, Curve
+from fedrows.report.artefact import Cell, Curve, Panel
 from fedrows.study import FinishedRun
 
 Numbers = Sequence[float] | np.ndarray
@@ -59,18 +59,49 @@ def ids(runs: Sequence[FinishedRun]) -> tuple[str, ...]:
     return tuple(run.id for run in runs)
 
 
-def stat_cell(
-    stat: Mapping[str, object], metric: str, runs: Sequence[FinishedRun], paper: float | None = None
-) -> Cell:
-    """A mean over seeds with its spread, from a summary, beside the paper's value."""
-    text = show(dict(stat), METRICS[metric][2])
-    return Cell(
-        text,
-        number(stat["mean"]),
-        None if paper is None else f"{paper:g}",
-        paper,
-        ids(runs),
-    )
+def metric_columns(metrics: Sequence[str]) -> list[str]:
+    """The titles of two columns for each metric."""
+    return [f"{which} {METRICS[m][0]}" for m in metrics for which in ("Best", "Final")]
+
+
+def metric_cells(
+    entry: Mapping[str, Any],
+    metrics: Sequence[str],
+    runs: Sequence[FinishedRun],
+    best: Mapping[str, float] | None = None,
+) -> list[Cell]:
+    """The cells below `metric_columns`, from a summary: means over seeds with their spreads.
+
+    best: what the paper has as the best value, by metric.
+    """
+    cells = []
+    for metric in metrics:
+        for which in ("best", "final"):
+            stat = entry["metrics"][metric][which]
+            paper = (best or {}).get(metric) if which == "best" else None
+            text, shown = show(stat, METRICS[metric][2]), None if paper is None else f"{paper:g}"
+            cells.append(Cell(text, number(stat["mean"]), shown, paper, ids(runs)))
+    return cells
+
+
+def level_rows(levels: Levels, metrics: Sequence[str], blank: int) -> list[tuple[Cell, ...]]:
+    """The trivial baselines below `metric_columns`, with so many empty cells before them."""
+    rows = []
+    for name, values in levels.items():
+        cells = [Cell(NAMES[name]), *[Cell("–")] * blank]
+        for metric in metrics:
+            known, digits = number(values[metric]), METRICS[metric][2]
+            cells += [Cell("–") if known is None else Cell(f"{known:.{digits}f}", known), Cell("–")]
+        rows.append(tuple(cells))
+    return rows
+
+
+def curves_panel(
+    title: str, runs: Mapping[str, Sequence[FinishedRun]], levels: Levels, metric: str, rounds: int
+) -> Panel:
+    """A metric by round: a curve for each name, and the trivial baselines as levels."""
+    curves = (curve(name, own, metric) for name, own in runs.items())
+    return Panel(title, "round", METRICS[metric][0], (*curves, *guides(levels, metric, rounds)))
 
 
 def goal(target: Mapping[str, Any]) -> str:
@@ -78,12 +109,6 @@ def goal(target: Mapping[str, Any]) -> str:
     title, _, digits = METRICS[target["metric"]]
     value = target["value"]
     return f"{title} {show(target['over_seeds'], digits) if value is None else f'{value:g}'}"
-
-
-def level_cell(value: float, metric: str) -> Cell:
-    """A trivial baseline's value."""
-    known = number(value)
-    return Cell("–") if known is None else Cell(f"{known:.{METRICS[metric][2]}f}", known)
 
 
 def printed(text: str | None) -> float | None:

@@ -100,14 +100,8 @@ def make(work: Work) -> Artefact:
         if hangs := HANGS.get((task.key, claim)):
             remark += f" (hangs on {hangs})"
         counts[verdict] += 1
-        rows.append(
-            (
-                Cell(claim),
-                Cell(task.name),
-                Cell(verdict),
-                Cell(judged.numbers + remark, runs=judged.runs),
-            )
-        )
+        measured = Cell(judged.numbers + remark, runs=judged.runs)
+        rows.append((Cell(claim), Cell(task.name), Cell(verdict), measured))
     counted = (
         f"{counts[HOLDS]} hold, {counts[FAILS]} do not hold, {counts[UNTESTED]} cannot be tested"
     )

@@ -55,7 +55,7 @@ def make(work: Work) -> Artefact:
     }
     every = [row for rows in made.values() for row in rows]
     hot = whole[0][2]
-    held = [all(one.checks().values()) for _, _, one in (*subset, *whole, *every)]
+    held = [all(s.checks().values()) for _, _, s in (*subset, *whole, *every)]
     at_zero = " At x = 0 only; the full run also measures at the minimum." if work.quick else ""
     return Artefact(
         "conditioning",
@@ -96,12 +96,12 @@ def thin(data: FederatedData, every_user: int, every_movie: int) -> FederatedDat
     ids = np.asarray(train.ids["features"])
     owner = train.owner.numpy()
     movie = data.targets(train).numpy() - data.groups["weight"]["movie"][0]
-    kept = (owner % every_user == 0) & (movie % every_movie == 0)
+    thinned = (owner % every_user == 0) & (movie % every_movie == 0)
     return FederatedData.build(
-        client=owner[kept],
-        ids={"features": ids[kept]},
-        label=train.label.numpy()[kept],
-        test=np.zeros(int(kept.sum()), dtype=bool),
+        client=owner[thinned],
+        ids={"features": ids[thinned]},
+        label=train.label.numpy()[thinned],
+        test=np.zeros(int(thinned.sum()), dtype=bool),
         tables=data.tables,
         fields=data.fields,
     )
@@ -123,7 +123,7 @@ def _measure(
 def _grows(rows: Sequence[Row]) -> bool:
     """Whether κ(H)/κ(Ĥ) grows with the dispersion, wherever it was measured."""
     for point in {at for at, *_ in rows}:
-        pairs = sorted((one.dispersion, one.gain) for at, _, one in rows if at == point)
+        pairs = sorted((s.dispersion, s.gain) for at, _, s in rows if at == point)
         if any(low[1] >= high[1] for low, high in pairwise(pairs)):
             return False
     return True
@@ -134,13 +134,13 @@ def _table(key: str, title: str, rows: Sequence[Row], note: str) -> ResultTable:
     cells = [
         (
             Cell(at),
-            *map(number_cell, (one.dispersion, size, one.least, one.most, one.alpha)),
-            *map(number_cell, (one.least_condition, one.condition, one.bound)),
-            *map(number_cell, (one.corrected_condition, one.corrected_bound, one.convex_bound)),
-            number_cell(one.gain),
-            *map(verdict_cell, one.checks().values()),
+            *map(number_cell, (s.dispersion, size, s.least, s.most, s.alpha)),
+            *map(number_cell, (s.least_condition, s.condition, s.bound)),
+            *map(number_cell, (s.corrected_condition, s.corrected_bound, s.convex_bound)),
+            number_cell(s.gain),
+            *map(verdict_cell, s.checks().values()),
         )
-        for at, size, one in rows
+        for at, size, s in rows
     ]
     return ResultTable(key, title, COLUMNS + checks, tuple(cells), note)
 
@@ -154,21 +154,21 @@ def _figure(subset: Sequence[Row], whole: Sequence[Row], made: dict[str, list[Ro
         **{f"family: {kind}": rows for kind, rows in made.items()},
     }
     ratios = tuple(
-        line(name, _dispersions(rows), [one.gain for *_, one in rows])
+        line(name, _dispersions(rows), [s.gain for *_, s in rows])
         for name, rows in problems.items()
         if rows
     )  # fmt: skip
     panels = [Panel("What the correction gains", "n_max/n_min", "κ(H)/κ(Ĥ)", ratios, True, True)]
     for name in ("the whole", "family: flat", "family: steep"):
         rows = problems[name]
-        x, every = _dispersions(rows), [one for *_, one in rows]
+        x, every = _dispersions(rows), [s for *_, s in rows]
         curves = (
-            line("κ(H)", x, [one.condition for one in every]),
-            line("Theorem 1's bound", x, [one.least_condition for one in every]),
-            line("k", x, [one.bound for one in every]),
-            line("κ(Ĥ)", x, [one.corrected_condition for one in every]),
-            line("k̂", x, [one.corrected_bound for one in every]),
-            line("ρ2/μ0", x, [one.convex_bound for one in every]),
+            line("κ(H)", x, [s.condition for s in every]),
+            line("Theorem 1's bound", x, [s.least_condition for s in every]),
+            line("k", x, [s.bound for s in every]),
+            line("κ(Ĥ)", x, [s.corrected_condition for s in every]),
+            line("k̂", x, [s.corrected_bound for s in every]),
+            line("ρ2/μ0", x, [s.convex_bound for s in every]),
         )
         title = "MovieLens, at x = 0" if name == "the whole" else name
         panels.append(Panel(title, "n_max/n_min", "condition number", curves, True, True))
@@ -176,7 +176,7 @@ def _figure(subset: Sequence[Row], whole: Sequence[Row], made: dict[str, list[Ro
 
 
 def _dispersions(rows: Sequence[Row]) -> list[float]:
-    return [one.dispersion for *_, one in rows]
+    return [s.dispersion for *_, s in rows]
 
 
 EXPERIMENT = Experiment(

@@ -11,6 +11,7 @@ t counts local iterations (`iterates`), on a federation whose constants are know
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.paper.cells import line, number_cell, slope, spread, verdict_cell
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.theory import known_constants
-from fedrows.paper.theory.iterates import iterations
+from fedrows.paper.theory.iterates import EXACT, iterations
 from fedrows.paper.theory.objective import Objective, require_scipy
 from fedrows.paper.theory.ridge import Ridge
 from fedrows.plan import Plan
@@ -54,16 +55,10 @@ def make(work: Work) -> Artefact:
             means = [measurements[-1] for measurements in by_seed]
             holds = max(means) <= bounds[-1]
             held.append(holds)
-            rows.append(
-                (
-                    Cell(f"K = {cohort}, T = {length:,}"),
-                    *map(
-                        number_cell, (lr, float(np.mean(means)), min(means), max(means), bounds[-1])
-                    ),
-                    number_cell(float(np.sqrt(CLIENTS / (min(HEATS) * cohort * length)))),
-                    verdict_cell(holds),
-                )
-            )
+            order = float(np.sqrt(CLIENTS / (min(HEATS) * cohort * length)))
+            values = (lr, float(np.mean(means)), min(means), max(means), bounds[-1], order)
+            label = Cell(f"K = {cohort}, T = {length:,}")
+            rows.append((label, *map(number_cell, values), verdict_cell(holds)))
         mean = np.mean(by_seed, axis=0).tolist()
         slopes.append(slope(lengths, mean))
         curves += [spread(f"K = {cohort}", lengths, by_seed)]
@@ -120,17 +115,8 @@ def walk(
     data: FederatedData, algorithm: Algorithm, cohort: int, length: int, lr: float, seed: int
 ) -> Sequence[np.ndarray]:
     """X^1 … X^T of one run."""
-    plan = Plan(
-        rounds=length // STEPS,
-        clients_per_round=cohort,
-        local_steps=STEPS,
-        batch_size=BATCH,
-        lr=lr,
-        weighting="uniform",
-        seed=seed,
-        dtype="float64",
-        device="cpu",
-    )
+    steps: dict[str, Any] = {"rounds": length // STEPS, "local_steps": STEPS, "batch_size": BATCH}
+    plan = Plan(**EXACT, **steps, clients_per_round=cohort, lr=lr, seed=seed)
     points = iterations(data, Ridge(data, 0.0), algorithm, plan)
     return [params.tables["w"][:, 0].numpy() for params in points][:length]
 

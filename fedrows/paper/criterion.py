@@ -22,12 +22,10 @@ from fedrows.paper import convergence
 from fedrows.paper.cells import line, number_cell, slope, verdict_cell
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.theory import known_constants
+from fedrows.paper.theory.iterates import after_rounds
 from fedrows.paper.theory.objective import Objective, require_scipy
 from fedrows.paper.theory.ridge import Ridge
-from fedrows.plan import Plan
 from fedrows.report.artefact import Artefact, Cell, Curve, Figure, Panel, ResultTable
-from fedrows.server import begin, rounds
-from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 RIDGE, ROUNDS = 0.01, 1_000
 OPTIONS = synthetic.SyntheticOptions(clients=300, items=60, examples_per_client=30, test_share=0)
@@ -62,11 +60,12 @@ def make(work: Work) -> Artefact:
     scale = objective.clients / coldest  # N/n_min
     held = {name: _hold(walked, scale, convexity) for name, walked in paths.items()}
     wrong, right = (_apart(paths, measure) for measure in ("plain", "corrected"))
+    yes = "yes" if all(map(all, held.values())) else "no"
     guarantees, panel, exponent = _guarantees(work)
     return Artefact(
         "criterion",
         "Theorems 4 and 5: which gradient norm tells how far f is from its minimum",
-        f"Both bounds hold at every round of both runs: {'yes' if _all(held) else 'no'}. At the "
+        f"Both bounds hold at every round of both runs: {yes}. At the "
         f"same |∇f|² FedAvg is up to {wrong:.3g} times as far from the minimum as FedSubAvg, at "
         f"the same ∇f^T D ∇f up to {right:.3g} times. FedSubAvg's guarantee is better by "
         f"(N/n_min)^{exponent:.2f} as measured; the paper says 0.5.",
@@ -83,23 +82,16 @@ def path(name: str, data: FederatedData, objective: Objective, many: int = ROUND
     """
     curvature = objective.most_curved(np.zeros(len(objective.rows)))
     own = objective.clients / int(objective.heat.max()) if name == "fedavg" else 1.0
-    plan = Plan(
+    every = after_rounds(
+        data,
+        Ridge(data, objective.ridge),
+        name,
         rounds=many,
-        clients_per_round=data.clients,
         batches="epoch",
         batch_size=int(data.sizes.max()),
         lr=own / curvature,
-        weighting="uniform",
-        dtype="float64",
-        device="cpu",
-        chunk=data.clients,
     )
-    model, algorithm = Ridge(data, objective.ridge), catalogue.algorithm(name)()
-    fleet = SimulatedFleet(model, algorithm, data, plan)
-    (table,) = data.tables
-    points = [np.zeros(len(objective.rows))]
-    for progress in rounds(fleet, plan, begin(model, algorithm, plan)):
-        points.append(progress.params.tables[table][objective.rows, 0].numpy().copy())
+    points = every[:, objective.rows]
     lowest = objective.value(objective.minimum())
     squares = np.stack([objective.gradient(x) for x in points]) ** 2  # (rounds + 1, M)
     gap = np.array([objective.value(x) for x in points]) - lowest
@@ -120,27 +112,20 @@ def _apart(paths: dict[str, Path], measure: str) -> float:
     Between rounds by interpolating logarithms, where both runs have the value and f − f* is not
     yet lost in rounding.
     """
-    first, second = paths["fedavg"], paths["fedsubavg"]
-    seen = {
-        id(walked): (walked.gap > LOST) & _falling(getattr(walked, measure))
-        for walked in (first, second)
-    }
-    x = [np.log(getattr(walked, measure)[seen[id(walked)]]) for walked in (first, second)]
-    y = [np.log(walked.gap[seen[id(walked)]]) for walked in (first, second)]
-    low, high = max(x[0].min(), x[1].min()), min(x[0].max(), x[1].max())
-    at = np.linspace(low, high, 400)
-    gaps = [np.interp(at, x[i][::-1], y[i][::-1]) for i in (0, 1)]
-    return float(np.exp((gaps[0] - gaps[1]).max()))
+    curves = []
+    for name in ("fedavg", "fedsubavg"):
+        values, gap = getattr(paths[name], measure), paths[name].gap
+        seen = (gap > LOST) & _falling(values)
+        curves.append((np.log(values[seen])[::-1], np.log(gap[seen])[::-1]))  # x ascends
+    (x1, y1), (x2, y2) = curves
+    at = np.linspace(max(x1[0], x2[0]), min(x1[-1], x2[-1]), 400)
+    return float(np.exp((np.interp(at, x1, y1) - np.interp(at, x2, y2)).max()))
 
 
 def _falling(values: np.ndarray) -> np.ndarray:
     """Where a value is below all before it."""
     before = np.concatenate([[np.inf], np.minimum.accumulate(values)[:-1]])
     return values < before
-
-
-def _all(held: dict[str, tuple[bool, bool]]) -> bool:
-    return all(both for walked in held.values() for both in walked)
 
 
 def _levels(
@@ -159,16 +144,9 @@ def _levels(
                     continue
                 gap, short = float(walked.gap[reached[0]]), level / (2 * convexity)
                 allowed = short if which else short * scale
-                rows.append(
-                    (
-                        label,
-                        number_cell(float(reached[0])),
-                        number_cell(gap),
-                        number_cell(short),
-                        number_cell(allowed),
-                        verdict_cell(gap <= allowed and held[name][which]),
-                    )
-                )
+                cells = map(number_cell, (float(reached[0]), gap, short, allowed))
+                holds = verdict_cell(gap <= allowed and held[name][which])
+                rows.append((label, *cells, holds))
     return ResultTable(
         "criterion",
         "How far f is from its minimum when a criterion says ε",
@@ -184,10 +162,7 @@ def _levels(
 
 def _panels(paths: dict[str, Path], scale: float, convexity: float) -> tuple[Panel, ...]:
     panels = []
-    for name, measure, factor in (
-        ("|∇f|²", "plain", scale),
-        ("∇f^T D ∇f", "corrected", 1.0),
-    ):
+    for name, measure, factor in (("|∇f|²", "plain", scale), ("∇f^T D ∇f", "corrected", 1.0)):
         curves: list[Curve] = []
         ends = [np.inf, 0.0]
         for key, walked in paths.items():

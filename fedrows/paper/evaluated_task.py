@@ -88,7 +88,7 @@ class EvaluatedTask:
     ) -> Setting:
         """The runs of one algorithm, at the presets (the paper's rates) or at other rates."""
         own = {item.name for item in options(catalogue.algorithm(algorithm))}
-        given = dict(rates or {})
+        chosen = dict(rates or {})
         return Setting(
             self.key,
             algorithm,
@@ -96,9 +96,9 @@ class EvaluatedTask:
                 "rounds": size.rounds,
                 "evaluate_every": size.every,
                 **size.plan,
-                **{name: value for name, value in given.items() if name not in own},
+                **{name: value for name, value in chosen.items() if name not in own},
                 **plan,
             },
-            options={name: value for name, value in given.items() if name in own},
+            options={name: value for name, value in chosen.items() if name in own},
             data={**size.data, **(data or {})},
         )

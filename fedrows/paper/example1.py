@@ -16,19 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows import catalogue
 from fedrows.data.batches import Batch
 from fedrows.data.federation import FederatedData
 from fedrows.model import Model
 from fedrows.paper.cells import line, number_cell, verdict_cell
 from fedrows.paper.experiment import Experiment, Work
-from fedrows.plan import Plan
+from fedrows.paper.theory.iterates import after_rounds
 from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
 from fedrows.rows.params import Params, Submodels
 from fedrows.rows.schema import Schema
 from fedrows.rows.schema import Table as Rows
-from fedrows.server import begin, rounds
-from fedrows.simulator.simulated_fleet import SimulatedFleet
 
 CLIENTS, ROUNDS = 100, 200
 START = (1.0, 1.0)
@@ -51,16 +48,10 @@ def make(work: Work) -> Artefact:
             paths.append(line(label, run[:, 1], run[:, 0]))
             distances.append(line(label, np.flatnonzero(seen).tolist(), away[seen].tolist()))
             near = np.flatnonzero(away <= 1e-3)
-            cells.append(
-                (
-                    Cell(label),
-                    *(number_cell(round(float(x), 15)) for x in run[10]),
-                    *(number_cell(round(float(x), 15)) for x in run[-1]),
-                    number_cell(float(near[0])) if len(near) else Cell(f"more than {ROUNDS}"),
-                    Cell(f"{off:.1e}", off),
-                    verdict_cell(off <= NEAR),
-                )
-            )
+            weights = (number_cell(round(float(x), 15)) for x in (*run[10], *run[-1]))
+            rounds_to = number_cell(float(near[0])) if len(near) else Cell(f"more than {ROUNDS}")
+            checks = Cell(f"{off:.1e}", off), verdict_cell(off <= NEAR)
+            cells.append((Cell(label), *weights, rounds_to, *checks))
     columns = (
         "", "w1 after 10 rounds", "w2 after 10 rounds", f"w1 after {ROUNDS}", f"w2 after {ROUNDS}",
         "rounds until |w| ≤ 0.001", "furthest from the closed form", f"within {NEAR:g}",
@@ -112,22 +103,9 @@ def federation(clients: int = CLIENTS) -> FederatedData:
 
 def trajectory(name: str, rate: float, clients: int = CLIENTS, many: int = ROUNDS) -> np.ndarray:
     """(w1, w2) before the first round and after every other: (rounds + 1, 2)."""
-    plan = Plan(
-        rounds=many,
-        clients_per_round=clients,
-        local_steps=1,
-        lr=rate,
-        weighting="uniform",
-        dtype="float64",
-        device="cpu",
-        chunk=clients,
+    return after_rounds(
+        federation(clients), TwoWeights(), name, rounds=many, local_steps=1, lr=rate
     )
-    data, model, algorithm = federation(clients), TwoWeights(), catalogue.algorithm(name)()
-    fleet = SimulatedFleet(model, algorithm, data, plan)
-    points = [np.array(START)]
-    for progress in rounds(fleet, plan, begin(model, algorithm, plan)):
-        points.append(progress.params.tables["w"][:, 0].numpy().copy())
-    return np.stack(points)
 
 
 def closed_form(name: str, rate: float, clients: int = CLIENTS, many: int = ROUNDS) -> np.ndarray:

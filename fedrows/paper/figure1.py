@@ -41,16 +41,11 @@ def _table(uploads: list[dict[int, float]], moved: dict[str, list[float]]) -> Re
     rows = []
     for row in range(ROWS):
         own = [upload[row] for upload in uploads if row in upload]
-        rows.append(
-            (
-                Cell(f"row {row + 1}"),
-                *(_number(upload.get(row)) for upload in uploads),
-                Cell(f"{len(own)}", float(len(own))),
-                _number(CLIENTS / len(own)),
-                _number(sum(own) / len(own)),
-                *(_number(steps[row]) for steps in moved.values()),
-            )
-        )
+        uploaded = (_number(upload.get(row)) for upload in uploads)
+        steps = (_number(by_row[row]) for by_row in moved.values())
+        holders = Cell(f"{len(own)}", float(len(own)))
+        means = _number(CLIENTS / len(own)), _number(sum(own) / len(own))
+        rows.append((Cell(f"row {row + 1}"), *uploaded, holders, *means, *steps))
     columns = (
         "",
         *(f"client {i + 1} uploads" for i in range(CLIENTS)),
@@ -66,15 +61,15 @@ def _table(uploads: list[dict[int, float]], moved: dict[str, list[float]]) -> Re
 
 
 def _figure(uploads: list[dict[int, float]], moved: dict[str, list[float]]) -> Figure:
-    places = tuple(float(row + 1) for row in range(ROWS))
-    level = Curve("no update", (places[0], places[-1]), (0.0, 0.0), kind="guide")
+    numbers = tuple(float(row + 1) for row in range(ROWS))
+    level = Curve("no update", (numbers[0], numbers[-1]), (0.0, 0.0), kind="guide")
     held = (
         Curve(
             f"client {i}", tuple(row + 1.0 for row in upload), tuple(upload.values()), kind="dots"
         )
         for i, upload in enumerate(uploads, start=1)
     )
-    steps = (Curve(title, places, tuple(y), kind="dots") for title, y in moved.items())
+    steps = (Curve(title, numbers, tuple(y), kind="dots") for title, y in moved.items())
     panels = (
         Panel("what the clients upload", "row", "update", (*held, level)),
         Panel("how far the round moves each row", "row", "update", (*steps, level)),

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import product
+from dataclasses import dataclass
+from itertools import chain, product
 from math import floor, log10
 from pathlib import Path
-from typing import Any
 
 from fedrows.measure.metric_choice import about, best_value, chooses
 from fedrows.paper.evaluated_task import EvaluatedTask, Rates, Size
@@ -38,40 +38,31 @@ FILE = Path(__file__).with_name("searched_rates.json")
 Tried = list[tuple[Rates, FinishedRun]]
 
 
-def rates(work: Work, task: EvaluatedTask) -> dict[str, Rates]:
-    """The searched rates of a task, by algorithm: searched now, or as found before."""
-    if searches(work, task):
-        return {name: best(tried, choice(task)) for name, tried in search(work, task).items()}
-    return dict(_saved()[task.key]["rates"])
+@dataclass(frozen=True)
+class SearchedRates:
+    """What a search has found for a task; as searched_rates.json has it."""
+
+    by: str  # where the rates come from, in a sentence
+    chosen_on: str  # what has chosen the rates, in words, such as: validation loss
+    at_edge: Sequence[str]  # whose rates lie at the edge of what was tried: others might do better
+    rates: Mapping[str, Rates]  # by algorithm
 
 
-def at_edge(work: Work, task: EvaluatedTask) -> list[str]:
-    """The algorithms whose rates lie at the edge of what was tried: others might do better."""
+def searched(work: Work, task: EvaluatedTask) -> SearchedRates:
+    """The rates of a task: searched now, or as found before."""
     if not searches(work, task):
-        return list(_saved()[task.key]["at_edge"])
-    every = search(work, task)
-    return [name for name, tried in every.items() if edges(tried, best(tried, choice(task)))]
-
-
-def chosen_on(work: Work, task: EvaluatedTask) -> str:
-    """What has chosen the rates, in words, such as: validation loss."""
-    if not searches(work, task):
-        return str(_saved()[task.key]["chosen_on"])
-    return about(choice(task))[0]
-
-
-def origin(work: Work, task: EvaluatedTask) -> str:
-    """Where those rates come from, in a sentence."""
-    if not searches(work, task):
-        return str(_saved()[task.key]["by"])
-    size = task.size(work)
-    return (
-        f"Searched over {size.search_rounds} rounds with seed {SEED} by the best "
-        f"{about(choice(task))[0]} on {HELD_OUT:.0%} of the training examples, which were held "
+        return SearchedRates(**json.loads(FILE.read_text(encoding="utf-8"))[task.key])
+    every, chosen_on = search(work, task), about(choice(task))[0]
+    rates = {name: best(tried, choice(task)) for name, tried in every.items()}
+    by = (
+        f"Searched over {task.size(work).search_rounds} rounds with seed {SEED} by the best "
+        f"{chosen_on} on {HELD_OUT:.0%} of the training examples, which were held "
         f"out, among rates {_listed(task.grid)}, and for FedAdam server rates "
         f"{_listed(SERVER_RATES)} and τ {_listed(TAUS)}; a best at the edge of its grid was "
         f"followed up to {EXTENSIONS} steps beyond."
     )
+    at_edge = [name for name, tried in every.items() if edges(tried, rates[name])]
+    return SearchedRates(by, chosen_on, at_edge, rates)
 
 
 def choice(task: EvaluatedTask) -> str:
@@ -94,7 +85,7 @@ def search(work: Work, task: EvaluatedTask) -> dict[str, Tried]:
             name: [_setting(task, size, name, rate) for rate in some]
             for name, some in wanted.items()
         }
-        results = work.results(Study([one for some in settings.values() for one in some], [SEED]))
+        results = work.results(Study(list(chain(*settings.values())), [SEED]))
         for name, some in wanted.items():
             runs = (results.of(setting)[0] for setting in settings[name])
             by_algorithm[name] += zip(some, runs, strict=True)
@@ -114,17 +105,17 @@ def candidates(task: EvaluatedTask, algorithm: str) -> list[Rates]:
 
 def beyond(tried: Tried, metric: str) -> list[Rates]:
     """The candidates just outside of what was tried, next to the best; none if it lies inside."""
-    given = best(tried, metric)
+    best_rates = best(tried, metric)
     return [
-        {**given, name: _next(given[name], up=up, fine=name == "lr")}
-        for name, up in edges(tried, given).items()
+        {**best_rates, name: _next(best_rates[name], up=up, fine=name == "lr")}
+        for name, up in edges(tried, best_rates).items()
     ]
 
 
-def edges(tried: Tried, given: Rates) -> dict[str, bool]:
+def edges(tried: Tried, rates: Rates) -> dict[str, bool]:
     """The rates that lie at the edge of what was tried: True for the upper edge."""
     at_edge = {}
-    for name, value in given.items():
+    for name, value in rates.items():
         values = [rate[name] for rate, _ in tried]
         if value in (min(values), max(values)):
             at_edge[name] = value == max(values)
@@ -134,22 +125,17 @@ def edges(tried: Tried, given: Rates) -> dict[str, bool]:
 def best(tried: Tried, metric: str) -> Rates:
     """The rates whose run had the best value at any evaluation; of equals, the first."""
     higher = about(metric)[1]
-    values = [value_of(run, metric) for _, run in tried]
+    values = [best_value(run.lines, metric) for _, run in tried]
     known = [value for value in values if value is not None]
     if not known:  # all diverged
         return tried[0][0]
     return tried[values.index(max(known) if higher else min(known))][0]
 
 
-def value_of(run: FinishedRun, metric: str) -> float | None:
-    """A run's best value; None if it never had one."""
-    return best_value(run.lines, metric)
-
-
-def show(given: Rates) -> str:
+def show(rates: Rates) -> str:
     """'3', or '0.1, τ 0.001' for FedAdam's server."""
     words = {"lr": "", "server_lr": "server ", "tau": "τ "}
-    return ", ".join(f"{words.get(name, name + ' ')}{value:g}" for name, value in given.items())
+    return ", ".join(f"{words.get(name, name + ' ')}{value:g}" for name, value in rates.items())
 
 
 def _next(value: float, up: bool, fine: bool) -> float:
@@ -170,7 +156,3 @@ def _setting(task: EvaluatedTask, size: Size, name: str, rate: Rates) -> Setting
     return task.setting(
         size, name, rate, {"validation": HELD_OUT}, rounds=rounds, evaluate_every=every
     )
-
-
-def _saved() -> Mapping[str, Any]:
-    return json.loads(FILE.read_text(encoding="utf-8"))

@@ -36,10 +36,10 @@ def make(work: Work) -> Artefact:
         data = work.load(task.key)
         heat = shared_heat(task, data)
         rows.append(_row(task, data, heat))
-        shown, what = _features(task, data, heat)
-        head.append(Panel(task.name, "heat", f"{what} with that heat", (_head(shown, what),)))
+        shown, noun = _features(task, data, heat)
+        head.append(Panel(task.name, "heat", f"{noun} with that heat", (_head(shown, noun),)))
         whole.append(
-            Panel(task.name, "heat", f"{what} with that heat", (_whole(shown, what),), True, True)
+            Panel(task.name, "heat", f"{noun} with that heat", (_whole(shown, noun),), True, True)
         )
         notes.append(f"{task.name}: {task.caveat}")
         notes += [f"{task.name}: {note}" for note in data.notes]
@@ -89,28 +89,28 @@ def _row(task: EvaluatedTask, data: FederatedData, heat: Heat) -> tuple[Cell, ..
 
 def _features(task: EvaluatedTask, data: FederatedData, heat: Heat) -> tuple[Heat, str]:
     """The heat of the movies, words or items alone, and their name."""
-    table, group, what = FEATURES[task.key]
-    return (heat if group is None else heat.between(*data.groups[table][group])), what
+    table, group, noun = FEATURES[task.key]
+    return (heat if group is None else heat.between(*data.groups[table][group])), noun
 
 
-def _head(heat: Heat, what: str) -> Curve:
+def _head(heat: Heat, noun: str) -> Curve:
     """How many of the hottest features are in each bin of heat."""
     counts, _ = torch.sort(heat.counts, descending=True)
     hot = counts[: max(1, round(HEAD * len(counts)))]
     low, high = float(hot.min()), float(hot.max())
     if low == high:
-        return Curve(what, (low,), (float(len(hot)),))
+        return Curve(noun, (low,), (float(len(hot)),))
     features = torch.histc(hot, BINS, low, high)
     width = (high - low) / BINS
     return Curve(
-        what, tuple(low + (at + 0.5) * width for at in range(BINS)), tuple(features.tolist())
+        noun, tuple(low + (at + 0.5) * width for at in range(BINS)), tuple(features.tolist())
     )
 
 
-def _whole(heat: Heat, what: str) -> Curve:
+def _whole(heat: Heat, noun: str) -> Curve:
     """How many features have each heat."""
     values, features = torch.unique(heat.counts, return_counts=True)
-    return Curve(what, tuple(values.tolist()), tuple(map(float, features.tolist())), kind="dots")
+    return Curve(noun, tuple(values.tolist()), tuple(map(float, features.tolist())), kind="dots")
 
 
 EXPERIMENT = Experiment(

@@ -13,9 +13,18 @@ from statistics import fmean
 from typing import Any
 
 from fedrows.measure.summary import METRICS, display, number, show, show_rounds, show_speed_up
-from fedrows.measure.trivial_baselines import NAMES, PSEUDO
+from fedrows.measure.trivial_baselines import PSEUDO
 from fedrows.paper import rates_search
-from fedrows.paper.cells import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
+from fedrows.paper.cells import (
+    Levels,
+    curves_panel,
+    goal,
+    ids,
+    level_rows,
+    metric_cells,
+    metric_columns,
+    printed,
+)
 from fedrows.paper.evaluated_task import EvaluatedTask
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.task_runs import RunGroup, compare, trivial
@@ -33,7 +42,7 @@ def make(work: Work, task: EvaluatedTask) -> Artefact:
     blocks, levels = compare(work, task), trivial(work, task)
     notes = {
         "paper": _sentences(task.caveat, task.size(work).reduced),
-        "searched": _sentences(rates_search.origin(work, task), task.size(work).reduced),
+        "searched": _sentences(rates_search.searched(work, task).by, task.size(work).reduced),
     }
     tables = [
         _table(task, which, block, levels, notes[which], beside=task.size(work).whole)
@@ -56,16 +65,8 @@ def _table(
     task: EvaluatedTask, which: str, block: RunGroup, levels: Levels, note: str, beside: bool
 ) -> ResultTable:
     """The table at some rates; the paper's values stand `beside` ours where runs are like its."""
-    columns = ["Algorithm", "Rate", f"Rounds to {goal(block.target)}", "Speed-up"]
-    for metric in task.metrics:
-        columns += [f"Best {METRICS[metric][0]}", f"Final {METRICS[metric][0]}"]
     beside = beside and which == "paper"
-    rows = [tuple(_row(task, block, name, beside)) for name in block.runs]
-    for name, level in levels.items():
-        cells = [Cell(NAMES[name]), Cell("–"), Cell("–"), Cell("–")]
-        for metric in task.metrics:
-            cells += [level_cell(level[metric], metric), Cell("–")]
-        rows.append(tuple(cells))
+    rows = [_row(task, block, name, beside) for name in block.runs]
     about = (
         f"Best values are the best of all evaluated rounds, also on test examples, as the paper "
         f"has them. ± is the sample standard deviation over seeds. Speed-up is over FedAvg. "
@@ -76,52 +77,41 @@ def _table(
     return ResultTable(
         f"table2-{task.key}-{which}",
         f"{task.name}, {task.model}, at {WHICH[which]}",
-        tuple(columns),
-        tuple(rows),
+        (
+            *("Algorithm", "Rate", f"Rounds to {goal(block.target)}", "Speed-up"),
+            *metric_columns(task.metrics),
+        ),
+        (*rows, *level_rows(levels, task.metrics, blank=3)),
         f"{note} {about}",
     )
 
 
-def _row(task: EvaluatedTask, block: RunGroup, name: str, beside: bool) -> list[Cell]:
+def _row(task: EvaluatedTask, block: RunGroup, name: str, beside: bool) -> tuple[Cell, ...]:
     entry, runs = block.entries[name], block.runs[name]
     rounds = task.rounds.get(name) if beside else None
     speed = entry["speed_up"]
-    cells = [
+    best = {task.metric: task.best[name]} if beside and name in task.best else {}
+    return (
         Cell(display(name), runs=ids(runs)),
         Cell(rates_search.show(block.rates[name]) + ("*" if name in block.at_edge else "")),
         Cell(show_rounds(entry), block.first(name), rounds, printed(rounds), ids(runs)),
         Cell(show_speed_up(speed), None if speed is None else speed["value"], runs=ids(runs)),
-    ]
-    for metric in task.metrics:
-        stats = entry["metrics"][metric]
-        paper = task.best.get(name) if beside and metric == task.metric else None
-        cells += [
-            stat_cell(stats["best"], metric, runs, paper),
-            stat_cell(stats["final"], metric, runs),
-        ]
-    return cells
+        *metric_cells(entry, task.metrics, runs, best),
+    )
 
 
 def _figure(
     task: EvaluatedTask, blocks: dict[str, RunGroup], levels: Levels, number: int
 ) -> Figure:
-    metric = task.metrics[number]
-    key, title = _FIGURES[number]
-    what = METRICS[metric][0]
-    panels = tuple(
-        Panel(
-            f"at {WHICH[which]}",
-            "round",
-            what,
-            (
-                *(curve(display(name), runs, metric) for name, runs in block.runs.items()),
-                *guides(levels, metric, max(map(block.rounds, block.runs))),
-            ),
-        )
-        for which, block in blocks.items()
-    )
+    metric, (key, title) = task.metrics[number], _FIGURES[number]
+    panels = []
+    for which, block in blocks.items():
+        runs = {display(name): own for name, own in block.runs.items()}
+        rounds = max(map(block.rounds, block.runs))
+        panels.append(curves_panel(f"at {WHICH[which]}", runs, levels, metric, rounds))
     note = "The bands are ± one sample standard deviation over seeds; the levels only count."
-    return Figure(f"{key}-{task.key}", f"{title}: {what} on {task.name}", panels, note)
+    about = f"{title}: {METRICS[metric][0]} on {task.name}"
+    return Figure(f"{key}-{task.key}", about, tuple(panels), note)
 
 
 def _buckets(block: RunGroup) -> list[dict[str, Any]]:

@@ -8,13 +8,21 @@ from __future__ import annotations
 from functools import partial
 
 from fedrows.measure.summary import METRICS, show_rounds
-from fedrows.measure.trivial_baselines import NAMES
-from fedrows.paper.cells import Levels, curve, goal, guides, ids, level_cell, printed, stat_cell
+from fedrows.paper.cells import (
+    Levels,
+    curves_panel,
+    goal,
+    ids,
+    level_rows,
+    metric_cells,
+    metric_columns,
+    printed,
+)
 from fedrows.paper.evaluated_task import EvaluatedTask
 from fedrows.paper.experiment import Experiment, Work
 from fedrows.paper.task_runs import RunGroup, sweep, trivial
 from fedrows.paper.tasks import TASKS
-from fedrows.report.artefact import Artefact, Cell, Figure, Panel, ResultTable
+from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable
 
 _FIGURES = {0: ("figure4", "Figure 4"), 1: ("figure7", "Figure 7")}  # by place in `metrics`
 
@@ -45,31 +53,17 @@ def _table(
     reduced: str,
     beside: bool,
 ) -> ResultTable:
-    columns = ["FedSubAvg", f"Rounds to {goal(block.target)}"]
-    for metric in task.metrics:
-        columns += [f"Best {METRICS[metric][0]}", f"Final {METRICS[metric][0]}"]
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for name in shown:
         entry, runs = block.entries[name], block.runs[name]
         paper = task.sweep.get(int(name.removeprefix("K = "))) if beside else None
-        cells = [
-            Cell(name, runs=ids(runs)),
-            Cell(show_rounds(entry), block.first(name), paper, printed(paper), ids(runs)),
-        ]
-        for metric in task.metrics:
-            stats = entry["metrics"][metric]
-            cells += [stat_cell(stats[kind], metric, runs) for kind in ("best", "final")]
-        rows.append(tuple(cells))
-    for name, level in levels.items():
-        cells = [Cell(NAMES[name]), Cell("–")]
-        for metric in task.metrics:
-            cells += [level_cell(level[metric], metric), Cell("–")]
-        rows.append(tuple(cells))
+        rounds = Cell(show_rounds(entry), block.first(name), paper, printed(paper), ids(runs))
+        rows.append((Cell(name, runs=ids(runs)), rounds, *metric_cells(entry, task.metrics, runs)))
     return ResultTable(
         f"table3-{task.key}",
         f"{task.name}: FedSubAvg with K varied",
-        tuple(columns),
-        tuple(rows),
+        ("FedSubAvg", f"Rounds to {goal(block.target)}", *metric_columns(task.metrics)),
+        (*rows, *level_rows(levels, task.metrics, blank=1)),
         f"{task.caveat} {reduced}".rstrip(),
     )
 
@@ -77,15 +71,11 @@ def _table(
 def _figure(
     task: EvaluatedTask, block: RunGroup, shown: list[str], levels: Levels, number: int
 ) -> Figure:
-    metric = task.metrics[number]
-    key, title = _FIGURES[number]
-    what = METRICS[metric][0]
-    curves = (
-        *(curve(name, block.runs[name], metric) for name in shown),
-        *guides(levels, metric, max(map(block.rounds, shown))),
-    )
-    panel = Panel(task.name, "round", what, curves)
-    return Figure(f"{key}-{task.key}", f"{title}: {what} of FedSubAvg on {task.name}", (panel,))
+    metric, (key, title) = task.metrics[number], _FIGURES[number]
+    runs, rounds = {name: block.runs[name] for name in shown}, max(map(block.rounds, shown))
+    panel = curves_panel(task.name, runs, levels, metric, rounds)
+    about = f"{title}: {METRICS[metric][0]} of FedSubAvg on {task.name}"
+    return Figure(f"{key}-{task.key}", about, (panel,))
 
 
 EXPERIMENTS = tuple(

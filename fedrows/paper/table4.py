@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from fedrows import catalogue
 from fedrows.errors import FedrowsError
+from fedrows.measure.metric_choice import best_value
 from fedrows.measure.summary import METRICS, display
 from fedrows.paper import rates_search
 from fedrows.paper.cells import ids
 from fedrows.paper.evaluated_task import ALL, EvaluatedTask, Rates
 from fedrows.paper.experiment import Experiment, Work
+from fedrows.paper.rates_search import SearchedRates
 from fedrows.paper.tasks import TASKS
 from fedrows.report.artefact import Artefact, Cell, ResultTable
 from fedrows.runs.settings import presets
@@ -27,13 +29,12 @@ def make(work: Work) -> Artefact:
         if anew := rates_search.searches(work, task):
             work.say(f"{task.name}: searching learning rates")
         try:
-            rates, how = rates_search.rates(work, task), rates_search.origin(work, task)
-            edge = rates_search.at_edge(work, task)
-            tables += [_candidates(work, task)] if anew else []
+            searched = rates_search.searched(work, task)
+            tables += [_candidates(work, task, searched.by)] if anew else []
         except FedrowsError as error:  # such as data that are missing
-            rates, how, edge = {}, f"Not searched: {error}", []
-        cells = (_rate(rates.get(name), name in edge) for name in ALL)
-        rows.append((Cell(task.name), *cells, Cell(how)))
+            searched = SearchedRates(f"Not searched: {error}", "", (), {})
+        cells = (_rate(searched.rates.get(name), name in searched.at_edge) for name in ALL)
+        rows.append((Cell(task.name), *cells, Cell(searched.by)))
     return Artefact(
         "table4",
         "Table 4: learning rates",
@@ -78,26 +79,21 @@ def _searched(rows: list[tuple[Cell, ...]]) -> ResultTable:
     )
 
 
-def _candidates(work: Work, task: EvaluatedTask) -> ResultTable:
+def _candidates(work: Work, task: EvaluatedTask, by: str) -> ResultTable:
     rows = []
     title, _, digits = METRICS[rates_search.choice(task)]
     for name, tried in rates_search.search(work, task).items():
         for rate, run in tried:
-            value = rates_search.value_of(run, rates_search.choice(task))
+            value = best_value(run.lines, rates_search.choice(task))
             text = "diverged" if value is None else f"{value:.{digits}f}"
-            rows.append(
-                (
-                    Cell(display(name)),
-                    Cell(rates_search.show(rate)),
-                    Cell(text, value, runs=ids([run])),
-                )
-            )
+            outcome = Cell(text, value, runs=ids([run]))
+            rows.append((Cell(display(name)), Cell(rates_search.show(rate)), outcome))
     return ResultTable(
         f"table4-search-{task.key}",
         f"The search on {task.name}",
         ("algorithm", "rate", f"best {title}"),
         tuple(rows),
-        rates_search.origin(work, task),
+        by,
     )
 
 

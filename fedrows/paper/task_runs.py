@@ -62,12 +62,12 @@ def compare(work: Work, task: EvaluatedTask) -> dict[str, RunGroup]:
     preset = {name: _preset(task, name) for name in ALL}
     runs = _made(work, {name: task.setting(size, name) for name in preset}, size.seeds)
     paper = _block(task, runs, preset)
-    searched = rates_search.rates(work, task)
-    searched = {name: searched[name] for name in size.searched if name in searched}
-    settings = {name: task.setting(size, name, rates) for name, rates in searched.items()}
+    searched = rates_search.searched(work, task)
+    rates = {name: searched.rates[name] for name in size.searched if name in searched.rates}
+    settings = {name: task.setting(size, name, own) for name, own in rates.items()}
     runs = _made(work, settings, size.searched_seeds or size.seeds)
-    edge = frozenset(rates_search.at_edge(work, task))
-    return {"paper": paper, "searched": replace(_block(task, runs, searched), at_edge=edge)}
+    edge = frozenset(searched.at_edge)
+    return {"paper": paper, "searched": replace(_block(task, runs, rates), at_edge=edge)}
 
 
 def sweep(work: Work, task: EvaluatedTask) -> RunGroup:

@@ -12,14 +12,8 @@ from fedrows.errors import DataError, ModelError, PlanError
 from fedrows.model import Model
 
 
-def check_arguments(data: Any, module: Any, algorithm: Any) -> None:
-    """Raises an error that says which of them is of the wrong kind, and what to give."""
-    check_data_and_module(data, module)
-    check_algorithm(algorithm)
-
-
 def check_data_and_module(data: Any, module: Any) -> None:
-    """The same for the first two."""
+    """Raises an error that says which of them is of the wrong kind, and what to give."""
     if not isinstance(data, FederatedData):
         raise DataError(
             f"The data are {_kind(data)}, but must be FederatedData: make them with "
@@ -31,7 +25,7 @@ def check_data_and_module(data: Any, module: Any) -> None:
 
 
 def check_algorithm(algorithm: Any) -> None:
-    """The same for the last."""
+    """The same for an algorithm."""
     if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm):
         raise PlanError(
             f"The algorithm is {_kind(algorithm)}: give the name of one, such as 'fedsubavg', or "

@@ -47,8 +47,8 @@ def check_counted(model: Model, plan: Plan) -> Biases:
 def count_labels(data: FederatedData) -> LabelCounts:
     """The two counters of every item, in the clear."""
     table, (examples, positives) = items_of(data), label_sets(data)
-    one = torch.ones(data.clients, dtype=torch.float64)
-    have, like = heat_of(examples, one), heat_of(positives, one)
+    ones = torch.ones(data.clients, dtype=torch.float64)
+    have, like = heat_of(examples, ones), heat_of(positives, ones)
     return LabelCounts(table, have.ids, have.counts, like.counts)
 
 

@@ -137,15 +137,15 @@ def drawn(kind: str, clients: int, seed: int) -> Devices:
     def random(use: int) -> Tensor:
         return bits(key(seed, DEVICE, use), torch.arange(clients))
 
-    one = torch.ones(clients, dtype=torch.float64)
+    ones = torch.ones(clients, dtype=torch.float64)
     if kind in ("none", "constant"):
-        return Devices(SPEED * one, DOWN * one, UP * one, 0 * one, 0 * one, 24 * one)
+        return Devices(SPEED * ones, DOWN * ones, UP * ones, 0 * ones, 0 * ones, 24 * ones)
     if kind == "log-normal":
         slow, far = torch.exp(normal(random(2))), torch.exp(normal(random(3)))
-        dropout, hours = 0.02 * one, 16 * one
+        dropout, hours = 0.02 * ones, 16 * ones
     else:
         slow, far = ((uniform(random(use)) ** (-1 / _TAIL)).clamp(max=_SLOWEST) for use in (2, 3))
-        dropout, hours = 0.05 * one, 8 + 16 * uniform(random(4))
+        dropout, hours = 0.05 * ones, 8 + 16 * uniform(random(4))
     opens = 24 * uniform(random(5))
     return Devices(SPEED / slow, DOWN / far, UP / far, dropout, opens, hours, _JITTER, seed)
 

@@ -69,11 +69,6 @@ class TorchrunFleet:
     def weights(self) -> Tensor:
         return self.inner.weights
 
-    @property
-    def kept(self) -> Submodels | None:
-        """What clients keep for the algorithm."""
-        return self.inner.kept
-
     def gather(self) -> None:
         """Nobody comes or goes."""
 

@@ -14,7 +14,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -49,6 +49,15 @@ def library(name: str) -> ctypes.CDLL:
         return ctypes.CDLL(str(kept))
     except OSError as error:
         raise Missing(f"{kept} cannot be loaded: {error}") from error
+
+
+def why_missing(name: str, right: Callable[[], bool]) -> str | None:
+    """Why name.cpp cannot be used here, or None; `right` tries it out before it is trusted."""
+    try:
+        library(name)
+    except Missing as error:
+        return str(error)
+    return None if right() else "the compiled kernel's results are wrong"
 
 
 def call(name: str, function: str, sizes: Sequence[int], places: Sequence[int]) -> None:

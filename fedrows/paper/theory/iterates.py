@@ -2,16 +2,20 @@
 
 Between two rounds X^t is the algorithm's step over the updates of all N clients so far; at the
 end of a round only the K that were drawn count. The drawn clients, their batches and the step are
-those of the server's own rounds, so that every I-th X^t is the model of an ordinary run.
+those of the server's own rounds, so that every I-th X^t is the model of an ordinary run. Beside it
+stand plain rounds of everybody, for exact runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedrows import catalogue
 from fedrows.algorithm import Algorithm, Round
 from fedrows.client import step_
 from fedrows.data.batches import batches, local_data
@@ -21,8 +25,29 @@ from fedrows.optimizers.local_optimizer import local_optimizer
 from fedrows.plan import Plan
 from fedrows.rows.params import Params, Submodels, take, total
 from fedrows.seeds import COHORT, choose
-from fedrows.server import begin
+from fedrows.server import begin, rounds
 from fedrows.simulator.simulated_fleet import SimulatedFleet
+
+EXACT: dict[str, Any] = {
+    "weighting": "uniform",
+    "dtype": "float64",
+    "device": "cpu",
+}  # of every plan here
+
+
+def after_rounds(data: FederatedData, model: Model, name: str, **plan: Any) -> np.ndarray:
+    """The one column of the one table, before the first round and after every other.
+
+    All clients take part in every round. (rounds + 1, rows)
+    """
+    algorithm, everyone = catalogue.algorithm(name)(), data.clients
+    exact = Plan(**EXACT, clients_per_round=everyone, chunk=everyone, **plan)
+    fleet, progress = SimulatedFleet(model, algorithm, data, exact), begin(model, algorithm, exact)
+    (table,) = progress.params.tables
+    points = [progress.params.tables[table][:, 0].numpy().copy()]
+    for _ in rounds(fleet, exact, progress):
+        points.append(progress.params.tables[table][:, 0].numpy().copy())
+    return np.stack(points)
 
 
 def iterations(
@@ -47,15 +72,15 @@ def iterations(
     yield params.copy()
     for number in range(1, plan.rounds + 1):
         start = take(params, index, fleet.clients)
-        here = start.map(torch.clone)
+        local_models = start.map(torch.clone)
         stream, optimizer = batches(local, index, plan, number), local_optimizer(plan)
         for step, batch in enumerate(stream, start=1):
             more = (None, None, (), plan.clip, plan.lr_at(number), [batch])
-            step_(model, algorithm, optimizer, here, start, *more)
+            step_(model, algorithm, optimizer, local_models, start, *more)
             if step < plan.local_steps:
-                yield moved(params, here.map(torch.sub, start), everyone)
+                yield moved(params, local_models.map(torch.sub, start), everyone)
         cohort = choose(plan.seed, COHORT, number, fleet.clients, plan.clients_per_round)
-        params = moved(params, _of(here.map(torch.sub, start), cohort), cohort)
+        params = moved(params, _of(local_models.map(torch.sub, start), cohort), cohort)
         yield params.copy()
 
 

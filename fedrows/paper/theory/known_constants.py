@@ -37,7 +37,7 @@ def federation(clients: int, heats: tuple[int, ...], seed: int = 0) -> Federated
     rng = np.random.default_rng(seed)
     holders = [np.arange(clients), *(rng.permutation(clients)[:heat] for heat in heats)]
     client = np.repeat(np.concatenate(holders), EACH)
-    row = np.repeat(np.arange(len(holders)), [len(those) * EACH for those in holders])
+    row = np.repeat(np.arange(len(holders)), [len(clients_of) * EACH for clients_of in holders])
     row_logit = SPREAD * rng.standard_normal(len(holders)) + 1.0
     logit = row_logit[row] + SPREAD * rng.standard_normal(clients)[client]
     return FederatedData.build(

@@ -82,10 +82,10 @@ class Objective:
         x = np.zeros(len(self.rows))
         while np.abs(down := self.gradient(x)).max() > gradient:
             step = np.asarray(spsolve(self.hessian(x), down))
-            length, here, slope = 1.0, self.value(x), float(down @ step)
-            if slope < 1e-15 * max(here, 1):  # as low as float64 can tell
+            length, value, slope = 1.0, self.value(x), float(down @ step)
+            if slope < 1e-15 * max(value, 1):  # as low as float64 can tell
                 return x - step
-            while self.value(x - length * step) > here - 1e-4 * length * slope:
+            while self.value(x - length * step) > value - 1e-4 * length * slope:
                 length /= 2
             x = x - length * step
         return x
@@ -115,7 +115,7 @@ class Objective:
             return moved
 
         if size < 3:  # Lanczos needs room
-            matrix = np.stack([times(one) for one in np.eye(size)])
+            matrix = np.stack([times(unit) for unit in np.eye(size)])
             return float(np.linalg.eigvalsh(matrix)[-1]) + self.ridge
         operator = LinearOperator((size, size), matvec=times, dtype=np.float64)
         room = min(size, 40)  # vectors to keep: clients have eigenvalues close together
