@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as end:  # argparse's way to end after --help
+        return int(end.code or 0)
     except FedrowsError as error:
         return _refuse(str(error))
     except (MemoryError, RuntimeError, OSError) as error:

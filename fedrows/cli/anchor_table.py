@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from fedrows import report
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
@@ -30,5 +28,4 @@ def write_anchors(folder: RunFolder, data: FederatedData, train_sample: int) -> 
             rows.append([titles[name], *cells])
     print_table(["Anchor", *(about(x)[0] for x in shown)], rows)
     say(f"Anchors: {folder.path / ANCHORS}")
-    with suppress(ImportError):  # without jinja2 there is no report
-        report.write(folder.path)
+    report.write(folder.path)

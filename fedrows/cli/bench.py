@@ -31,10 +31,7 @@ def main(words: Sequence[str]) -> int:
         raise UnknownNameError("benchmark", words[0], known)
     if (root := str(FOLDER.parents[1])) not in sys.path:
         sys.path.insert(0, root)
-    try:
-        importlib.import_module(f"benchmarks.speed.{words[0]}").main(list(words[1:]))
-    except SystemExit as stop:  # argparse's way to end after --help or an error
-        return int(stop.code or 0)
+    importlib.import_module(f"benchmarks.speed.{words[0]}").main(list(words[1:]))
     return 0
 
 

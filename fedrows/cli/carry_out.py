@@ -12,19 +12,11 @@ from fedrows.cli.several_processes import agreed
 from fedrows.cli.show import print_table, say, show
 from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
-from fedrows.errors import (
-    INTERRUPTED,
-    MemoryShortageError,
-    NotFiniteError,
-    PlanError,
-    RunFolderError,
-)
-from fedrows.files.whole import reason
+from fedrows.errors import INTERRUPTED, PlanError, RunFolderError
 from fedrows.measure.summary import Target, table
 from fedrows.plan import Plan
 from fedrows.runs.driver import InFolder, drive
 from fedrows.runs.folder import REPORT, RunFolder
-from fedrows.runs.resume import kept
 from fedrows.runs.settings import check_clients, loaded
 from fedrows.simulation import Simulation
 from fedrows.simulator.process_group import GoneError
@@ -86,10 +78,7 @@ def close(
         return INTERRUPTED
     summary = report.write_summary(folder.path, target)
     print_table(*table(summary))
-    try:
-        say(f"Report: {report.write(folder.path)}")
-    except ImportError:
-        say(f"Metrics: {folder.path}; for a report, pip install jinja2.")
+    say(f"Report: {report.write(folder.path)}")
     return 0
 
 
@@ -117,23 +106,15 @@ def carry_out(
     keeper = InFolder(folder, simulation, checkpoint_seconds)
     display = show(label, simulation.progress.round, simulation.plan.rounds)
     try:
-        done = drive(simulation, keeper, [observer, display], agreed(stop, simulation))
+        with keeper.saying_what_is_kept(again):
+            done = drive(simulation, keeper, [observer, display], agreed(stop, simulation))
     except BrokenPipeError:
         keeper.save()
         raise
-    except RunFolderError:
-        raise
-    except (MemoryShortageError, NotFiniteError) as error:
-        raise kept(error, folder.path, keeper.saved, again) from error
     except GoneError as error:
         if simulation.progress.round > keeper.saved:
             keeper.save()
         raise GoneError(error.what, f"go on from round {keeper.saved} with `{again}`") from error
-    except OSError as error:
-        raise RunFolderError(
-            f"{folder.path} cannot be written ({reason(error)}): make room, then go on from "
-            f"round {keeper.saved} with `{again}`."
-        ) from error
     except KeyboardInterrupt:
         display.end()
         say(f"Stopped at once. Go on from round {keeper.saved} with: {again}")

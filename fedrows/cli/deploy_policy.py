@@ -30,8 +30,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="FILE", help="The file to write; it is shown otherwise.")
     parser.add_argument("--peers", metavar="FILE", help="The nodes' keys: only for that list.")
     add_options(parser, "policy", [NodePolicy], {}, without=["peers"])
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     out, peers = typed.pop("out"), typed.pop("peers")
     dials, _ = values_for(NodePolicy, typed)
     if peers:

@@ -40,8 +40,7 @@ BUNDLE = "bundle"
 def main(words: Sequence[str]) -> int:
     """Writes the model, and the vocabulary if it is wanted."""
     parser = _parser()
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     if typed["run"] is None or typed["to"] is None:
         raise UsageError(
             "Name a run and a file, as in: fedrows export runs/NAME --to model.safetensors."

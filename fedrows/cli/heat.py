@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, add_options
-from fedrows.cli.parse import task_in
+from fedrows.cli.flags import Parser, add_options, asks_for_help
+from fedrows.cli.parse import task_in, task_named
 from fedrows.cli.settings import choose, names_of_prefixed
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
@@ -29,14 +29,10 @@ def main(words: Sequence[str]) -> int:
     plugged = task_in([word for word in words if word not in ("-h", "--help")], parser)
     if plugged is not None and plugged not in catalogue.built_in("task"):
         add_tasks(parser, [plugged])
-    if any(word in ("-h", "--help") for word in words):
-        _parser_for(words, parser).print_help()
-        return 0
+    if asks_for_help(words):
+        parser = _parser_for(words, parser)
     typed = parser.parse(words)
-    name = typed.pop("task")
-    if name is None:
-        raise UsageError(f"Name a task: one of {', '.join(catalogue.names('task'))}.")
-    task = catalogue.task(name)
+    task = task_named(typed.pop("task"))
     options = next(iter(choose(task, [catalogue.DEFAULT], typed).values())).options
     _print(task.load(options))
     return 0

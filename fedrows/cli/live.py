@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedrows.cli.flags import UsageError
+from fedrows.cli.flags import UsageError, whole
 from fedrows.cli.show import say
 from fedrows.live.start import beside, check_installed
 
@@ -59,8 +59,4 @@ class LivePage:
 
 def port_of(flag: str, typed: str | None) -> int:
     """A port that was typed; 0, which is a free one, if none was."""
-    if typed is None:
-        return 0
-    if not typed.isdecimal() or int(typed) > 65535:
-        raise UsageError(f"{flag} is {typed!r}, but must be a whole number from 0 to 65535.")
-    return int(typed)
+    return whole(flag, "0" if typed is None else typed, 0, 65535)

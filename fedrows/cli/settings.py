@@ -19,6 +19,7 @@ from fedrows.cli.flags import (
     TypedValues,
     UsageError,
     add_options,
+    comma_list,
     flag_of,
     values_for,
 )
@@ -136,7 +137,7 @@ def choose(
     noise, left = _noise_values(of_noise, left)
     privacy = Privacy.of(**dials, **{f"{DIAL}{name}": value for name, value in noise.items()})
     metrics = tuple(map(absolute, left.pop("metric", ())))
-    personal = tuple(n.strip() for n in left.pop("personal", "").split(",") if n.strip())
+    personal = tuple(comma_list(left.pop("personal", "")))
     load_metrics(metrics)  # an error before anything else is done
     rates = rates_of(left.pop("rates", None), task.name, algorithms)
     set_for_one = set_of(left.pop("set", ()), algorithms)

@@ -28,8 +28,7 @@ def main(words: Sequence[str]) -> int:
         "is not there yet is waited for.",
     )
     parser.add_argument("--port", metavar="N", help="The port (default: a free one).")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     if not typed["folders"]:
         raise UsageError("Name the folder of a run, as in: fedrows watch runs/NAME.")
     port, paths = port_of("--port", typed["port"]), [Path(one) for one in typed["folders"]]

@@ -29,7 +29,7 @@ from fedrows.runs.own_run import in_python
 from fedrows.runs.own_task import GivenAlgorithm, OwnTask, algorithm_of, own_class
 from fedrows.runs.settings import Settings, check_clients, presets, resolve
 from fedrows.simulation import threads
-from fedrows.study.comparison import COMPARE, Comparison, config_of
+from fedrows.study.comparison import COMPARE, Comparison, with_rounds
 from fedrows.study.frame import frame_of
 from fedrows.study.scheduling import ReportProgress
 from fedrows.study.study_job import load
@@ -212,13 +212,12 @@ def _comparison(
 ) -> Comparison:
     """The comparison in its folder, before its next run."""
     first = next(iter(settings.values()))
-    if target.rounds is None:
-        target = replace(target, rounds=max(1, first.plan.rounds * 2 // 3))
     if resume:
         _check_task(path, first)
         old = Comparison.opened(path)
         made = _extended(old, settings, seeds, given)
-        made = replace(made, target=target if made.plan.rounds > old.plan.rounds else old.target)
+        if made.plan.rounds > old.plan.rounds:
+            made = replace(made, target=with_rounds(target, made.plan))
         data = load(first.task.name, **asdict(first.options))
     else:
         resolved = {name: one.resolved() for name, one in settings.items()}
@@ -227,9 +226,8 @@ def _comparison(
         for one in resolved.values():
             check_clients(one.plan, data)
             one.check_data(data)
-        config = config_of(resolved, resolve(first.plan), seeds, target)
-        folder = RunFolder.create(path, COMPARE, config, overwrite=True)
-        made = Comparison(folder, resolved, seeds, target)
+        plan = resolve(first.plan)
+        made = Comparison.new(path, resolved, plan, seeds, target, overwrite=True)
     with made.folder.locked():
         made.begin(data)
     return made

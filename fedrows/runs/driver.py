@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedrows.errors import FedrowsError
-from fedrows.files.whole import Json
+from fedrows.errors import FedrowsError, MemoryShortageError, NotFiniteError, RunFolderError
+from fedrows.files.whole import Json, reason
 from fedrows.measure.metric_choice import BEST_ROUND
 from fedrows.rows.params import Params
 from fedrows.runs import checkpoint
@@ -244,6 +244,25 @@ class InFolder:
 
     def fail(self, why: str) -> None:
         self._status.end(failed=why)
+
+    @contextmanager
+    def saying_what_is_kept(self, again: str) -> Iterator[None]:
+        """Has an error of the block say what the folder keeps. again: the command that goes on."""
+        path = self._folder.path
+        try:
+            yield
+        except (RunFolderError, BrokenPipeError):
+            raise
+        except (MemoryShortageError, NotFiniteError) as error:
+            more = f"{path} is kept as it was after round {self.saved}"
+            if isinstance(error, MemoryShortageError):
+                more += f": with more memory, go on with `{again}`"
+            raise type(error)(f"{error} {more}.") from error
+        except OSError as error:
+            raise RunFolderError(
+                f"{path} cannot be written ({reason(error)}): make room, then go on from round "
+                f"{self.saved} with `{again}`."
+            ) from error
 
 
 class _Clock:

@@ -13,14 +13,7 @@ from typing import Any
 
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
-from fedrows.errors import (
-    FedrowsError,
-    MemoryShortageError,
-    NotFiniteError,
-    PlanError,
-    RunFolderError,
-)
-from fedrows.files.whole import reason
+from fedrows.errors import FedrowsError, PlanError, RunFolderError
 from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.model import Model
 from fedrows.plan import Plan
@@ -30,7 +23,7 @@ from fedrows.runs import checkpoint
 from fedrows.runs.driver import InFolder, Watcher, checked_early_stop, drive
 from fedrows.runs.folder import BEST, RunFolder, check_free
 from fedrows.runs.own_task import OwnData
-from fedrows.runs.resume import begin, go_back_, kept, resumed
+from fedrows.runs.resume import begin, go_back_, resumed
 from fedrows.runs.settings import Settings, check_clients
 from fedrows.simulation import Simulation, threads
 from fedrows.simulator import process_group
@@ -157,17 +150,8 @@ class OwnRun:
         seconds: float,
     ) -> Made:
         keeper = InFolder(folder, simulation, seconds)
-        try:
+        with keeper.saying_what_is_kept("simulate(…, resume=True)"):
             drive(simulation, keeper, watchers)
-        except RunFolderError:
-            raise
-        except (MemoryShortageError, NotFiniteError) as error:
-            raise kept(error, self.path, keeper.saved, "simulate(…, resume=True)") from error
-        except OSError as error:
-            raise RunFolderError(
-                f"{self.path} cannot be written ({reason(error)}): make room, then go on from "
-                f"round {keeper.saved} with --resume."
-            ) from error
         lines = folder.lines()
         if not (self.path / BEST).exists():
             return simulation, lines, None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from fedrows.data.federation import FederatedData
-from fedrows.errors import FedrowsError, MemoryShortageError, RunFolderError
+from fedrows.errors import RunFolderError
 from fedrows.files.whole import reason
 from fedrows.runs import checkpoint
 from fedrows.runs.folder import BEST, CHECKPOINT, CONFIG, DATA, LEDGER, RunFolder
@@ -83,14 +82,6 @@ def go_back_(run: TrainingRun, folder: RunFolder) -> None:
             f"rounds is {run.plan.rounds}, but the run in {folder.path} has done {at}: "
             f"ask for at least {at}."
         )
-
-
-def kept(error: FedrowsError, path: Path, round_: int, again: str) -> FedrowsError:
-    """The same error, which also says what the folder keeps. again: the command that goes on."""
-    more = f" {path} is kept as it was after round {round_}"
-    if isinstance(error, MemoryShortageError):
-        more += f": with more memory, go on with `{again}`"
-    return type(error)(f"{error}{more}.")
 
 
 def drop_later_lines(run: TrainingRun, folder: RunFolder) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
-from fedrows.errors import MemoryShortageError, NotFiniteError, RunFolderError
-from fedrows.files.whole import Json, reason
+from fedrows.errors import NotFiniteError, RunFolderError
+from fedrows.files.whole import Json
 from fedrows.measure.metric_choice import DIVERGED
 from fedrows.runs import checkpoint
 from fedrows.runs.driver import InFolder, Watcher, drive
 from fedrows.runs.early_stop import EarlyStop
 from fedrows.runs.folder import CHECKPOINT, RunFolder
-from fedrows.runs.resume import begin, kept, resumed
+from fedrows.runs.resume import begin, resumed
 from fedrows.runs.settings import Settings, check_clients, from_config
 from fedrows.simulation import Simulation, threads
 from fedrows.study.jobs import ReportRound, Rounds
@@ -133,28 +133,13 @@ class ComparedRequest:
         with threads(settings.plan.threads), run.opened(data) as (folder, simulation):
             at = simulation.progress.round
             keeper = InFolder(folder, simulation, self.checkpoint_seconds)
+            diverged: Json = {}
             try:
-                done = drive(simulation, keeper, watchers, stop.exists)
-            except RunFolderError:
-                raise
+                with keeper.saying_what_is_kept(self.again):
+                    done = drive(simulation, keeper, watchers, stop.exists)
             except NotFiniteError as error:  # that is a result too
-                why = str(kept(error, path, keeper.saved, self.again))
-                return {
-                    "done": True,
-                    DIVERGED: why,
-                    "at": at,
-                    "round": simulation.progress.round,
-                    "notes": [f"{self.label}: {why}"],
-                    "stopped": "",
-                    "heard": record.heard,
-                }
-            except MemoryShortageError as error:
-                raise kept(error, path, keeper.saved, self.again) from error
-            except OSError as error:
-                raise RunFolderError(
-                    f"{path} cannot be written ({reason(error)}): make room, then it goes on from "
-                    f"round {keeper.saved}"
-                ) from error
+                done, notes = True, [f"{self.label}: {error}"]
+                diverged = {DIVERGED: str(error), "notes": notes, "stopped": ""}
         return {
             "done": done,
             "at": at,
@@ -162,6 +147,7 @@ class ComparedRequest:
             "notes": list(simulation.notes),
             "stopped": simulation.stopped,
             "heard": record.heard,
+            **diverged,
         }
 
 

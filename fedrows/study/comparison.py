@@ -45,6 +45,24 @@ class Comparison:
     target: Target
 
     @classmethod
+    def new(
+        cls,
+        path: Path,
+        settings: Mapping[str, Settings],
+        plan: Plan,
+        seeds: list[int],
+        target: Target,
+        command: str = "",
+        overwrite: bool = False,
+    ) -> Comparison:
+        """A comparison in a new folder. plan: before any algorithm has its say."""
+        target = with_rounds(target, plan)
+        config = config_of(settings, plan, seeds, target)
+        config |= {"command": command} if command else {}
+        folder = RunFolder.create(path, COMPARE, config, overwrite=overwrite)
+        return cls(folder, settings, seeds, target)
+
+    @classmethod
     def opened(cls, path: Path) -> Comparison:
         """The comparison that a folder has."""
         folder = RunFolder.open(path, COMPARE)
@@ -160,6 +178,13 @@ class Comparison:
                 f"{self.folder.path} cannot be written ({reason(error)}): make room, then go on "
                 f"with `{self.again}`."
             ) from error
+
+
+def with_rounds(target: Target, plan: Plan) -> Target:
+    """The target, by default within two thirds of the rounds: there is room for slower ones."""
+    if target.rounds is not None:
+        return target
+    return replace(target, rounds=max(1, plan.rounds * 2 // 3))
 
 
 def _end_of(run: ComparedRun, round_: int, why: str) -> Json:
