@@ -25,7 +25,7 @@ CHAPTERS = (
         "Train a module on a federation, in one call or round by round.",
         (
             "fedrows.simulate",
-            "fedrows.runs.simulate.Result",
+            "fedrows.notebook.simulate.Result",
             "fedrows.Simulation",
             "fedrows.Plan",
             "fedrows.with_personal",

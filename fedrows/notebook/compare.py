@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fedrows import catalogue
+from fedrows import catalogue, report
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError, UnknownKeywordError, UnknownNameError
@@ -27,7 +27,7 @@ from fedrows.plan import Plan
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.own_run import in_python
 from fedrows.runs.own_task import GivenAlgorithm, OwnTask, algorithm_of, own_class
-from fedrows.runs.settings import Settings, check_clients, presets, resolve
+from fedrows.runs.settings import Settings, check_clients, check_known, presets, resolve
 from fedrows.simulation import threads
 from fedrows.study.comparison import COMPARE, Comparison, with_rounds
 from fedrows.study.frame import frame_of
@@ -54,12 +54,10 @@ class Compared:
         count = f"{seeds} seed{'s' if seeds > 1 else ''}"
         return f"Compared({names} on {self.name}: {count}, {rounds} rounds)"
 
-    def _repr_html_(self) -> str | None:
-        """A table and the curves, for notebooks; None where jinja2 is not installed."""
-        try:
-            from fedrows.report.view import view
-        except ImportError:
-            return None
+    def _repr_html_(self) -> str:
+        """A table and the curves, for notebooks."""
+        from fedrows.report.view import view
+
         return view(repr(self), self.lines)
 
     @property
@@ -145,7 +143,8 @@ def compare(
             comparison.run(progress=progress, checkpoint_seconds=checkpoint_seconds)
         lines = comparison.folder.lines()
         if out is not None:
-            _write_page(path, comparison.target)
+            report.write_summary(path, comparison.target)
+            report.write(path)
         shown = data if isinstance(data, str) else data.name
         return Compared(shown, lines, comparison.target, None if out is None else path)
 
@@ -190,14 +189,8 @@ def _settings(
     has = {item.name for item in options_of(of)}
     plan = {key: value for key, value in values.items() if key not in has}
     own |= {key: value for key, value in values.items() if key in has}
-    of_plan = [item.name for item in options_of(Plan)]
-    for option in plan:
-        if option not in of_plan:
-            raise UnknownNameError(f"option of {name} or of the plan", option, [*has, *of_plan])
-    known = [item.name for item in options_of(chosen.options)]
-    for option in task_options:
-        if option not in known:
-            raise UnknownNameError(f"option of task {chosen.name}", option, known)
+    check_known(f"option of {name} or of the plan", plan, of, Plan)
+    check_known(f"option of task {chosen.name}", task_options, chosen.options)
     return Settings(chosen, chosen.options(**task_options), of(**own), Plan(**{**preset, **plan}))
 
 
@@ -299,13 +292,3 @@ def _checked_seeds(seeds: Sequence[int]) -> list[int]:
     if not listed or len(set(listed)) < len(listed):
         raise PlanError(f"seeds is {listed}, but must name at least one, and each once.")
     return sorted(listed)
-
-
-def _write_page(folder: Path, target: Target) -> None:
-    """Writes summary.json and report.html, as `fedrows compare` does at its end."""
-    try:
-        from fedrows import report
-    except ImportError:  # a machine with torch and numpy alone
-        return
-    report.write_summary(folder, target)
-    report.write(folder)

@@ -7,10 +7,10 @@ differ in where a run is kept, which is the `Keeper`'s business.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from fedrows.errors import FedrowsError, MemoryShortageError, NotFiniteError, RunFolderError
 from fedrows.files.whole import Json, reason
@@ -24,7 +24,7 @@ from fedrows.runs.memory import fits_in_memory, lower_in_a_round
 from fedrows.runs.release import write_release
 from fedrows.runs.run import TrainingRun
 from fedrows.runs.status_file import StatusFile
-from fedrows.watch.observer import RoundReport
+from fedrows.watch.observer import RoundReport, Watcher
 
 
 class Keeper(Protocol):
@@ -51,19 +51,6 @@ class Keeper(Protocol):
 
     def fail(self, why: str) -> None:
         """Keeps why the run could not go on."""
-
-
-class Watcher(Protocol):
-    """Someone who is told of every round; an `Observer` is one."""
-
-    def round(self, report: RoundReport) -> None:
-        """A round is done."""
-
-    def measured(self, line: Mapping[str, Any]) -> None:
-        """A round was evaluated."""
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Something else happened."""
 
 
 def drive(

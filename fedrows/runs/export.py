@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,6 @@ from fedrows.model import Model
 from fedrows.nn import GRU, LSTM
 from fedrows.rows.params import Params
 from fedrows.rows.ragged import Ragged
-from fedrows.runs.simulate import Result
 from fedrows.version import __version__
 
 SUFFIXES = {
@@ -55,6 +54,16 @@ class ExportError(FedrowsError, ValueError):
     """A model that cannot be written as was asked."""
 
 
+class TrainedResult(Protocol):
+    """A trained model as `fedrows.simulate` returns it."""
+
+    model: Model
+    params: Params
+
+    @property
+    def metrics(self) -> dict[str, Any] | None: ...
+
+
 @dataclass
 class Trained:
     """A trained model with the data it was trained on."""
@@ -69,8 +78,8 @@ class Trained:
     built_by: str | None = None  # the name or the reference of the model's builder
 
     @classmethod
-    def of(cls, result: Result, data: FederatedData) -> Trained:
-        """The model of a finished simulation."""
+    def of(cls, result: TrainedResult, data: FederatedData) -> Trained:
+        """The model of a finished simulation: of what `fedrows.simulate` returned."""
         return cls(result.model, result.params, data, metrics=result.metrics)
 
     def shared(self) -> Params:

@@ -20,7 +20,7 @@ from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
 from fedrows.runs import checkpoint
-from fedrows.runs.driver import InFolder, Watcher, checked_early_stop, drive
+from fedrows.runs.driver import InFolder, checked_early_stop, drive
 from fedrows.runs.folder import BEST, RunFolder, check_free
 from fedrows.runs.own_task import OwnData
 from fedrows.runs.resume import begin, go_back_, resumed
@@ -28,6 +28,7 @@ from fedrows.runs.settings import Settings, check_clients
 from fedrows.simulation import Simulation, threads
 from fedrows.simulator import process_group
 from fedrows.task import Task
+from fedrows.watch.observer import Watcher
 
 WORDS = {"--out": "out=", "--overwrite": "overwrite=True", "--resume": "resume=True"}
 Made = tuple[Simulation, list[dict[str, Any]], Params | None]

@@ -88,13 +88,19 @@ class OwnTask:
         if self.personal:
             object.__setattr__(self, "data", with_personal(self.data))
         self.model()  # a module that cannot be trained is refused here
-        more = (self.embeddings, self.dense, self.one_by_one, sorted(self.metrics or ()))
-        hash_ = digest(self.data, self.module, self.personal, more)
-        object.__setattr__(self, "name", f"{self.data.name}-{hash_}")
+        object.__setattr__(self, "name", f"{self.data.name}-{self.digest(self.data)}")
 
     def __repr__(self) -> str:
         module = type(self.module).__name__
         return f"OwnTask({module} on {self.data.name}, {self.data.clients} clients)"
+
+    def digest(self, data: FederatedData) -> str:
+        """A hash of some of the data, and of all else that decides numbers."""
+        more: tuple[Any, ...] = (self.embeddings, self.dense, self.one_by_one)
+        more += (sorted(self.metrics or ()),)
+        if self.loss is not None:
+            more += (getattr(self.loss, "__qualname__", type(self.loss).__qualname__),)
+        return digest(data, self.module, self.personal, more)
 
     def model(self) -> Model:
         """The module over a cohort, made anew."""

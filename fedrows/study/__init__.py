@@ -38,7 +38,7 @@ from fedrows.study.finished import (
     read,
 )
 from fedrows.study.scheduling import ReportProgress, executor_for, make
-from fedrows.study.setting import PlannedRun, Setting
+from fedrows.study.setting import PlannedRun, Setting, work_of
 from fedrows.study.status import written
 from fedrows.study.study_job import StudyJob
 
@@ -81,8 +81,8 @@ class Study:
         count = f"{len(self.settings)} settings × {len(self.seeds)} seeds"
         return f"Study({names} on {tasks}: {count}, {state})"
 
-    def _repr_html_(self) -> str | None:
-        """A table and the curves, for notebooks; None where jinja2 is not installed."""
+    def _repr_html_(self) -> str:
+        """A table and the curves, for notebooks."""
         return _view(repr(self), [] if self.results is None else self.results.runs)
 
     @classmethod
@@ -187,7 +187,7 @@ class Study:
         missing = {id_: run for id_, run in planned.items() if id_ not in there}
         if missing:
             _open(folder)
-            if workers is None and sum(run.work for run in missing.values()) < LIGHT:
+            if workers is None and sum(work_of(run.settings) for run in missing.values()) < LIGHT:
                 workers = 1
             executor = self.executor or executor_for(workers, device, len(missing))
             try:
@@ -253,8 +253,8 @@ class Results:
         names = ", ".join(dict.fromkeys(run.setting.name for run in self.runs))
         return f"Results({len(self.runs)} runs: {names})"
 
-    def _repr_html_(self) -> str | None:
-        """A table and the curves, for notebooks; None where jinja2 is not installed."""
+    def _repr_html_(self) -> str:
+        """A table and the curves, for notebooks."""
         return _view(repr(self), self.runs)
 
     def of(self, setting: Setting) -> list[FinishedRun]:
@@ -283,12 +283,10 @@ class Results:
         return write(self.runs, Path(path), title)
 
 
-def _view(title: str, runs: Sequence[FinishedRun]) -> str | None:
+def _view(title: str, runs: Sequence[FinishedRun]) -> str:
     """Runs as a notebook shows them, each setting as a curve of its own."""
-    try:
-        from fedrows.report.view import view
-    except ImportError:
-        return None
+    from fedrows.report.view import view
+
     lines = [{**line, "algorithm": run.setting.name} for run in runs for line in run.lines]
     return view(title, lines)
 

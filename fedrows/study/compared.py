@@ -14,7 +14,7 @@ from fedrows.errors import NotFiniteError, RunFolderError
 from fedrows.files.whole import Json
 from fedrows.measure.metric_choice import DIVERGED
 from fedrows.runs import checkpoint
-from fedrows.runs.driver import InFolder, Watcher, drive
+from fedrows.runs.driver import InFolder, drive
 from fedrows.runs.early_stop import EarlyStop
 from fedrows.runs.folder import CHECKPOINT, RunFolder
 from fedrows.runs.resume import begin, resumed
@@ -23,7 +23,7 @@ from fedrows.simulation import Simulation, threads
 from fedrows.study.jobs import ReportRound, Rounds
 from fedrows.study.setting import work_of
 from fedrows.study.study_job import load
-from fedrows.watch.observer import RoundReport
+from fedrows.watch.observer import RoundReport, Watcher
 
 STOP = "stop"  # beside the run folders: a file that asks those elsewhere to stop after their round
 
@@ -151,7 +151,7 @@ class ComparedRequest:
         }
 
 
-class Recording:
+class Recording(Watcher):
     """A watcher that remembers what it is told, to be told to others later."""
 
     def __init__(self) -> None:
@@ -170,9 +170,4 @@ class Recording:
 def replay(heard: Sequence[tuple[str, tuple[Any, ...]]], watcher: Watcher) -> None:
     """Tells a watcher what a recording has heard."""
     for name, arguments in heard:
-        if name == "round":
-            watcher.round(*arguments)
-        elif name == "measured":
-            watcher.measured(*arguments)
-        else:
-            watcher.event(*arguments)
+        getattr(watcher, name)(*arguments)

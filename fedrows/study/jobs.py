@@ -6,12 +6,12 @@ A study's runs and a comparison's are such. They differ in what travels and in w
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import Json
-from fedrows.watch.observer import RoundReport
+from fedrows.watch.observer import RoundReport, Watcher
 
 ReportRound = Callable[[int], None]  # is told the round
 
@@ -69,7 +69,7 @@ def sentence(error: BaseException) -> str:
     return text if isinstance(error, FedrowsError) else f"{type(error).__name__}: {text}"
 
 
-class Rounds:
+class Rounds(Watcher):
     """A watcher that tells of rounds alone."""
 
     def __init__(self, heard: ReportRound) -> None:
@@ -77,9 +77,3 @@ class Rounds:
 
     def round(self, report: RoundReport) -> None:
         self._heard(report.round)
-
-    def measured(self, line: Mapping[str, Any]) -> None:
-        pass
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        pass

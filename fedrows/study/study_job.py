@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,13 +24,14 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import NotFiniteError
 from fedrows.files.whole import Json
 from fedrows.measure.metric_choice import DIVERGED, is_metric
+from fedrows.plan import Plan
 from fedrows.runs.driver import InMemory, drive
 from fedrows.runs.own_task import OwnData
 from fedrows.runs.settings import check_clients, loaded
 from fedrows.simulation import Simulation, threads
 from fedrows.study.finished import StudyError, keep
 from fedrows.study.jobs import ReportRound, Rounds
-from fedrows.study.setting import PlannedRun, Setting, data_files
+from fedrows.study.setting import PlannedRun, Setting, data_files, work_of
 from fedrows.version import __version__
 
 MOST_LOADED = 8  # data sets that a process keeps
@@ -70,50 +72,83 @@ class RunRequest:
                 f"the data files of {planned.setting.task}, or the version of fedrows, are others "
                 "where it was to be made: give both machines the same"
             )
-        plan = replace(planned.settings.plan, device=self.device)
-        on = plan.torch_device
         data = load(planned.setting.task, **planned.setting.data)
-        check_clients(plan, data)
-        if on.type == "cuda":  # what the last run had there goes before this one comes
-            gc.collect()
-            torch.cuda.empty_cache()
-        elif plan.chunk is None:  # not measured: that is not the same twice
-            plan = replace(plan, chunk=plan.clients_per_round)
-        since, keeper = time.perf_counter(), InMemory()
-        with threads(1) if on.type == "cpu" else nullcontext():
-            simulation = replace(planned.settings, plan=plan).simulation(data)
-            try:
-                drive(simulation, keeper, [Rounds(heard)])
-            except NotFiniteError:  # that is a result too: it has no numbers from here on
-                _add_empty_lines(simulation, keeper)
-            facts = simulation.evaluator.facts()
-        for table in facts["heat"]:
+        made = TrainedRun.of(
+            replace(planned.settings.plan, device=self.device),
+            data,
+            lambda plan: replace(planned.settings, plan=plan).simulation(data),
+            heard,
+        )
+        if made.diverged:
+            _add_empty_lines(made.simulation, made.lines)
+        for table in made.facts["heat"]:
             del table["histogram"]
+        plan = made.simulation.plan
         return {
             "id": self.id,
             "seed": plan.seed,
             "setting": planned.setting.as_dict(),
             "config": planned.config(),
-            "command": planned.command(on.type, plan.chunk),
-            "device": torch.cuda.get_device_name(on) if on.type == "cuda" else "CPU",
-            "torch": torch.__version__,
-            "fedrows": __version__,
+            "command": planned.command(plan.torch_device.type, plan.chunk),
+            **made.about,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "seconds": round(time.perf_counter() - since, 3),
-            "facts": facts,
-            "lines": keeper.lines(),
+            "facts": made.facts,
+            "lines": made.lines,
         }
 
 
-def _add_empty_lines(simulation: Simulation, keeper: InMemory) -> None:
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run as studies and searches make it: in one go, the same on every machine."""
+
+    simulation: Simulation
+    lines: list[Json]
+    diverged: bool
+    facts: Json  # what the data are like
+    about: Json  # where it was made, and in how many seconds
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        data: FederatedData,
+        build: Callable[[Plan], Simulation],
+        heard: ReportRound,
+    ) -> TrainedRun:
+        """Trains it."""
+        check_clients(plan, data)
+        device = plan.torch_device
+        if device.type == "cuda":  # what the last run had there goes before this one comes
+            gc.collect()
+            torch.cuda.empty_cache()
+        elif plan.chunk is None:  # not measured: that is not the same twice
+            plan = replace(plan, chunk=plan.clients_per_round)
+        since, keeper, diverged = time.perf_counter(), InMemory(), False
+        with threads(1) if device.type == "cpu" else nullcontext():
+            simulation = build(plan)
+            try:
+                drive(simulation, keeper, [Rounds(heard)])
+            except NotFiniteError:  # that is a result too
+                diverged = True
+            facts = simulation.evaluator.facts()
+        about = {
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+            "torch": torch.__version__,
+            "fedrows": __version__,
+            "seconds": round(time.perf_counter() - since, 3),
+        }
+        return cls(simulation, keeper.lines(), diverged, facts, about)
+
+
+def _add_empty_lines(simulation: Simulation, lines: list[Json]) -> None:
     """Adds a line without numbers for every evaluation that a run that diverged has left."""
-    plan, last = simulation.plan, max((line["round"] for line in keeper.lines()), default=0)
+    plan, last = simulation.plan, max((line["round"] for line in lines), default=0)
     due = [*range(plan.evaluate_every, plan.rounds, plan.evaluate_every), plan.rounds]
     empty = simulation.evaluate()
     empty |= {metric: nan for metric in empty if is_metric(metric)}
     empty[DIVERGED] = True
     for round_ in (at for at in due if at > last):
-        keeper.append({**empty, "round": round_})
+        lines.append({**empty, "round": round_})
 
 
 @dataclass(frozen=True)
@@ -133,7 +168,7 @@ class StudyJob:
     @property
     def work(self) -> float:
         """How long it takes, roughly and in no unit."""
-        return self.planned.work
+        return work_of(self.planned.settings)
 
     @property
     def rounds(self) -> int:

@@ -282,7 +282,7 @@ class _Executing:
 
 def _check_importable(run: Tunable) -> None:
     """Raises if another process could not find the user's own classes."""
-    own = [type(run.module), type(run.algorithm)] if isinstance(run, ModuleRun) else []
+    own = [type(run.own.module), type(run.algorithm)] if isinstance(run, ModuleRun) else []
     for of in own:
         if of.__module__ == "__main__":
             raise PlanError(

@@ -65,12 +65,8 @@ class RoundReport:
     buffer: BufferReport | None = None  # of a deployed run that is asynchronous
 
 
-@runtime_checkable
-class Observer(Protocol):
-    """Sees how runs go, one run after another."""
-
-    def begin(self, run: RunInfo) -> None:
-        """A run begins, or goes on."""
+class Watcher(Protocol):
+    """Someone who is told of every round. A class that extends it has what it wants to hear."""
 
     def round(self, report: RoundReport) -> None:
         """A round is done."""
@@ -80,6 +76,14 @@ class Observer(Protocol):
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Something else happened, such as a checkpoint or a report that was written."""
+
+
+@runtime_checkable
+class Observer(Watcher, Protocol):
+    """Sees how runs go, one run after another."""
+
+    def begin(self, run: RunInfo) -> None:
+        """A run begins, or goes on."""
 
     def end(self, done: bool) -> None:
         """The run is done, or was stopped."""

@@ -14,7 +14,14 @@ from typing import Any
 
 from fedrows.files.whole import reason
 from fedrows.watch.logs import without_secrets
-from fedrows.watch.observer import RoundReport, RunInfo, WatchError, metrics_of, numbers_of
+from fedrows.watch.observer import (
+    Observer,
+    RoundReport,
+    RunInfo,
+    WatchError,
+    metrics_of,
+    numbers_of,
+)
 from fedrows.watch.watching import Watching, missing
 
 
@@ -36,7 +43,7 @@ def opened(watching: Watching) -> TensorBoard | None:
     return TensorBoard(path, module.SummaryWriter)
 
 
-class TensorBoard:
+class TensorBoard(Observer):
     """Writes event files into a folder per run."""
 
     def __init__(self, folder: Path, writer: Any) -> None:
@@ -56,9 +63,6 @@ class TensorBoard:
     def measured(self, line: Mapping[str, Any]) -> None:
         self._add(metrics_of(line), line["round"])
         self._writer.flush()
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        pass
 
     def end(self, done: bool) -> None:
         self.close()
