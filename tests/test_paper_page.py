@@ -5,7 +5,7 @@ import io
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,6 @@ from fedrows.report.artefact import (
     Figure,
     Panel,
     ResultTable,
-    as_dict,
     from_dict,
 )
 from fedrows.report.file_names import Files
@@ -120,7 +119,7 @@ def test_markdown_has_both_values_and_no_live_marks(written: Path) -> None:
 
 def test_an_artefact_read_back_gives_the_same_page() -> None:
     # as kept by JSON, which knows no NaN
-    kept = [from_dict(json.loads(payload.inline_json(as_dict(a)))) for a in ARTEFACTS]
+    kept = [from_dict(json.loads(payload.inline_json(asdict(a)))) for a in ARTEFACTS]
     pages = [results_page.render(each, RUNS, FACTS, Files(each)) for each in (ARTEFACTS, kept)]
     assert pages[0] == pages[1]
 

@@ -32,7 +32,7 @@ from fedrows.cli.parse import (
     watched,
 )
 from fedrows.cli.per_algorithm import add_rates, add_set
-from fedrows.cli.settings import add_privacy, choose, extended, refuse_change, shared_plan
+from fedrows.cli.settings import add_privacy, choose, extended, shared_plan
 from fedrows.cli.several_processes import one_voice
 from fedrows.cli.show import metrics_of, say, show
 from fedrows.cli.stop import Stop
@@ -44,6 +44,7 @@ from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import METRICS, Target
 from fedrows.privacy.packages import check_packages
 from fedrows.runs.folder import RunFolder, check_free
+from fedrows.runs.resume import refuse_change
 from fedrows.runs.settings import Settings, resolve
 from fedrows.simulation import threads
 from fedrows.simulator import process_group

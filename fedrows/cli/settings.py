@@ -32,6 +32,7 @@ from fedrows.plan import Plan
 from fedrows.privacy.mechanism import PREFIX, Mechanism
 from fedrows.privacy.named_mechanism import DEFAULT_MECHANISM, DIAL, default_mechanism
 from fedrows.privacy.options import Privacy
+from fedrows.runs.resume import check_longer, refuse_change
 from fedrows.runs.settings import Settings, presets, taken_names
 from fedrows.task import Task
 
@@ -245,12 +246,7 @@ def extended(
                 if flag.replace("-", "_") in typed and not same:
                     raise refuse_change(f"--{flag}", is_now, was, path)
         rounds = new.plan.rounds if "rounds" in typed else old.plan.rounds
-        if rounds != old.plan.rounds and old.plan.lr_schedule != "constant":
-            raise UsageError(
-                f"--rounds is {rounds}, but the {old.plan.lr_schedule} schedule of {path} spreads "
-                f"its learning rates over {old.plan.rounds}: leave it out, or start a new run with "
-                "--out."
-            )
+        check_longer(old.plan, rounds, path)
         go_on = new.plan.go_on if "go_on" in typed else old.plan.go_on
         plan = replace(old.plan, rounds=rounds, go_on=go_on)
         settings[name] = replace(old, plan=plan, privacy=privacy)
@@ -280,14 +276,6 @@ def _without_mechanism(
             flag = flag_of(name, values, PREFIX)
             raise refuse_change(f"--{flag}", wanted, getattr(stored, name), path)
     return left
-
-
-def refuse_change(flag: str, wanted: Any, was: Any, path: Path) -> UsageError:
-    """The error of an option that would make another run of the one that is resumed."""
-    return UsageError(
-        f"{flag} {wanted} would change the run in {path}, which has {was}: "
-        "leave it out, or start a new run with --out."
-    )
 
 
 def seconds(typed: str) -> float:

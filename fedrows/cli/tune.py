@@ -13,10 +13,11 @@ from fedrows.cli.compare import SEEDS
 from fedrows.cli.flags import Parser, UsageError, whole_or_none
 from fedrows.cli.live import LivePage
 from fedrows.cli.parse import algorithms_of, folder_of, parse, parser_of, seeds_of, task_named
-from fedrows.cli.settings import choose, refuse_change
+from fedrows.cli.settings import choose
 from fedrows.cli.show import print_table, say
 from fedrows.errors import INTERRUPTED
 from fedrows.runs.folder import RunFolder, check_free
+from fedrows.runs.resume import refuse_change
 from fedrows.study.finished import StudyError
 from fedrows.tuning.page import write
 from fedrows.tuning.result import RATES, TRIALS

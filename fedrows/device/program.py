@@ -31,7 +31,7 @@ from fedrows.files.whole import reason, write_whole
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.plan import Plan
-from fedrows.runs.export import ExportError, check_format, name_of
+from fedrows.runs.export import ExportError, check_format, last_line, name_of
 
 STEP, MANIFEST, VOCABULARY = "step.onnx", "manifest.json", "vocabulary.json"
 
@@ -90,7 +90,7 @@ def build(
                 fixed = {**fixed, **usual}
             else:
                 what = f"{name_of(made)} cannot be a device program"
-                raise ExportError(f"{what}: {_why(first)}.") from first
+                raise ExportError(f"{what}: {last_line(first)}.") from first
     starts, files = _starts(made, data)
     files |= _vocabulary(data)
     manifest = manifest_of(step, content, starts, contract, files.get(VOCABULARY))
@@ -152,12 +152,3 @@ def _check(model: Model, data: FederatedData, plan: Plan, algorithm: Algorithm) 
         )
     if plan.dtype != "float32":
         raise ExportError(f"dtype is {plan.dtype}, but a device program computes in float32.")
-
-
-def _why(error: BaseException) -> str:
-    """What an error says in the end, in one line: the exporter wraps causes in causes."""
-    while error.__cause__ is not None and not isinstance(error, NotRecordable):
-        error = error.__cause__
-    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    text = " ".join(text.split()).rstrip(".:")
-    return text if len(text) <= 150 else f"{text[:149]}…"

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from fedrows.errors import DataError, FedrowsError
 from fedrows.files.fetch import data_folder
 from fedrows.files.whole import write_whole
 from fedrows.paper.experiment import Experiment
-from fedrows.report.artefact import Artefact, as_dict, from_dict
+from fedrows.report.artefact import Artefact, from_dict
 from fedrows.study import Results, Say, Study, finished
 from fedrows.study.finished import DamagedError, content_of, digest_of, path_of
 from fedrows.study.jobs import sentence
@@ -136,7 +136,7 @@ class Workplace:
         content = {
             "key": self._key(experiment),
             "runs": {run: digest_of(path_of(self.folder, run)) for run in sorted(self._used)},
-            "artefact": as_dict(artefact),
+            "artefact": asdict(artefact),
         }
         self._place(experiment).parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._place(experiment), json.dumps(content).encode())  # NaN stays NaN

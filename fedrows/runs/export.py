@@ -269,7 +269,7 @@ def _save_onnx(trained: Trained, path: Path) -> None:
                 program = _program(module, inputs, trained.candidates())
         except Exception as error:  # whatever the exporter meets in the user's code
             raise ExportError(
-                f"{name_of(trained.model)} cannot be exported to ONNX ({_last_line(error)}): "
+                f"{name_of(trained.model)} cannot be exported to ONNX ({last_line(error)}): "
                 "export it as safetensors."
             ) from error
         with _placed(path) as part:
@@ -376,7 +376,7 @@ def quiet_exporter() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     """What an error says in the end, in one line: the exporter wraps causes in causes."""
     while error.__cause__ is not None:
         error = error.__cause__

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fedrows.data.federation import FederatedData
-from fedrows.errors import RunFolderError
+from fedrows.errors import PlanError, RunFolderError
 from fedrows.files.whole import reason
+from fedrows.plan import Plan
 from fedrows.runs import checkpoint
 from fedrows.runs.folder import BEST, CHECKPOINT, CONFIG, DATA, LEDGER, RunFolder
 from fedrows.runs.run import TrainingRun
@@ -81,6 +83,23 @@ def go_back_(run: TrainingRun, folder: RunFolder) -> None:
         raise RunFolderError(
             f"rounds is {run.plan.rounds}, but the run in {folder.path} has done {at}: "
             f"ask for at least {at}."
+        )
+
+
+def refuse_change(name: str, wanted: Any, was: Any, path: Path) -> PlanError:
+    """The error of an option that would make another run of the one that is resumed."""
+    return PlanError(
+        f"{name} {wanted} would change the run in {path}, which has {was}: leave it out, or start "
+        "a new run with --out."
+    )
+
+
+def check_longer(plan: Plan, rounds: int, path: Path) -> None:
+    """Raises a PlanError if a run of the plan cannot be made so long."""
+    if rounds != plan.rounds and plan.lr_schedule != "constant":
+        raise PlanError(
+            f"--rounds is {rounds}, but the {plan.lr_schedule} schedule of {path} spreads its "
+            f"learning rates over {plan.rounds}: leave it out, or start a new run with --out."
         )
 
 
