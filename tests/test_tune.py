@@ -22,7 +22,7 @@ from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError, FedrowsError, ModelError, PlanError
 from fedrows.tuning import methods
 from fedrows.tuning.methods import Ask, Search, cost, schedule
-from fedrows.tuning.rates import read_rates
+from fedrows.tuning.result import read_rates
 from fedrows.tuning.space import Space, half_decade_from, half_decades, spaces
 from fedrows.tuning.trials import without_test
 

@@ -100,7 +100,7 @@ CHAPTERS = (
         (
             "fedrows.load",
             "fedrows.serving.served_model.ServedModel",
-            "fedrows.serving.predictions.Predictions",
+            "fedrows.serving.recommend.Predictions",
             "fedrows.serving.bundle.save_bundle",
             "fedrows.runs.export.Trained",
             "fedrows.runs.export.save",

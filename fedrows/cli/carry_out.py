@@ -8,15 +8,16 @@ from typing import Any
 import torch
 
 from fedrows import report
-from fedrows.cli.several_processes import agreed
+from fedrows.cli.several_processes import Stop, agreed
 from fedrows.cli.show import print_table, say, show
-from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.errors import INTERRUPTED, PlanError, RunFolderError
+from fedrows.measure.all_anchors import COUNTED, TITLES, anchors, counted
+from fedrows.measure.metric_choice import about, measured
 from fedrows.measure.summary import Target, table
 from fedrows.plan import Plan
 from fedrows.runs.driver import InFolder, drive
-from fedrows.runs.folder import REPORT, RunFolder
+from fedrows.runs.folder import ANCHORS, REPORT, RunFolder
 from fedrows.runs.settings import check_clients, loaded
 from fedrows.simulation import Simulation
 from fedrows.simulator.process_group import GoneError
@@ -24,6 +25,7 @@ from fedrows.task import Task
 from fedrows.watch import Observer, RunInfo
 
 SHOWN = 5  # notes of a run
+ANCHORS_HELP = "Then also fit centralised models to the same data, and show them in the report."
 
 
 def load(task: Task, options: Any, plans: Iterable[Plan]) -> FederatedData:
@@ -133,3 +135,22 @@ def say_notes(notes: Sequence[str], round_: int, stopped: str) -> None:
         say(f"Note: and {len(notes) - SHOWN} more like these.")
     if stopped:
         say(f"Ended after round {round_}: {stopped}.")
+
+
+def write_anchors(folder: RunFolder, data: FederatedData, train_sample: int) -> None:
+    """Prints the table, writes its numbers into the run's folder, and draws them in its report.
+
+    A DataError says that the data have no items, or labels that no anchor is fitted to.
+    """
+    say("Anchors: what needs no model, and models that are trained on all data in one place.")
+    plain, fitted = counted(data, train_sample), anchors(data, say)
+    folder.write_json(ANCHORS, {"baselines": plain, "anchors": fitted})
+    shown = [x for x in measured([*plain.values(), *fitted.values()]) if x.startswith("test_")]
+    rows = []
+    for titles, results in ((COUNTED, plain), (TITLES, fitted)):
+        for name, metrics in results.items():
+            cells = [f"{metrics[x]:.{about(x)[2]}f}" if x in metrics else "–" for x in shown]
+            rows.append([titles[name], *cells])
+    print_table(["Anchor", *(about(x)[0] for x in shown)], rows)
+    say(f"Anchors: {folder.path / ANCHORS}")
+    report.write(folder.path)

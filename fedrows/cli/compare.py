@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from fedrows import catalogue
-from fedrows.cli.anchor_table import ANCHORS_HELP, write_anchors
 from fedrows.cli.carry_out import (
+    ANCHORS_HELP,
     carry_out,
     check_machine,
     close,
@@ -21,6 +21,7 @@ from fedrows.cli.carry_out import (
     run_of,
     say_notes,
     say_threads,
+    write_anchors,
 )
 from fedrows.cli.flags import Parser, UsageError, whole_or_none
 from fedrows.cli.parse import (
@@ -33,9 +34,8 @@ from fedrows.cli.parse import (
 )
 from fedrows.cli.per_algorithm import add_rates, add_set
 from fedrows.cli.settings import add_privacy, choose, extended, shared_plan
-from fedrows.cli.several_processes import one_voice
+from fedrows.cli.several_processes import Stop, one_voice
 from fedrows.cli.show import metrics_of, say, show
-from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.errors import NotFiniteError, PlanError, UnknownNameError
 from fedrows.files.whole import Json
@@ -50,8 +50,7 @@ from fedrows.simulation import threads
 from fedrows.simulator import process_group
 from fedrows.study.compared import ComparedRun, replay
 from fedrows.study.comparison import Comparison
-from fedrows.study.jobs import ReportRound
-from fedrows.study.scheduling import executor_for
+from fedrows.study.scheduling import ReportRound, executor_for
 from fedrows.watch import Observers, RoundReport, RunInfo
 
 SEEDS = "0,1,2"

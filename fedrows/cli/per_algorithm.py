@@ -16,7 +16,7 @@ from fedrows.cli.show import say
 from fedrows.errors import UnknownNameError
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.tuning.rates import read_rates
+from fedrows.tuning.result import read_rates
 from fedrows.tuning.space import DECIDED
 
 FLAGS = ("set", "rates")

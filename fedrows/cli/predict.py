@@ -15,8 +15,8 @@ from fedrows.cli.show import say
 from fedrows.data.encoder import Encoder
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import placing, reason, write_whole
-from fedrows.serving.predictions import Predictions
 from fedrows.serving.read_frame import FORMATS, read_frame, reader
+from fedrows.serving.recommend import Predictions
 from fedrows.serving.served_model import ServedModel, load
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
-from fedrows.cli.anchor_table import ANCHORS_HELP, write_anchors
 from fedrows.cli.carry_out import (
+    ANCHORS_HELP,
     carry_out,
     check_machine,
     close,
@@ -18,14 +18,14 @@ from fedrows.cli.carry_out import (
     load,
     run_of,
     say_threads,
+    write_anchors,
 )
 from fedrows.cli.flags import Parser, UsageError, values_for
 from fedrows.cli.parse import TrainingCommand, parse, parser_of, task_named, watched
 from fedrows.cli.per_algorithm import add_rates
 from fedrows.cli.settings import add_privacy, choose, extended
-from fedrows.cli.several_processes import follow, one_voice, threads_of
+from fedrows.cli.several_processes import Stop, follow, one_voice, threads_of
 from fedrows.cli.show import say
-from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.measure.all_anchors import check_data
 from fedrows.privacy.packages import check_packages

@@ -18,22 +18,23 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export import Dim
 
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.data.values import text_of
-from fedrows.device.graph import NotRecordable, recorded
+from fedrows.device.graph import NotRecordable, example, recorded
 from fedrows.device.manifest import manifest_of
-from fedrows.device.one_step import OneStep
-from fedrows.device.onnx_step import as_onnx
+from fedrows.device.one_step import OneStep, TensorFacts
 from fedrows.device.step_optimizers import STATES
 from fedrows.files.whole import reason, write_whole
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.plan import Plan
-from fedrows.runs.export import ExportError, check_format, last_line, name_of
+from fedrows.runs.export import ExportError, check_format, last_line, name_of, quiet_exporter
 
 STEP, MANIFEST, VOCABULARY = "step.onnx", "manifest.json", "vocabulary.json"
+OPSET = 18
 
 
 @dataclass(frozen=True)
@@ -152,3 +153,46 @@ def _check(model: Model, data: FederatedData, plan: Plan, algorithm: Algorithm) 
         )
     if plan.dtype != "float32":
         raise ExportError(f"dtype is {plan.dtype}, but a device program computes in float32.")
+
+
+def as_onnx(step: OneStep, graph: nn.Module) -> bytes:
+    """The bytes of the file."""
+    from fedrows.device.onnx_loops import TABLE  # which imports onnxscript
+
+    inputs, outputs = step.inputs(), step.outputs()
+    shapes = tuple(
+        {axis: Dim.DYNAMIC for axis, x in enumerate(facts.shape) if isinstance(x, str)}
+        for facts in inputs.values()
+    )
+    with quiet_exporter(), torch.no_grad():
+        program: Any = torch.onnx.export(
+            graph.eval(),
+            tuple(example(step, 0).values()),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=shapes,
+            opset_version=OPSET,
+            dynamo=True,
+            custom_translation_table=TABLE,
+            verbose=False,
+        )
+    model = program.model_proto
+    _name_sizes(model.graph.input, inputs)
+    _name_sizes(model.graph.output, outputs)
+    del model.graph.value_info[:], model.metadata_props[:], model.graph.metadata_props[:]
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    return model.SerializeToString(deterministic=True)
+
+
+def _name_sizes(values: Any, facts: Mapping[str, TensorFacts]) -> None:
+    """Free sizes get the names that the manifest has for them."""
+    for value in values:
+        for dim, size in zip(
+            value.type.tensor_type.shape.dim, facts[value.name].shape, strict=True
+        ):
+            if isinstance(size, str):
+                dim.dim_param = size
+            else:
+                dim.dim_value = size

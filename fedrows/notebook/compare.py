@@ -30,7 +30,7 @@ from fedrows.runs.own_task import GivenAlgorithm, OwnTask, algorithm_of, own_cla
 from fedrows.runs.settings import Settings, check_clients, check_known, presets, resolve
 from fedrows.simulation import threads
 from fedrows.study.comparison import COMPARE, Comparison, with_rounds
-from fedrows.study.frame import frame_of
+from fedrows.study.results import frame_of
 from fedrows.study.scheduling import ReportProgress
 from fedrows.study.study_job import load
 

@@ -29,8 +29,7 @@ from fedrows.paper.experiment import Experiment
 from fedrows.report.artefact import Artefact, from_dict
 from fedrows.study import Results, Say, Study, finished
 from fedrows.study.finished import DamagedError, content_of, digest_of, path_of
-from fedrows.study.jobs import sentence
-from fedrows.study.scheduling import ReportProgress, executor_for, make
+from fedrows.study.scheduling import ReportProgress, executor_for, make, sentence
 from fedrows.study.setting import PlannedRun, files_of
 from fedrows.study.status import written
 from fedrows.study.study_job import StudyJob, load
@@ -113,7 +112,7 @@ class Workplace:
             if not missing:
                 return
             tried |= missing.keys()
-            jobs = [StudyJob(id_, run, self.folder, self.device) for id_, run in missing.items()]
+            jobs = [StudyJob.of(run, self.folder, self.device) for run in missing.values()]
             for _ in make(jobs, self._shared_executor(), written(self.folder, self.progress)):
                 pass
 

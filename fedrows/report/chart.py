@@ -20,13 +20,16 @@ from fedrows.report.axes import (
     RIGHT,
     WIDTH,
     Axis,
+    PanelLayout,
+    Pieces,
     Point,
     coordinate,
     frame,
+    lay_out,
     path_through,
+    rises,
 )
 from fedrows.report.labels import labels
-from fedrows.report.panel_layout import PanelLayout, Pieces, lay_out, rises
 
 NEAREST = 1.7  # pixels: what is drawn closer together only makes the page heavy
 MANY_CURVES = 250  # on a page; with more, each is drawn with fewer points

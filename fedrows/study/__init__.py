@@ -2,7 +2,7 @@
 
 study = Study.grid("synthetic", ["fedavg", "fedsubavg"], seeds=[0, 1], plan={"rounds": 100})
 results = study.run("my-study")
-print(study.frame())
+print(results.frame())
 
 Every finished run is one file in DIR/runs, named by a hash of what decides its numbers: a second
 call makes only what is missing or changed, and a call may be stopped anywhere.
@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from fedrows.study.finished import (
     path_of,
     read,
 )
+from fedrows.study.results import Results, shown_view
 from fedrows.study.scheduling import ReportProgress, executor_for, make
 from fedrows.study.setting import PlannedRun, Setting, work_of
 from fedrows.study.status import written
@@ -83,7 +84,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """A table and the curves, for notebooks."""
-        return _view(repr(self), [] if self.results is None else self.results.runs)
+        return shown_view(repr(self), [] if self.results is None else self.results.runs)
 
     @classmethod
     @known_keywords
@@ -140,10 +141,6 @@ class Study:
             every = [one.planned(seed) for one in self.settings for seed in self.seeds]
             return {run.id: run for run in every}
 
-    def ids(self) -> dict[str, tuple[Setting, int]]:
-        """The setting and the seed of every run, by its id."""
-        return {id_: (run.setting, run.settings.plan.seed) for id_, run in self.planned().items()}
-
     def run(
         self,
         folder: str | Path,
@@ -191,7 +188,7 @@ class Study:
                 workers = 1
             executor = self.executor or executor_for(workers, device, len(missing))
             try:
-                jobs = [StudyJob(id_, run, folder, device) for id_, run in missing.items()]
+                jobs = [StudyJob.of(run, folder, device) for run in missing.values()]
                 made = make(jobs, executor, written(folder, progress), len(there))
                 failures = {job.id: why for job, _, why in made if why}
             finally:
@@ -204,19 +201,6 @@ class Study:
             there |= finished(folder, missing, say)
         runs = [(one, one.planned(seed).id) for one in self.settings for seed in self.seeds]
         self.results = Results([replace(there[id_], setting=setting) for setting, id_ in runs])
-        return self.results
-
-    def frame(self, package: str = "polars") -> Any:
-        """The tidy frame of the last run: see `Results.frame`."""
-        return self._made().frame(package)
-
-    def page(self, path: str | Path, title: str = "A study") -> Path:
-        """Writes the page of the last run into a folder: see `Results.page`."""
-        return self._made().page(path, title)
-
-    def _made(self) -> Results:
-        if self.results is None:
-            raise StudyError("The study has no results yet: call its run(folder) first.")
         return self.results
 
 
@@ -241,54 +225,6 @@ def _label(setting: Setting) -> str:
     usual = asdict(of())
     given = setting.options.items()
     return " ".join(f"{key}={value}" for key, value in given if usual.get(key) != value)
-
-
-@dataclass(frozen=True)
-class Results:
-    """The finished runs of a study, setting by setting, seed by seed."""
-
-    runs: list[FinishedRun]
-
-    def __repr__(self) -> str:
-        names = ", ".join(dict.fromkeys(run.setting.name for run in self.runs))
-        return f"Results({len(self.runs)} runs: {names})"
-
-    def _repr_html_(self) -> str:
-        """A table and the curves, for notebooks."""
-        return _view(repr(self), self.runs)
-
-    def of(self, setting: Setting) -> list[FinishedRun]:
-        """The runs of a setting, by seed."""
-        return list({run.id: run for run in self.runs if run.setting == setting}.values())
-
-    def __iter__(self) -> Iterator[FinishedRun]:
-        return iter(self.runs)
-
-    def chosen(self, metric: str = "validation_loss") -> dict[str, Setting]:
-        """Each algorithm's best setting by a metric of validation examples, mean over seeds."""
-        from fedrows.study.choice import chosen
-
-        return chosen(self.runs, metric)
-
-    def frame(self, package: str = "polars") -> Any:
-        """A row per setting, seed and evaluated round, in polars or pandas."""
-        from fedrows.study.frame import frame
-
-        return frame(self.runs, package)
-
-    def page(self, path: str | Path, title: str = "A study") -> Path:
-        """Writes index.html, results.md, figures and data into a folder; gives the page's path."""
-        from fedrows.study.page import write
-
-        return write(self.runs, Path(path), title)
-
-
-def _view(title: str, runs: Sequence[FinishedRun]) -> str:
-    """Runs as a notebook shows them, each setting as a curve of its own."""
-    from fedrows.report.view import view
-
-    lines = [{**line, "algorithm": run.setting.name} for run in runs for line in run.lines]
-    return view(title, lines)
 
 
 def finished(

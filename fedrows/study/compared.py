@@ -20,7 +20,7 @@ from fedrows.runs.folder import CHECKPOINT, RunFolder
 from fedrows.runs.resume import begin, resumed
 from fedrows.runs.settings import Settings, check_clients, from_config
 from fedrows.simulation import Simulation, threads
-from fedrows.study.jobs import ReportRound, Rounds
+from fedrows.study.scheduling import ReportRound, Rounds
 from fedrows.study.setting import work_of
 from fedrows.study.study_job import load
 from fedrows.watch.observer import RoundReport, Watcher

@@ -1,22 +1,93 @@
-"""Who makes jobs: this process, processes on this machine, or any executor."""
+"""Jobs, and who makes them: this process, processes on this machine, or any executor.
+
+A job is a run that can be made here, in another process, or on another machine. A study's runs, a
+comparison's and a search's are such. They differ in what travels and in where it is kept.
+"""
 
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from threading import Lock
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from fedrows.errors import PlanError
+from fedrows.errors import FedrowsError, PlanError
 from fedrows.files.whole import Json
 from fedrows.plan import Plan
-from fedrows.study.jobs import Job, ReportRound, attempt, sentence
 from fedrows.study.processes import WorkerProcesses
+from fedrows.watch.observer import RoundReport, Watcher
 
 LOOK_EVERY = 0.2  # seconds, whether to stop
 
-J = TypeVar("J", bound=Job)
+ReportRound = Callable[[int], None]  # is told the round
+J = TypeVar("J", bound="Job")
+
+
+class Request(Protocol):
+    """A run as it travels to whoever makes it: plain data that can be pickled."""
+
+    def make(self, heard: ReportRound) -> Json:
+        """Makes the run; returns plain data as well."""
+
+
+class Job(Protocol):
+    """A run to make."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in messages."""
+
+    @property
+    def work(self) -> float:
+        """How long it takes, roughly and in no unit."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it has."""
+
+    def request(self, elsewhere: bool) -> Request:
+        """Returns what travels. elsewhere: perhaps to another machine."""
+
+    def keep(self, content: Json) -> bool:
+        """Keeps what was made; returns False if the run was stopped before its end."""
+
+
+def nobody(round_: int) -> None:
+    """Hears nothing."""
+
+
+def attempt(request: Request, heard: ReportRound = nobody) -> tuple[Json, str]:
+    """Makes a run; returns what it came to, and why it could not be made ("" if it was).
+
+    Whatever goes wrong comes back as text: not every error can be pickled.
+    """
+    try:
+        return request.make(heard), ""
+    except FedrowsError as error:
+        return {}, sentence(error)
+    except Exception as error:
+        traceback.print_exc()
+        return {}, sentence(error)
+
+
+def sentence(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, FedrowsError) else f"{type(error).__name__}: {text}"
+
+
+class Rounds(Watcher):
+    """A watcher that tells of rounds alone."""
+
+    def __init__(self, heard: ReportRound) -> None:
+        self._heard = heard
+
+    def round(self, report: RoundReport) -> None:
+        self._heard(report.round)
+
+
 ReportProgress = Callable[[int, int, str, int], None]  # (runs done, runs in all, label, round)
 Here = Callable[[J, ReportRound], tuple[Json, str]]
 

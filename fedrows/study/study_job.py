@@ -30,7 +30,7 @@ from fedrows.runs.own_task import OwnData
 from fedrows.runs.settings import check_clients, loaded
 from fedrows.simulation import Simulation, threads
 from fedrows.study.finished import StudyError, keep
-from fedrows.study.jobs import ReportRound, Rounds
+from fedrows.study.scheduling import ReportRound, Rounds
 from fedrows.study.setting import PlannedRun, Setting, data_files, work_of
 from fedrows.version import __version__
 
@@ -55,14 +55,32 @@ def load(task: str, **options: Any) -> FederatedData:
 
 
 @dataclass(frozen=True)
-class RunRequest:
-    """A run to make, as it travels to whoever makes it."""
+class StudyJob:
+    """A run of a study, kept as one file in the study's folder; plain data, so that it travels."""
 
     id: str
+    label: str
+    work: float
+    rounds: int
     setting: Json  # of `Setting.as_dict`
     seed: int
+    folder: Path
     device: str
-    elsewhere: bool  # perhaps on another machine, which must have the same data files
+    elsewhere: bool = False  # perhaps on another machine, which must have the same data files
+
+    @classmethod
+    def of(cls, run: PlannedRun, folder: Path, device: str) -> StudyJob:
+        """The job of a planned run."""
+        plan, setting = run.settings.plan, run.setting.as_dict()
+        work = work_of(run.settings)
+        return cls(run.id, run.label, work, plan.rounds, setting, plan.seed, folder, device)
+
+    def request(self, elsewhere: bool) -> StudyJob:
+        return replace(self, elsewhere=elsewhere)
+
+    def keep(self, content: Json) -> bool:
+        keep(self.folder, content)
+        return True
 
     def make(self, heard: ReportRound) -> Json:
         """Makes the run; returns the content of its file."""
@@ -149,38 +167,3 @@ def _add_empty_lines(simulation: Simulation, lines: list[Json]) -> None:
     empty[DIVERGED] = True
     for round_ in (at for at in due if at > last):
         lines.append({**empty, "round": round_})
-
-
-@dataclass(frozen=True)
-class StudyJob:
-    """A run of a study, which is kept as one file in the study's folder."""
-
-    id: str
-    planned: PlannedRun
-    folder: Path
-    device: str
-
-    @property
-    def label(self) -> str:
-        """What it is called in messages."""
-        return self.planned.label
-
-    @property
-    def work(self) -> float:
-        """How long it takes, roughly and in no unit."""
-        return work_of(self.planned.settings)
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds it has."""
-        return self.planned.settings.plan.rounds
-
-    def request(self, elsewhere: bool) -> RunRequest:
-        """Returns what travels."""
-        setting, seed = self.planned.setting, self.planned.settings.plan.seed
-        return RunRequest(self.id, setting.as_dict(), seed, self.device, elsewhere)
-
-    def keep(self, content: Json) -> bool:
-        """Writes the run's file."""
-        keep(self.folder, content)
-        return True

@@ -1,20 +1,26 @@
-"""What a search came to: all trials, the values that were chosen, and what is said about them."""
+"""What a search came to: all trials, the chosen values, and the file of rates that keeps them.
+
+`fedrows run` and `compare` read that file with --rates.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedrows.files.whole import as_json, write_whole
+from fedrows.errors import PlanError
+from fedrows.files.whole import as_json, reason, write_whole
 from fedrows.measure.metric_choice import about, measured
-from fedrows.tuning.rates import write_rates
 from fedrows.tuning.space import Space, TriedValues
 from fedrows.tuning.trials import show
 
 TRIALS, RATES = "trials.json", "rates.json"
+KIND, FORMAT = "fedrows rates", 1
+PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ class Tuned:
 
     def frame(self, package: str = "polars") -> Any:
         """A row per trial, in polars or pandas."""
-        from fedrows.study.frame import frame_of
+        from fedrows.study.results import frame_of
 
         rows = [{**asdict(one), **one.values} for one in self.trials]
         names = dict.fromkeys(key for row in rows for key in row if key != "values")
@@ -188,3 +194,34 @@ def _mean(values: Sequence[float], digits: int) -> str:
         return "–"
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{spread}"
+
+
+def write_rates(path: Path, name: str, by: str, rates: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the file. name: the task or the data that they are for; by: how they were chosen."""
+    content = {"kind": KIND, "format": FORMAT, "task": name, "by": by, "rates": rates}
+    write_whole(path, as_json(content, indent=1))
+
+
+def read_rates(path: str | Path) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The name of the task, and the values by algorithm; a PlanError if it is no such file."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"The rates in {path} cannot be read ({reason(error)}).") from error
+    except ValueError:
+        content = None
+    wrong = PlanError(f"{path} is no file of rates: name a rates.json that `fedrows tune` wrote.")
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise wrong
+    if content.get("format") != FORMAT:
+        raise PlanError(
+            f"{path} has format {content.get('format')!r}, but this fedrows reads {FORMAT}: "
+            "tune again."
+        )
+    rates = content.get("rates")
+    if not isinstance(rates, dict) or not all(
+        isinstance(values, dict) and all(isinstance(value, PLAIN) for value in values.values())
+        for values in rates.values()
+    ):
+        raise wrong
+    return str(content.get("task", "")), rates

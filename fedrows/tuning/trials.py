@@ -25,7 +25,7 @@ from fedrows.runs.own_task import OwnTask
 from fedrows.runs.settings import Settings, from_config
 from fedrows.simulation import Simulation
 from fedrows.study.finished import keep
-from fedrows.study.jobs import ReportRound
+from fedrows.study.scheduling import ReportRound
 from fedrows.study.setting import files_of, work_in, work_of
 from fedrows.study.study_job import TrainedRun, load
 from fedrows.tuning.space import TriedValues
@@ -153,33 +153,6 @@ def trial_id(run: Tunable, tests: bool) -> str:
 
 
 @dataclass(frozen=True)
-class TrialRequest:
-    """A trial as it travels to whoever makes it."""
-
-    id: str
-    run: Tunable
-    device: str
-    tests: bool
-    about: Json  # what its file says of it: algorithm, values
-
-    def make(self, heard: ReportRound) -> Json:
-        """Makes the trial; returns the content of its file."""
-        data = self.run.data()
-        seen = data if self.tests else without_test(data)
-        plan = replace(self.run.plan, device=self.device)
-        made = TrainedRun.of(plan, data, lambda plan: self.run.simulation(seen, plan), heard)
-        return {
-            "id": self.id,
-            **self.about,
-            "rounds": plan.rounds,
-            "seed": plan.seed,
-            "lines": [_without(line, self.tests) for line in made.lines],
-            "diverged": made.diverged,
-            **made.about,
-        }
-
-
-@dataclass(frozen=True)
 class TrialJob:
     """A trial to make, which is kept as one file in a folder, or by whoever asked for it."""
 
@@ -193,31 +166,42 @@ class TrialJob:
 
     @cached_property
     def label(self) -> str:
-        """What it is called in messages."""
         words = " ".join(f"{name} {show(value)}" for name, value in self.values.items())
         return f"{self.run.algorithm.name} {words}, {self.rounds} rounds"
 
     @property
     def work(self) -> float:
-        """How long it takes, roughly and in no unit."""
         return self.run.work
 
     @property
     def rounds(self) -> int:
-        """How many rounds it has."""
         return self.run.plan.rounds
 
-    def request(self, elsewhere: bool) -> TrialRequest:
-        """Returns what travels."""
-        about = {"algorithm": self.run.algorithm.name, "values": self.values}
-        return TrialRequest(self.id, self.run, self.device, self.tests, about)
+    def request(self, elsewhere: bool) -> TrialJob:
+        return replace(self, folder=None, done={})
 
     def keep(self, content: Json) -> bool:
-        """Keeps the trial."""
         self.done[self.id] = content
         if self.folder is not None:
             keep(self.folder, content)
         return True
+
+    def make(self, heard: ReportRound) -> Json:
+        """Makes the trial; returns the content of its file."""
+        data = self.run.data()
+        seen = data if self.tests else without_test(data)
+        plan = replace(self.run.plan, device=self.device)
+        made = TrainedRun.of(plan, data, lambda plan: self.run.simulation(seen, plan), heard)
+        return {
+            "id": self.id,
+            "algorithm": self.run.algorithm.name,
+            "values": self.values,
+            "rounds": plan.rounds,
+            "seed": plan.seed,
+            "lines": [_without(line, self.tests) for line in made.lines],
+            "diverged": made.diverged,
+            **made.about,
+        }
 
 
 def without_test(data: FederatedData) -> FederatedData:

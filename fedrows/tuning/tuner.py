@@ -130,9 +130,7 @@ class Tuner:
         if self.method == "random":
             return methods.random(space, rounds, budget, self.seed)
         if self.method == "optuna":
-            from fedrows.tuning.optuna_search import optuna_search
-
-            return optuna_search(space, rounds, budget, self.seed, self.sampler)
+            return methods.optuna_search(space, rounds, budget, self.seed, self.sampler)
         return methods.halving(space, rounds, budget, self.eta, self.seed)
 
     def check(self, *, tests: bool = False) -> None:
