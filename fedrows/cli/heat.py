@@ -12,7 +12,7 @@ import torch
 from fedrows import catalogue
 from fedrows.cli.flags import Parser, add_options, asks_for_help
 from fedrows.cli.parse import task_in, task_named
-from fedrows.cli.settings import choose, names_of_prefixed
+from fedrows.cli.settings import choose, owners_of
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError
@@ -106,8 +106,8 @@ def _range(heat: Heat) -> list[str]:
 def add_tasks(parser: Parser, names: Sequence[str]) -> None:
     """The flags of some tasks."""
     for name in names:
-        task = catalogue.described("task", name)
-        add_options(parser, f"task {name}", [task.options], {}, names_of_prefixed(task))
+        task, _ = owners_of(catalogue.described("task", name))
+        add_options(parser, f"task {name}", [task.of], {}, task.prefixed)
 
 
 def _parser() -> Parser:
