@@ -14,7 +14,6 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "speed"  # each file has a `
 
 
 def main(words: Sequence[str]) -> int:
-    """Hands the rest of the command line to the measurement."""
     known = measurements()
     if not known:
         raise UsageError(

@@ -57,7 +57,6 @@ SEEDS = "0,1,2"
 
 
 def main(words: Sequence[str]) -> int:
-    """Compares, or goes on; gives the exit code."""
     with one_voice():
         if process_group.several():
             raise UsageError(

@@ -20,7 +20,6 @@ ACTIONS = {
 
 
 def main(words: Sequence[str]) -> int:
-    """Lists, says where, or fetches."""
     parser = Parser("data", "; ".join(f"{name}: {what}" for name, what in ACTIONS.items()) + ".")
     add = parser.add_argument
     add("action", metavar="list|path|fetch", nargs="?", help="What to do (list).")

@@ -17,7 +17,6 @@ MOST_TOKENS = 10_000
 
 
 def main(words: Sequence[str]) -> int:
-    """Starts a gateway."""
     parser = Parser("deploy gateway", "Joins a SuperLink as a node whose clients are devices.")
     add = parser.add_argument
     add_joining(parser, "A sample of the task's data, for its tables and fields.")
@@ -87,7 +86,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def tokens(words: Sequence[str]) -> int:
-    """Makes one-time tokens."""
     parser = Parser("deploy gateway-token", "Makes one-time tokens, each of which enrols a device.")
     add = parser.add_argument
     add("--state", metavar="DIR", help="The gateway's state folder.")
@@ -106,7 +104,6 @@ def tokens(words: Sequence[str]) -> int:
 
 
 def devices(words: Sequence[str]) -> int:
-    """Shows the devices of a gateway, or takes one out."""
     parser = Parser("deploy gateway-devices", "Shows the devices of a gateway.")
     parser.add_argument("--state", metavar="DIR", help="The gateway's state folder.")
     parser.add_argument("--remove", metavar="NAME", help="Take this device out, with its key.")

@@ -91,7 +91,6 @@ def run(words: Sequence[str]) -> int:
 
 
 def app_hash(words: Sequence[str]) -> int:
-    """Shows the hash by which a node pins an app."""
     parser = Parser("deploy hash", "Shows the hash of a Flower project, for `deploy node --apps`.")
     parser.add_argument("project", metavar="PROJECT", nargs="?", help="The project's folder.")
     typed = parser.parse(words)
@@ -104,7 +103,6 @@ def app_hash(words: Sequence[str]) -> int:
 
 
 def revoke(words: Sequence[str]) -> int:
-    """Has a node's key refused, at once and for good."""
     parser = Parser(
         "deploy revoke",
         "Has a SuperLink refuse a node's key, at once and after a restart. Runs go on without it.",
@@ -122,7 +120,6 @@ def revoke(words: Sequence[str]) -> int:
 
 
 def stop(words: Sequence[str]) -> int:
-    """Ends a run, whoever submitted it."""
     parser = Parser("deploy stop", "Ends a run after its present round, saved and with its report.")
     parser.add_argument("run", metavar="RUN", nargs="?", help="Its id (the only one that goes on).")
     add_connection(parser)
@@ -173,7 +170,6 @@ def _ends_in_order(control: ControlClient, run: int, seconds: float) -> bool:
 
 
 def export(words: Sequence[str]) -> int:
-    """Writes the model of a deployed run."""
     parser = Parser(
         "deploy export",
         "Writes the model of a deployed run as a bundle. The run may still be going on.",

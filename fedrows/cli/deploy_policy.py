@@ -23,7 +23,6 @@ CLEAR = (
 
 
 def main(words: Sequence[str]) -> int:
-    """Writes a policy, or shows it."""
     parser = Parser(
         "deploy policy", "Writes a node's policy: what a run may ask of the node. See --out."
     )

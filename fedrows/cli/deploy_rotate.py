@@ -12,7 +12,6 @@ from fedrows.flower.launch import rotation
 
 
 def main(words: Sequence[str]) -> int:
-    """Replaces one kind of file, and says what is left to do."""
     parser = Parser(
         "deploy rotate",
         "Replaces certificates or a node's key. The old ones are put aside in DIR/old.",

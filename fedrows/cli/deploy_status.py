@@ -17,7 +17,6 @@ from fedrows.flower.launch.following import in_words, span
 
 
 def status(words: Sequence[str]) -> int:
-    """Shows the runs and the nodes of a SuperLink."""
     parser = Parser("deploy status", "Shows the runs of a SuperLink, its nodes and its troubles.")
     parser.add_argument("run", metavar="RUN", nargs="?", help="One run (the last 20).")
     add_connection(parser)
@@ -49,7 +48,6 @@ def status(words: Sequence[str]) -> int:
 
 
 def nodes(words: Sequence[str]) -> int:
-    """Shows the nodes of a SuperLink."""
     parser = Parser("deploy nodes", "Shows the nodes of a SuperLink: who is there, who answers.")
     add_connection(parser)
     parser.add_argument("--json", action="store_true", help="As JSON, for programs.")

@@ -14,7 +14,6 @@ from fedrows.serving.served_model import load
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints the metrics of a bundle on a file."""
     parser = Parser("evaluate", "Measures the model of a bundle on the rows of a file.")
     add_bundle_flags(parser)
     typed = parser.parse(words)

@@ -59,7 +59,6 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def flags(self) -> list[str]:
-        """Every flag that there is."""
         return list(self._option_string_actions)
 
     def error(self, message: str) -> NoReturn:

@@ -23,7 +23,6 @@ STEPS = (1, 2, 5)  # where bars begin, times powers of ten
 
 
 def main(words: Sequence[str]) -> int:
-    """Shows the heat of a task's features."""
     parser = _parser()
     add_tasks(parser, catalogue.built_in("task"))
     plugged = task_in([word for word in words if word not in ("-h", "--help")], parser)
@@ -104,7 +103,6 @@ def _range(heat: Heat) -> list[str]:
 
 
 def add_tasks(parser: Parser, names: Sequence[str]) -> None:
-    """The flags of some tasks."""
     for name in names:
         task, _ = owners_of(catalogue.described("task", name))
         add_options(parser, f"task {name}", [task.of], {}, task.prefixed)

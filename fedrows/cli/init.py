@@ -17,7 +17,6 @@ USERS, ITEMS, RATINGS = 200, 100, 6_000
 
 
 def main(words: Sequence[str]) -> int:
-    """Writes the project."""
     parser = Parser("init", "Writes a small working project that you change into your own.")
     parser.add_argument("folder", metavar="DIR", nargs="?", help="The folder to make.")
     typed = parser.parse(words)

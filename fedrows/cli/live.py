@@ -20,7 +20,6 @@ from fedrows.live.start import beside, check_installed
 
 
 def add_live(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the live page."""
     parser.add_argument(
         "--live", action="store_true", help="Serve a page on this machine that follows it."
     )

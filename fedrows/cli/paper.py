@@ -157,7 +157,6 @@ class _Display:
         self._task = self._bar.add_task(self._label, total=None, detail="")
 
     def progress(self, done: int, of: int, label: str, round_: int) -> None:
-        """Shows how far the runs of an experiment are."""
         if self._bar is not None:
             detail = f"{label}, round {round_}"
             self._bar.update(self._task, completed=done, total=of, detail=detail)

@@ -49,7 +49,6 @@ class TrainingCommand:
 
     @classmethod
     def taken(cls, typed: dict[str, Any], observer: Observers) -> TrainingCommand:
-        """Takes it out of what was typed."""
         algorithms = algorithms_of(typed)
         for name in ("algorithm", "algorithms"):
             typed.pop(name, None)

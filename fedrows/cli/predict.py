@@ -21,7 +21,6 @@ from fedrows.serving.served_model import ServedModel, load
 
 
 def main(words: Sequence[str]) -> int:
-    """Writes a row with a score for every row of a file."""
     parser = _parser()
     typed = parser.parse(words)
     if None in (typed["bundle"], typed["data"], typed["out"]):

@@ -31,7 +31,6 @@ SUBCOMMANDS = {
 
 
 def main(words: Sequence[str]) -> int:
-    """Explains, or compares; gives the exit code."""
     if not words or words[0] in ("-h", "--help"):
         lines = "\n".join(f"  {name:8} {what}" for name, what in SUBCOMMANDS.items())
         say(f"usage: fedrows privacy COMMAND …\n\n{lines}")

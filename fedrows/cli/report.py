@@ -14,7 +14,6 @@ from fedrows.runs.folder import RunFolder
 
 
 def main(words: Sequence[str]) -> int:
-    """Makes the report again."""
     parser = Parser("report", "Makes the report.html of a run or comparison again.")
     parser.add_argument("folder", metavar="DIR", nargs="?", help="The folder of the run.")
     parser.add_argument(

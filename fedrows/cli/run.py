@@ -39,7 +39,6 @@ from fedrows.watch import Observers, Watching
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs, or goes on; gives the exit code."""
     with one_voice():
         typed = parse(words, _parser)
         if process_group.rank() > 0:

@@ -96,7 +96,6 @@ def deployed_source(folder: RunFolder, reference: str | None) -> RunSource:
 
 
 def _task(path: Path, reference: str | None) -> DeployedTask:
-    """The task behind a reference."""
     remedy = "name it with --task, as in --task project/task.py:TASK"
     where, _, word = (reference or "").rpartition(":")
     if not where or not word:

@@ -174,7 +174,6 @@ def choose(
 
 
 def add_privacy(parser: Parser) -> None:
-    """The flags of private runs."""
     add_options(parser, "privacy", [Privacy], {})
     known = ", ".join(catalogue.names("mechanism"))
     parser.add_argument(

@@ -64,7 +64,7 @@ class _Shown(argparse.Action):
     """A flag that is only shown."""
 
     def __call__(self, *_: Any) -> None:
-        """Does nothing."""
+        pass
 
 
 def _described(action: argparse.Action) -> list[Any]:

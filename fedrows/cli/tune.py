@@ -36,7 +36,6 @@ LATER = ("workers", "confirm")  # what a search that goes on may have new
 
 
 def main(words: Sequence[str]) -> int:
-    """Searches, or goes on; gives the exit code."""
     parsed = parse(words, _parser, without=["seed"])
     live = LivePage.typed(parsed)
     resume, out, overwrite = parsed.pop("resume"), parsed.pop("out"), parsed.pop("overwrite")
@@ -88,7 +87,6 @@ def _go(tuner: Tuner, path: Path, confirm: Sequence[int], command: str) -> int:
 
 
 def _tuner(typed: dict[str, Any], path: Path) -> Tuner:
-    """The search that was typed."""
     left = dict(typed)
     given = {name: left.pop(name, None) for name in OWN}
     number = {
@@ -123,7 +121,6 @@ def _tuner(typed: dict[str, Any], path: Path) -> Tuner:
 
 
 def _search(words: Sequence[str] | None) -> dict[str, str]:
-    """What follows --search, by option."""
     by_option: dict[str, str] = {}
     for word in words or ():
         name, equals, values = word.partition("=")

@@ -14,7 +14,6 @@ from fedrows.live.start import check_installed, listen
 
 
 def main(words: Sequence[str]) -> int:
-    """Serves the page until Ctrl-C."""
     parser = Parser(
         "watch",
         "Serves a page on this machine that follows runs as they go: curves, speed, ε, nodes. It "

@@ -68,7 +68,6 @@ class OneStep:
         self.reads_kept = adjusts and of.keeps
 
     def inputs(self) -> dict[str, TensorFacts]:
-        """What goes in, in order."""
         facts = dict(self.leaves)
         for use, given in {
             "start": self.reads_start,
@@ -99,7 +98,6 @@ class OneStep:
         return {name: self._with_sizes(x) for name, x in facts.items()}
 
     def outputs(self) -> dict[str, TensorFacts]:
-        """What comes out, in order."""
         facts = {f"next/{name}": x for name, x in self.leaves.items()}
         for part in STATES[self.plan.optimizer]:
             facts |= {f"next/state/{part}/{name}": x for name, x in self.leaves.items()}
@@ -115,7 +113,6 @@ class OneStep:
         return replace(facts, shape=tuple(shape))
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Takes the step."""
         here = self._submodels(given, "")
         batch = self._batch(given)
         gradient, loss = self._gradient(here, batch)

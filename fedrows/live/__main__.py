@@ -20,7 +20,6 @@ from fedrows.live.server import serve
 
 
 def main() -> None:
-    """Serves until stdin ends."""
     with suppress(OSError):
         os.nice(10)  # the run comes first
     listening = socket.socket(fileno=int(sys.argv[1]))

@@ -18,7 +18,6 @@ class LiveCurve:
         self._new = 0  # points at the end that are new
 
     def append(self, x: float, y: float) -> None:
-        """Adds a point."""
         self.x.append(x)
         self.y.append(float(f"{y:.5g}"))
         self._new += 1

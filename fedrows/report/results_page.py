@@ -31,7 +31,6 @@ WORDS = 28  # characters: longer texts wrap
 def render(
     artefacts: Sequence[Artefact], runs: Runs, facts: Mapping[str, Any], files: Files
 ) -> str:
-    """The whole page as text."""
     first = [a for a in artefacts if a.name == "claims"]
     artefacts = [*first, *(a for a in artefacts if a.name != "claims")]
     places = payload.runs_in_order(artefacts, runs)

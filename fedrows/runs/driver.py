@@ -259,7 +259,6 @@ class _Clock:
         self._seconds: dict[str, float] = {}
 
     def add(self, phase: str, seconds: float) -> None:
-        """Adds to a phase."""
         self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
 
     @contextmanager

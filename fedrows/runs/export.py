@@ -145,7 +145,6 @@ class Trained:
         return {target[0]} if self.data.labels == "ranking" and target else set()
 
     def _dtype(self) -> torch.dtype:
-        """What the module's numbers are."""
         if isinstance(self.model, Lifted):
             return next(x.dtype for x in self.model.module.parameters() if x.is_floating_point())
         return next(iter(self.params.tables.values())).dtype

@@ -107,7 +107,6 @@ class OwnRun:
                 return self._driven(folder, simulation, watchers, seconds)
 
     def _own(self) -> dict[str, Any]:
-        """What config.json says of what has no options."""
         return {"model": type(self.model).__name__, "metrics": sorted(self.metrics or {})}
 
     def _stored_plan(self, folder: RunFolder, task: Task) -> Plan:

@@ -53,7 +53,6 @@ class OnnxScorer:
         self._lists = {n for n, x in bundle.encoder.features.items() if x.length is not None}
 
     def scores(self, fields: dict[str, Tensor]) -> Tensor:
-        """The score of every example: (n,), or (n, C) for classes."""
         given: dict[str, np.ndarray] = {}
         for name, facts in self._inputs.items():
             column = fields[name]

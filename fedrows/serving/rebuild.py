@@ -47,7 +47,6 @@ class TorchScorer:
         return isinstance(self.model, Lifted) and self.model.personal is not None
 
     def scores(self, fields: dict[str, Tensor]) -> Tensor:
-        """The score of every example: (n,), or (n, C) for classes."""
         if self.personal:
             count = len(next(iter(fields.values())))
             fields = {**fields, PERSONAL: torch.zeros(count, dtype=torch.int64)}

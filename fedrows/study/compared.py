@@ -41,12 +41,10 @@ class ComparedRun:
 
     @property
     def work(self) -> float:
-        """How long it takes, roughly and in no unit."""
         return work_of(self.settings)
 
     @property
     def rounds(self) -> int:
-        """How many rounds it has."""
         return self.settings.plan.rounds
 
     @property
@@ -65,7 +63,6 @@ class ComparedRun:
         return RunFolder.open(self.path, "run").lines() if self.path.is_dir() else []
 
     def request(self, elsewhere: bool) -> ComparedRequest:
-        """Returns what travels; the folder stays where it is."""
         return ComparedRequest(
             self.label,
             str(self.path.absolute()),
@@ -76,7 +73,6 @@ class ComparedRun:
         )
 
     def keep(self, content: Json) -> bool:
-        """Returns whether the run is finished: its folder has everything already."""
         return bool(content.get("done"))
 
     @contextmanager

@@ -92,6 +92,19 @@ class Observer(Watcher, Protocol):
         """There will be no more runs."""
 
 
+class NumberWriter(Observer, Protocol):
+    """An observer that takes everything as numbers by name and round."""
+
+    def add(self, numbers: Mapping[str, float], step: int) -> None:
+        """Writes the numbers of a round."""
+
+    def round(self, report: RoundReport) -> None:
+        self.add(numbers_of(report), report.round)
+
+    def measured(self, line: Mapping[str, Any]) -> None:
+        self.add(metrics_of(line), line["round"])
+
+
 @runtime_checkable
 class Served(Protocol):
     """An observer that can be asked at an address."""
