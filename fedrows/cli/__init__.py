@@ -118,7 +118,7 @@ def _leaving_at_once() -> Iterator[None]:
 
 
 def _help() -> str:
-    commands = "\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items())
+    commands = "\n".join(f"  {name:8} {text}" for name, text in COMMANDS.items())
     return (
         "usage: fedrows COMMAND …\n\n"
         "Federated learning for models with large embedding tables: move rows, not models.\n\n"

@@ -21,7 +21,7 @@ def main(words: Sequence[str]) -> int:
             "package, so run fedrows bench in a clone of it (pip install -e .)."
         )
     if words and words[0] in ("-h", "--help"):
-        lines = "\n".join(f"  {name:9} {what}" for name, what in known.items())
+        lines = "\n".join(f"  {name:9} {text}" for name, text in known.items())
         print(f"usage: fedrows bench NAME [options]\n\n{lines}")
         return 0
     if not words:

@@ -93,7 +93,7 @@ def _new(
     share = min(workers or 1, len(algorithms) * len(seeds))
     with threads(max(1, torch.get_num_threads() // share)):  # the part that each process has
         made = choose(task, algorithms, typed, left_out)
-        settings = {name: one.resolved() for name, one in made.items()}
+        settings = {name: setting.resolved() for name, setting in made.items()}
         plan = resolve(shared_plan(task, typed))
     first = next(iter(settings.values()))
     check_packages(first.privacy)
@@ -101,7 +101,7 @@ def _new(
         say_threads(plan, typed)
     check_free(path, overwrite=command.overwrite)
     with threads(plan.threads):
-        data = load(task, first.options, [one.plan for one in settings.values()])
+        data = load(task, first.options, [setting.plan for setting in settings.values()])
         settings = _usable(settings, data, left_out)
         if command.anchors:
             check_data(data)
@@ -122,15 +122,15 @@ def _usable(
     that cannot is an error.
     """
     usable = {}
-    for name, one in settings.items():
+    for name, setting in settings.items():
         try:
-            one.check_data(data)
+            setting.check_data(data)
         except PlanError as error:
             if left_out is None:
                 raise
             left_out[name] = str(error)
         else:
-            usable[name] = one
+            usable[name] = setting
     for name, why in (left_out or {}).items():
         say(f"Left out {name}: {why}")
     return usable
@@ -159,7 +159,7 @@ def _extended(
     check_machine(old.folder, comparison.plan)
     with threads(comparison.plan.threads):
         first = next(iter(settings.values()))
-        data = load(first.task, first.options, [one.plan for one in settings.values()])
+        data = load(first.task, first.options, [setting.plan for setting in settings.values()])
         with comparison.folder.locked():
             comparison.begin(data)
     return comparison, data

@@ -20,7 +20,7 @@ ACTIONS = {
 
 
 def main(words: Sequence[str]) -> int:
-    parser = Parser("data", "; ".join(f"{name}: {what}" for name, what in ACTIONS.items()) + ".")
+    parser = Parser("data", "; ".join(f"{name}: {text}" for name, text in ACTIONS.items()) + ".")
     add = parser.add_argument
     add("action", metavar="list|path|fetch", nargs="?", help="What to do (list).")
     add("name", metavar="NAME", nargs="?", help="A task.")

@@ -53,8 +53,8 @@ def main(words: Sequence[str]) -> int:
     """Does what the first word says."""
     if not words or words[0] in ("-h", "--help"):
         say("usage: fedrows deploy ACTION …\n")
-        for name, (_, what) in ACTIONS.items():
-            say(f"  {name:15} {what}")
+        for name, (_, text) in ACTIONS.items():
+            say(f"  {name:15} {text}")
         say("\n  fedrows deploy ACTION --help      what an action does and its options")
         return 0
     action, rest = words[0], words[1:]
@@ -137,7 +137,7 @@ def superlink(words: Sequence[str]) -> int:
     group = ProcessGroup(state / "logs", environment(state / "home", secrets.token_hex(8)))
     repeat = supervising.Repeater(group, say)
     room = supervising.DiskWatch(database.parent, say)
-    kept = supervising.DatabaseWatch(database, say)
+    database_watch = supervising.DatabaseWatch(database, say)
 
     def begin() -> None:
         starting.begin_superlink(
@@ -157,7 +157,9 @@ def superlink(words: Sequence[str]) -> int:
         how = "with TLS and node keys" if files else "WITHOUT TLS, for anyone to join"
         say(f"The SuperLink listens on {typed['host']}:{port}, {how}. Logs: {group.logs}")
 
-    return supervising.supervise(group, begin, repeat=lambda: repeat() or room() or kept())
+    return supervising.supervise(
+        group, begin, repeat=lambda: repeat() or room() or database_watch()
+    )
 
 
 def node(words: Sequence[str]) -> int:

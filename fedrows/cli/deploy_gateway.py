@@ -121,6 +121,8 @@ def devices(words: Sequence[str]) -> int:
         return 0
     present = store.fact("program")
     for name, seen, program in store.devices():
-        what = "registered" if program is not None and program == present else "not registered"
-        say(f"device {name}  {what}  last seen {max(0, time.time() - seen):.0f} s ago")
+        registration = (
+            "registered" if program is not None and program == present else "not registered"
+        )
+        say(f"device {name}  {registration}  last seen {max(0, time.time() - seen):.0f} s ago")
     return 0

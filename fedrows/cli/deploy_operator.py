@@ -184,7 +184,7 @@ def export(words: Sequence[str]) -> int:
     to = needed(typed, "to", "Name the file to write with --to, such as model.fedrows")
     named = whole_or_none("RUN", typed["run"], 1, 2**64)
     control = connect(typed)
-    known = [one for one in control.progress(named) if one.get("folder")]
+    known = [run for run in control.progress(named) if run.get("folder")]
     if not known:
         which = "No run" if named is None else f"Run {named}"
         begun = "has begun" if named is None else "has not begun"

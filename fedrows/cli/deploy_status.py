@@ -22,11 +22,11 @@ def status(words: Sequence[str]) -> int:
     add_connection(parser)
     parser.add_argument("--json", action="store_true", help="As JSON, for programs.")
     typed = parser.parse(words)
-    one = whole_or_none("RUN", typed["run"], 1, 2**64)
+    named = whole_or_none("RUN", typed["run"], 1, 2**64)
     control = connect(typed)
-    runs = [control.look(one)] if one is not None else control.runs()
+    runs = [control.look(named)] if named is not None else control.runs()
     progress = {str(own.get("run")): own for own in control.progress()}
-    nodes = list_nodes(control.nodes(), progress.values()) if one is None else []
+    nodes = list_nodes(control.nodes(), progress.values()) if named is None else []
     if typed["json"]:
         known = [{**progress.get(str(run.run), {}), **_facts(run)} for run in runs]
         trouble = control.heard.notice
@@ -40,7 +40,7 @@ def status(words: Sequence[str]) -> int:
         _say_run(run, progress.get(str(run.run)))
     if not runs:
         say("No run was submitted.")
-    if one is None:
+    if named is None:
         _say_nodes(nodes)
     if control.heard.notice:
         say(f"Trouble: {control.heard.notice}")
@@ -91,7 +91,7 @@ def list_nodes(admitted: Sequence[AdmittedNode], progress: Any) -> list[Json]:
 def find_node(control: ControlClient, text: str) -> AdmittedNode:
     """The node of a name or an id; an error if there is none, or if two have the name."""
     admitted = control.nodes()
-    called = {str(one["node"]): one["name"] for one in list_nodes(admitted, control.progress())}
+    called = {str(node["node"]): node["name"] for node in list_nodes(admitted, control.progress())}
     # Ids come first, then operators' names: what nodes call themselves hides none of these.
     nodes = [x for x in admitted if text == str(x.node)]
     nodes = nodes or [x for x in admitted if text == x.name]
@@ -99,7 +99,7 @@ def find_node(control: ControlClient, text: str) -> AdmittedNode:
     if not nodes:
         raise UnknownNameError("node", text, [name for name in called.values() if name])
     if len(nodes) > 1:
-        ids = ", ".join(str(one.node) for one in nodes)
+        ids = ", ".join(str(node.node) for node in nodes)
         raise FedrowsError(f"Several nodes are called {text}: name one by its id, of {ids}.")
     return nodes[0]
 

@@ -52,12 +52,12 @@ def _print(data: FederatedData) -> None:
     for term, value in facts.items():
         say(f"{term:28}{value:>12}")
     say("")
-    training, whole = data.heat(), data.heat_over_all()
+    training, everything = data.heat(), data.heat_over_all()
     rows = []
     for table, size in data.tables.items():
         groups = {"": (0, size), **data.groups.get(table, {})}
         for group, span in groups.items():
-            inside, all_ = training[table].between(*span), whole[table].between(*span)
+            inside, all_ = training[table].between(*span), everything[table].between(*span)
             title = f"{table}: {group or 'all features'}"
             rows.append([title, f"{len(all_.ids):,}", *_range(inside), *_range(all_)])
     titles = ["features", "number", "training heat", "dispersion", "heat in all data", "dispersion"]

@@ -96,8 +96,8 @@ def _make(
         say(f"{label}: {outcomes[name]}, {time.monotonic() - begun:.1f} s")
     work.close()
     for experiment in catalogue.EXPERIMENTS:
-        if experiment.name not in artefacts and (kept := work.kept(experiment)) is not None:
-            artefacts[experiment.name] = kept
+        if experiment.name not in artefacts and (earlier := work.kept(experiment)) is not None:
+            artefacts[experiment.name] = earlier
     shown = [artefacts[one.name] for one in catalogue.EXPERIMENTS if one.name in artefacts]
     for name, outcome in outcomes.items():
         if outcome == MISSING:

@@ -177,8 +177,8 @@ def with_settings(
 
 def _algorithms_in(words: Sequence[str]) -> list[str]:
     """The algorithms that are named on a command line, before it is known which flags there are."""
-    given = _after(words, "--algorithm", "--algorithms")
-    names = [name for text in given for name in algorithms_of({"algorithm": text})]
+    texts = _after(words, "--algorithm", "--algorithms")
+    names = [name for text in texts for name in algorithms_of({"algorithm": text})]
     return [catalogue.algorithm(name)().name for name in names]
 
 
@@ -244,8 +244,8 @@ def _mechanism_name(text: str) -> str:
 
 def algorithms_of(typed: Mapping[str, Any]) -> list[str]:
     """The names and references after --algorithm or --algorithms."""
-    given = typed.get("algorithm") or typed.get("algorithms") or ""
-    return list(dict.fromkeys(word if ":" in word else word.lower() for word in comma_list(given)))
+    text = typed.get("algorithm") or typed.get("algorithms") or ""
+    return list(dict.fromkeys(word if ":" in word else word.lower() for word in comma_list(text)))
 
 
 def listed_once(flag: str, text: str) -> list[str]:

@@ -32,7 +32,7 @@ SUBCOMMANDS = {
 
 def main(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        lines = "\n".join(f"  {name:8} {what}" for name, what in SUBCOMMANDS.items())
+        lines = "\n".join(f"  {name:8} {text}" for name, text in SUBCOMMANDS.items())
         say(f"usage: fedrows privacy COMMAND …\n\n{lines}")
         return 0
     if words[0] not in SUBCOMMANDS:

@@ -88,30 +88,30 @@ def _go(tuner: Tuner, path: Path, confirm: Sequence[int], command: str) -> int:
 
 def _tuner(typed: dict[str, Any], path: Path) -> Tuner:
     left = dict(typed)
-    given = {name: left.pop(name, None) for name in OWN}
+    own = {name: left.pop(name, None) for name in OWN}
     number = {
-        name: whole_or_none(f"--{name.replace('_', '-')}", given[name], least)
+        name: whole_or_none(f"--{name.replace('_', '-')}", own[name], least)
         for name, least in NUMBERS.items()
     }
-    task = catalogue.task(given["task"])
-    names = algorithms_of({"algorithms": given["algorithms"]})
+    task = catalogue.task(own["task"])
+    names = algorithms_of({"algorithms": own["algorithms"]})
     if not names:
         raise UsageError(f"Name algorithms to tune: --algorithms {catalogue.DEFAULT},fedavg.")
     device = left.pop("device", "auto")
     settings = choose(task, names, left)
     runs: dict[str, Tunable] = {
-        name: TaskRun(with_validation(one, left).config()) for name, one in settings.items()
+        name: TaskRun(with_validation(setting, left).config()) for name, setting in settings.items()
     }
     return Tuner(
         task.name,
         runs,
-        spaces({name: type(run.algorithm) for name, run in runs.items()}, _search(given["search"])),
-        given["method"] or METHODS[0],
-        given["by"] or "",
+        spaces({name: type(run.algorithm) for name, run in runs.items()}, _search(own["search"])),
+        own["method"] or METHODS[0],
+        own["by"] or "",
         rounds_of(number["budget"], number["trials"], runs),
         number["eta"] or ETA,
         SEED if number["tune_seed"] is None else number["tune_seed"],
-        given["sampler"] or "tpe",
+        own["sampler"] or "tpe",
         path,
         None,
         number["workers"],

@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> int:
     typed = parser.parse(words)
     if not typed["folders"]:
         raise UsageError("Name the folder of a run, as in: fedrows watch runs/NAME.")
-    port, paths = port_of("--port", typed["port"]), [Path(one) for one in typed["folders"]]
+    port, paths = port_of("--port", typed["port"]), [Path(folder) for folder in typed["folders"]]
     check_installed("`fedrows watch`")
     from fedrows.live.followed_path import check
     from fedrows.live.server import serve

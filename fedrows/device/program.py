@@ -90,8 +90,8 @@ def build(
             elif usual and bound is None:
                 fixed = {**fixed, **usual}
             else:
-                what = f"{name_of(made)} cannot be a device program"
-                raise ExportError(f"{what}: {last_line(first)}.") from first
+                text = f"{name_of(made)} cannot be a device program"
+                raise ExportError(f"{text}: {last_line(first)}.") from first
     starts, files = _starts(made, data)
     files |= _vocabulary(data)
     manifest = manifest_of(step, content, starts, contract, files.get(VOCABULARY))

@@ -125,10 +125,12 @@ def compare(
         raise PlanError("overwrite and resume cannot be used together: choose one.")
     seeds = _checked_seeds(seeds)
     with ExitStack() as stack:
-        given = stack.enter_context(_known(task, listed))
+        by_name = stack.enter_context(_known(task, listed))
         settings = {
-            name: _settings(task, name, one, options or {}, {**plan, **(rates or {}).get(name, {})})
-            for name, one in given.items()
+            name: _settings(
+                task, name, algorithm, options or {}, {**plan, **(rates or {}).get(name, {})}
+            )
+            for name, algorithm in by_name.items()
         }
         for name in rates or {}:
             if name not in settings:
@@ -154,23 +156,23 @@ def _known(
     task: str | OwnTask, listed: Sequence[GivenAlgorithm]
 ) -> Iterator[dict[str, Algorithm | None]]:
     """The algorithms by name, and everything known by its name; None: given by name alone."""
-    given: dict[str, Algorithm | None] = {}
+    by_name: dict[str, Algorithm | None] = {}
     with ExitStack() as stack:
         if isinstance(task, OwnTask):
             stack.enter_context(task.known())
-        for one in listed:
-            made = algorithm_of(one)
-            if made.name in given:
+        for algorithm in listed:
+            made = algorithm_of(algorithm)
+            if made.name in by_name:
                 raise PlanError(
                     f"The algorithm {made.name} is given twice, and a comparison tells them apart "
                     "by name: leave one out, or use a Study, whose settings have labels."
                 )
-            given[made.name] = made if isinstance(one, Algorithm) else None
-            if not isinstance(one, str) and (of := own_class(made)) is not None:
+            by_name[made.name] = made if isinstance(algorithm, Algorithm) else None
+            if not isinstance(algorithm, str) and (of := own_class(made)) is not None:
                 stack.enter_context(catalogue.known_here("algorithm", made.name, of))
-        if not given:
+        if not by_name:
             raise PlanError("There is no algorithm to compare: name at least one.")
-        yield given
+        yield by_name
 
 
 def _settings(
@@ -213,12 +215,12 @@ def _comparison(
             made = replace(made, target=with_rounds(target, made.plan))
         data = load(first.task.name, **asdict(first.options))
     else:
-        resolved = {name: one.resolved() for name, one in settings.items()}
+        resolved = {name: setting.resolved() for name, setting in settings.items()}
         check_free(path, overwrite=overwrite or not any(path.glob("*")))
         data = load(first.task.name, **asdict(first.options))
-        for one in resolved.values():
-            check_clients(one.plan, data)
-            one.check_data(data)
+        for setting in resolved.values():
+            check_clients(setting.plan, data)
+            setting.check_data(data)
         plan = resolve(first.plan)
         made = Comparison.new(path, resolved, plan, seeds, target, overwrite=True)
     with made.folder.locked():
@@ -253,14 +255,14 @@ def _extended(
     made = {}
     for name, new in settings.items():
         was = old.settings[name]
-        kept = {key: getattr(was.plan, key) for key in MACHINE if key not in given}
-        one = replace(new, plan=replace(new.plan, **kept, seed=was.plan.seed))
-        if replace(one, plan=replace(one.plan, rounds=was.plan.rounds)) != was:
+        machine = {key: getattr(was.plan, key) for key in MACHINE if key not in given}
+        setting = replace(new, plan=replace(new.plan, **machine, seed=was.plan.seed))
+        if replace(setting, plan=replace(setting.plan, rounds=was.plan.rounds)) != was:
             raise PlanError(
-                f"{_difference(one, was)} of {name} would change the comparison in {path}: give it "
-                "the same, or start a new one in another folder."
+                f"{_difference(setting, was)} of {name} would change the comparison in {path}: "
+                "give it the same, or start a new one in another folder."
             )
-        made[name] = one
+        made[name] = setting
     return replace(old, settings=made, seeds=seeds)
 
 

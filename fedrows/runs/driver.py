@@ -84,9 +84,9 @@ def _drive(
     lines = keeper.lines()
     ends = [*lines[:1], *lines[1:][-1:]]  # the first evaluation and the last
 
-    def tell(what: Callable[[Watcher], None]) -> None:
+    def tell(call: Callable[[Watcher], None]) -> None:
         for watcher in watchers:
-            what(watcher)
+            call(watcher)
 
     def find_best(*more: Json) -> None:
         nonlocal best_round

@@ -123,8 +123,8 @@ class OwnRun:
         stored = {key: value for key, value in config["algorithm"].items() if key in own}
         for name, wanted in own.items():
             if stored.get(name) != wanted:
-                what = "algorithm" if name == "name" else f"{self.algorithm.name}'s {name}"
-                raise refuse_change(what, wanted, stored.get(name), path)
+                option = "algorithm" if name == "name" else f"{self.algorithm.name}'s {name}"
+                raise refuse_change(option, wanted, stored.get(name), path)
         if (config.get("privacy") is not None) != self.privacy.private:
             was = "some" if config.get("privacy") else "none"
             raise refuse_change("privacy", self.privacy.privacy, was, path)

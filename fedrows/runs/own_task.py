@@ -168,10 +168,10 @@ def own_class(algorithm: Algorithm) -> type[Algorithm] | None:
     name, of = algorithm.name, type(algorithm)
     if name not in catalogue.names("algorithm"):
         return of
-    if (there := catalogue.algorithm(name)) is of:
+    if (known := catalogue.algorithm(name)) is of:
         return None
     raise PlanError(
-        f"The algorithm {of.__name__} of {of.__module__} has the name of {there.__module__}'s, "
+        f"The algorithm {of.__name__} of {of.__module__} has the name of {known.__module__}'s, "
         f"{name}: give the class another name."
     )
 
@@ -234,5 +234,5 @@ def _add(sha: Any, x: Tensor) -> None:
     sha.update(f"{tuple(x.shape)} {x.dtype}".encode())
     ends = [flat] if len(flat) <= 2 * SAMPLE else [flat[:SAMPLE], flat[-SAMPLE:]]
     for end in ends:
-        whole = end.cpu().clone(memory_format=torch.contiguous_format)
-        sha.update(whole.view(torch.uint8).numpy().tobytes())
+        copy = end.cpu().clone(memory_format=torch.contiguous_format)
+        sha.update(copy.view(torch.uint8).numpy().tobytes())

@@ -119,10 +119,10 @@ def drop_later_lines(run: TrainingRun, folder: RunFolder) -> None:
         if x["round"] <= at
         and (x["round"] % every == 0 or at == plan.rounds or x["round"] == kept_round)
     ]
-    there = [x["round"] for x in left if x["round"] % every == 0]
+    measured = [x["round"] for x in left if x["round"] % every == 0]
     wanted = list(range(every, at + 1, every))
-    if there != wanted:
-        odd = min(set(there) ^ set(wanted), default=at)
+    if measured != wanted:
+        odd = min(set(measured) ^ set(wanted), default=at)
         raise RunFolderError(
             f"The metrics in {folder.path} do not fit its checkpoint of round {at}, look at round "
             f"{odd}: run again with --overwrite."

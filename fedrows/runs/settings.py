@@ -79,8 +79,8 @@ class Settings:
         if privacy.private and privacy.answers is None and folder is not None:
             privacy = replace(privacy, answers=str(folder / ANSWERS)) if privacy.stages else privacy
         tables = None if folder is None else folder / TABLES
-        what = f"the model of {self.task.name} with {self.algorithm.name}"
-        with fits_in_memory(what, lambda: lower_at_the_start(self.plan)):
+        model_name = f"the model of {self.task.name} with {self.algorithm.name}"
+        with fits_in_memory(model_name, lambda: lower_at_the_start(self.plan)):
             own = self.task.metrics or load_metrics(self.metrics)
             data, model = self.made(data)
             return Simulation(data, model, self.algorithm, self.plan, privacy, tables, metrics=own)

@@ -244,14 +244,14 @@ def _one_row_each(
 ) -> EncodedRows:
     """An example for every item; the columns they share are encoded once."""
     encoder = served.bundle.encoder
-    one = served.encode({**{name: [value] for name, value in columns.items()}, target: items[:1]})
+    first = served.encode({**{name: [value] for name, value in columns.items()}, target: items[:1]})
     rows, strange = rows_of(target, as_objects(items), encoder, served.known)
     everywhere = torch.zeros(len(items), dtype=torch.int64)
-    examples = one.examples.pick(everywhere)
+    examples = first.examples.pick(everywhere)
     ids = {**examples.ids, target: torch.from_numpy(rows)}
-    unknown = {name: count for name, count in one.unknown.items() if name != target}
+    unknown = {name: count for name, count in first.unknown.items() if name != target}
     return replace(
-        one,
+        first,
         examples=replace(examples, ids=ids),
         row=torch.arange(len(items)),
         unknown={**unknown, target: strange} if strange else unknown,

@@ -71,14 +71,16 @@ class Study:
     ) -> None:
         self.settings, self.seeds, self.executor = list(settings), list(seeds), executor
         self.results: Results | None = None
-        for what, given in (("setting", self.settings), ("seed", self.seeds)):
-            if not given:
+        for what, values in (("setting", self.settings), ("seed", self.seeds)):
+            if not values:
                 raise PlanError(f"A study needs at least one {what}, but has none: give it one.")
 
     def __repr__(self) -> str:
-        tasks = ", ".join(dict.fromkeys(one.task for one in self.settings))
+        tasks = ", ".join(dict.fromkeys(setting.task for setting in self.settings))
         state = "not run yet" if self.results is None else f"{len(self.results.runs)} runs made"
-        names = ", ".join(dict.fromkeys(catalogue.short(one.algorithm) for one in self.settings))
+        names = ", ".join(
+            dict.fromkeys(catalogue.short(setting.algorithm) for setting in self.settings)
+        )
         count = f"{len(self.settings)} settings × {len(self.seeds)} seeds"
         return f"Study({names} on {tasks}: {count}, {state})"
 
@@ -108,9 +110,9 @@ class Study:
         vary: values of the plan's, the algorithms', the task's or its model's options; an algorithm
         that does not have one is not varied by it.
         """
-        given = [algorithms] if isinstance(algorithms, str | type | Algorithm) else algorithms
-        bases = [Setting.of(task, one, plan, None, data, model=model) for one in given]
-        names = [one.algorithm for one in bases]
+        listed = [algorithms] if isinstance(algorithms, str | type | Algorithm) else algorithms
+        bases = [Setting.of(task, each, plan, None, data, model=model) for each in listed]
+        names = [setting.algorithm for setting in bases]
         settings = []
         with _known(bases):
             for base in bases:
@@ -138,7 +140,7 @@ class Study:
     def planned(self) -> dict[str, PlannedRun]:
         """Every run by its id; settings that differ in their label alone share runs."""
         with _known(self.settings):
-            every = [one.planned(seed) for one in self.settings for seed in self.seeds]
+            every = [setting.planned(seed) for setting in self.settings for seed in self.seeds]
             return {run.id: run for run in every}
 
     def run(
@@ -162,7 +164,7 @@ class Study:
 
     def _workers(self, workers: int | None) -> int | None:
         """How many processes; one if others could not know what this one was given."""
-        if not any(one.own for one in self.settings):
+        if not any(setting.own for setting in self.settings):
             return workers
         if self.executor is not None or (workers or 1) > 1:
             raise PlanError(
@@ -180,8 +182,8 @@ class Study:
         progress: ReportProgress | None,
     ) -> Results:
         planned = self.planned()
-        there = finished(folder, planned, say)
-        missing = {id_: run for id_, run in planned.items() if id_ not in there}
+        at_hand = finished(folder, planned, say)
+        missing = {id_: run for id_, run in planned.items() if id_ not in at_hand}
         if missing:
             _open(folder)
             if workers is None and sum(work_of(run.settings) for run in missing.values()) < LIGHT:
@@ -189,7 +191,7 @@ class Study:
             executor = self.executor or executor_for(workers, device, len(missing))
             try:
                 jobs = [StudyJob.of(run, folder, device) for run in missing.values()]
-                made = make(jobs, executor, written(folder, progress), len(there))
+                made = make(jobs, executor, written(folder, progress), len(at_hand))
                 failures = {job.id: why for job, _, why in made if why}
             finally:
                 if executor is not None and executor is not self.executor:
@@ -198,24 +200,27 @@ class Study:
                 first = next(id_ for id_ in missing if id_ in failures)
                 label, why = missing[first].label, failures[first]
                 raise could_not(label, why, len(failures), len(missing), str(folder))
-            there |= finished(folder, missing, say)
+            at_hand |= finished(folder, missing, say)
         runs = [(one, one.planned(seed).id) for one in self.settings for seed in self.seeds]
-        self.results = Results([replace(there[id_], setting=setting) for setting, id_ in runs])
+        self.results = Results([replace(at_hand[id_], setting=setting) for setting, id_ in runs])
         return self.results
 
 
 @contextmanager
 def _known(settings: Sequence[Setting]) -> Iterator[None]:
     """Makes what settings were given in Python known by its name, for a while."""
-    given: dict[str, object] = {}
+    known: dict[str, object] = {}
     with ExitStack() as stack:
-        for one in settings:
-            for name, thing in ((one.task, one.own_task), (one.algorithm, one.own_algorithm)):
-                if thing is not None and given.setdefault(name, thing) is not thing:
+        for setting in settings:
+            for name, thing in (
+                (setting.task, setting.own_task),
+                (setting.algorithm, setting.own_algorithm),
+            ):
+                if thing is not None and known.setdefault(name, thing) is not thing:
                     if isinstance(thing, OwnTask):  # the same data and module, given twice
                         continue
                     raise PlanError(f"Two algorithms are called {name}: give one another name.")
-            stack.enter_context(one.known())
+            stack.enter_context(setting.known())
         yield
 
 
@@ -223,24 +228,24 @@ def _label(setting: Setting) -> str:
     """The options in which an algorithm that was given as an instance differs from its defaults."""
     of = setting.own_algorithm or catalogue.algorithm(setting.algorithm)
     usual = asdict(of())
-    given = setting.options.items()
-    return " ".join(f"{key}={value}" for key, value in given if usual.get(key) != value)
+    options = setting.options.items()
+    return " ".join(f"{key}={value}" for key, value in options if usual.get(key) != value)
 
 
 def finished(
     folder: Path, planned: Mapping[str, PlannedRun], say: Say | None = None
 ) -> dict[str, FinishedRun]:
     """Those of the runs that are in the folder, and whole."""
-    there = {}
+    runs = {}
     for id_, run in planned.items():
         try:
-            there[id_] = read(path_of(folder, id_), run.setting)
+            runs[id_] = read(path_of(folder, id_), run.setting)
         except AbsentError:
             continue
         except DamagedError as error:
             if say is not None:
                 say(f"{str(error)[:-1]}: {run.label} is run again.")
-    return there
+    return runs
 
 
 def _kind(key: str, task: str, algorithm: str, algorithms: Sequence[str]) -> str:

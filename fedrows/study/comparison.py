@@ -200,9 +200,9 @@ def config_of(
     """A comparison as config.json has it. plan: before any algorithm has its say."""
     shared = asdict(plan)
     entries = []
-    for one in settings.values():
-        own = {key: value for key, value in asdict(one.plan).items() if value != shared[key]}
-        entries.append({**one.config()["algorithm"], **own})
+    for setting in settings.values():
+        own = {key: value for key, value in asdict(setting.plan).items() if value != shared[key]}
+        entries.append({**setting.config()["algorithm"], **own})
     del shared["seed"]
     first = next(iter(settings.values()))
     return {

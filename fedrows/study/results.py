@@ -104,20 +104,20 @@ def frame_of(columns: Mapping[str, list[Any]], package: str) -> Any:
 
 def columns(runs: Sequence[FinishedRun]) -> dict[str, list[Any]]:
     """The same as plain lists; None where a run has no such number."""
-    given = dict.fromkeys(key for run in runs for key in _given(run))
+    own_names = dict.fromkeys(key for run in runs for key in _given(run))
     rows = [
         {
             "run": run.id,
             "task": run.setting.task,
             "label": run.setting.label,
-            **dict.fromkeys(given),
+            **dict.fromkeys(own_names),
             **_given(run),
             **{key: value for key, value in line.items() if not isinstance(value, dict | list)},
         }
         for run in runs
         for line in run.lines
     ]
-    order = ["run", "task", "algorithm", "label", *given, "seed", "round"]
+    order = ["run", "task", "algorithm", "label", *own_names, "seed", "round"]
     names = dict.fromkeys([*order, *(key for row in rows for key in row)])
     return {name: [row.get(name) for row in rows] for name in names}
 

@@ -86,8 +86,8 @@ class Setting:
     def __post_init__(self) -> None:
         # What this process has loaded by reference, another one must be able to load as well.
         for kind in ("task", "algorithm"):
-            given = getattr(self, kind)
-            object.__setattr__(self, kind, catalogue.reference(kind, given) or given)
+            name = getattr(self, kind)
+            object.__setattr__(self, kind, catalogue.reference(kind, name) or name)
 
     def __hash__(self) -> int:
         return hash((self.task, self.algorithm, self.label))
@@ -190,17 +190,17 @@ class PlannedRun:
         if isinstance(self.settings.options, OwnData) or not self._has_command():
             return self._in_python()
         setting, taken = self.setting, taken_names(self.settings.algorithm.name)
-        given = {**setting.plan, **setting.options}
-        given |= {f"data_{k}" if k in taken else k: v for k, v in setting.data.items()}
+        flags = {**setting.plan, **setting.options}
+        flags |= {f"data_{k}" if k in taken else k: v for k, v in setting.data.items()}
         taken |= {item.name for item in options(self.settings.task.options)}
-        given |= {f"model_{k}" if k in taken else k: v for k, v in setting.model.items()}
-        given |= {"seed": self.settings.plan.seed, "device": device}
+        flags |= {f"model_{k}" if k in taken else k: v for k, v in setting.model.items()}
+        flags |= {"seed": self.settings.plan.seed, "device": device}
         if device == "cpu":
-            given["threads"] = 1
+            flags["threads"] = 1
         if chunk is not None:
-            given["chunk"] = chunk
+            flags["chunk"] = chunk
         words = ["fedrows", "run", setting.task, "--algorithm", setting.algorithm]
-        for name, value in given.items():
+        for name, value in flags.items():
             words += _flag(name.replace("_", "-"), value)
         return shlex.join(words)
 

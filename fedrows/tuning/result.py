@@ -90,7 +90,7 @@ class Tuned:
         """The options whose chosen value is an outermost one of those that were tried."""
         options = {}
         for name, trial in self.chosen.items():
-            tried = [one.values for one in self.trials if one.algorithm == name]
+            tried = [other.values for other in self.trials if other.algorithm == name]
             if names := list(self.spaces[name].edges(tried, trial.values)):
                 options[name] = names
         return options
@@ -103,7 +103,9 @@ class Tuned:
         """The values that were added beyond the edges of the first grid, by option."""
         added = {}
         for axis in self.spaces[algorithm].axes:
-            tried = {one.values[axis.name] for one in self.trials if one.algorithm == algorithm}
+            tried = {
+                trial.values[axis.name] for trial in self.trials if trial.algorithm == algorithm
+            }
             new = sorted(tried - set(axis.values)) if axis.numeric else []
             if self.method in ("grid", "halving") and new:
                 added[axis.name] = new
@@ -115,7 +117,7 @@ class Tuned:
         titles = ["algorithm", "chosen", title, "round", "trials", "rounds spent", "note"]
         rows = []
         for name in self.spaces:
-            count = str(sum(one.algorithm == name for one in self.trials))
+            count = str(sum(other.algorithm == name for other in self.trials))
             spent = f"{self.spent(name):,} of {self.budget:,}"
             trial = self.chosen.get(name)
             if trial is None or trial.value is None:
@@ -136,11 +138,14 @@ class Tuned:
 
     def test_table(self) -> tuple[list[str], list[list[str]]]:
         """Titles and rows of the test metrics, mean ± standard deviation over seeds."""
-        lines = [some for one in self.confirmed for some in one.metrics.values()]
+        lines = [some for confirmed in self.confirmed for some in confirmed.metrics.values()]
         names = measured(lines)
         rows = [
-            [one.algorithm, *(_mean(one.values(metric), about(metric)[2]) for metric in names)]
-            for one in self.confirmed
+            [
+                confirmed.algorithm,
+                *(_mean(confirmed.values(metric), about(metric)[2]) for metric in names),
+            ]
+            for confirmed in self.confirmed
         ]
         return ["algorithm", *(about(metric)[0] for metric in names)], rows
 
@@ -161,8 +166,11 @@ class Tuned:
             "spent": {name: self.spent(name) for name in self.spaces},
             "trials": [asdict(trial) for trial in self.trials],
             "confirmed": [
-                {"algorithm": one.algorithm, "seeds": {str(s): m for s, m in one.metrics.items()}}
-                for one in self.confirmed
+                {
+                    "algorithm": confirmed.algorithm,
+                    "seeds": {str(s): m for s, m in confirmed.metrics.items()},
+                }
+                for confirmed in self.confirmed
             ],
         }
 
@@ -179,7 +187,7 @@ class Tuned:
         """A row per trial, in polars or pandas."""
         from fedrows.study.results import frame_of
 
-        rows = [{**asdict(one), **one.values} for one in self.trials]
+        rows = [{**asdict(trial), **trial.values} for trial in self.trials]
         names = dict.fromkeys(key for row in rows for key in row if key != "values")
         return frame_of({name: [row.get(name) for row in rows] for name in names}, package)
 

@@ -67,13 +67,13 @@ def tune(
     goes on. options: the task's own. workers, executor: who makes the trials. embeddings, dense,
     personal, one_by_one, loss and metrics are those of `simulate`. The rest is the plan's.
     """
-    given = [algorithms] if isinstance(algorithms, str | type | Algorithm) else list(algorithms)
+    listed = [algorithms] if isinstance(algorithms, str | type | Algorithm) else list(algorithms)
     made: list[Tunable]
     if isinstance(data, str):
-        made = [_task_run(data, one, options or {}, plan) for one in given]
+        made = [_task_run(data, algorithm, options or {}, plan) for algorithm in listed]
     else:
         own = OwnTask(data, module, embeddings, dense, personal, one_by_one, loss, metrics)  # type: ignore[arg-type]  # it says what is wrong with None
-        made = [_own_run(own, algorithm_of(one), plan) for one in given]
+        made = [_own_run(own, algorithm_of(algorithm), plan) for algorithm in listed]
     runs = {run.algorithm.name: run for run in made}
     tuner = Tuner(
         data if isinstance(data, str) else data.name,
