@@ -29,9 +29,8 @@ from fedrows.paper.experiment import Experiment
 from fedrows.report.artefact import Artefact, from_dict
 from fedrows.study import Results, Say, Study, finished
 from fedrows.study.finished import DamagedError, content_of, digest_of, path_of
-from fedrows.study.scheduling import ReportProgress, executor_for, make, sentence
+from fedrows.study.scheduling import ReportProgress, executor_for, make, sentence, written
 from fedrows.study.setting import PlannedRun, files_of
-from fedrows.study.status import written
 from fedrows.study.study_job import StudyJob, load
 from fedrows.version import __version__
 

@@ -21,11 +21,9 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.errors import PlanError
-from fedrows.files.whole import unwritable
 from fedrows.options import known_keywords
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
-from fedrows.runs.folder import RUNS
 from fedrows.runs.own_task import OwnTask
 from fedrows.study.comparison import Comparison
 from fedrows.study.finished import (
@@ -33,14 +31,12 @@ from fedrows.study.finished import (
     DamagedError,
     FinishedRun,
     StudyError,
-    could_not,
     path_of,
     read,
 )
 from fedrows.study.results import Results, shown_view
-from fedrows.study.scheduling import ReportProgress, executor_for, make
+from fedrows.study.scheduling import ReportProgress, executor_for, make_all
 from fedrows.study.setting import PlannedRun, Setting, work_of
-from fedrows.study.status import written
 from fedrows.study.study_job import StudyJob
 
 __all__ = [
@@ -185,21 +181,15 @@ class Study:
         at_hand = finished(folder, planned, say)
         missing = {id_: run for id_, run in planned.items() if id_ not in at_hand}
         if missing:
-            _open(folder)
             if workers is None and sum(work_of(run.settings) for run in missing.values()) < LIGHT:
                 workers = 1
             executor = self.executor or executor_for(workers, device, len(missing))
             try:
                 jobs = [StudyJob.of(run, folder, device) for run in missing.values()]
-                made = make(jobs, executor, written(folder, progress), len(at_hand))
-                failures = {job.id: why for job, _, why in made if why}
+                make_all(jobs, executor, folder, progress, len(at_hand))
             finally:
                 if executor is not None and executor is not self.executor:
                     executor.shutdown()
-            if failures:
-                first = next(id_ for id_ in missing if id_ in failures)
-                label, why = missing[first].label, failures[first]
-                raise could_not(label, why, len(failures), len(missing), str(folder))
             at_hand |= finished(folder, missing, say)
         runs = [(one, one.planned(seed).id) for one in self.settings for seed in self.seeds]
         self.results = Results([replace(at_hand[id_], setting=setting) for setting, id_ in runs])
@@ -261,11 +251,3 @@ def _kind(key: str, task: str, algorithm: str, algorithms: Sequence[str]) -> str
             return kind
     others = {item.name for name in algorithms for item in options_of(catalogue.algorithm(name))}
     return "" if key in others else "plan"  # where it will be refused by name
-
-
-def _open(folder: Path) -> None:
-    """Makes the folder for runs before any of them is."""
-    try:
-        (folder / RUNS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error) from error

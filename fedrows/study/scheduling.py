@@ -1,25 +1,32 @@
 """Jobs, and who makes them: this process, processes on this machine, or any executor.
 
 A job is a run that can be made here, in another process, or on another machine. A study's runs, a
-comparison's and a search's are such. They differ in what travels and in where it is kept.
+comparison's and a search's are such. They differ in what travels and in where it is kept. A study's
+run has no folder of its own until it is finished, so its round is told in the study's status.json.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from pathlib import Path
 from threading import Lock
 from typing import Protocol, TypeVar
 
 from fedrows.errors import FedrowsError, PlanError
-from fedrows.files.whole import Json
+from fedrows.files.whole import Json, unwritable
 from fedrows.plan import Plan
+from fedrows.runs.folder import RUNS
+from fedrows.runs.status_file import EVERY, STATUS, process_facts, replace_quietly
+from fedrows.study.finished import could_not
 from fedrows.study.processes import WorkerProcesses
 from fedrows.watch.observer import RoundReport, Watcher
 
 LOOK_EVERY = 0.2  # seconds, whether to stop
+MOST = 200  # runs that status.json names
 
 ReportRound = Callable[[int], None]  # is told the round
 J = TypeVar("J", bound="Job")
@@ -152,6 +159,27 @@ def make(
         yield job, content, why
 
 
+def make_all(
+    jobs: Sequence[Job],
+    executor: Executor | None,
+    folder: Path | None,
+    progress: ReportProgress | None = None,
+    before: int = 0,
+) -> None:
+    """Makes runs that are kept in a folder, or in memory; a StudyError names those that failed."""
+    if folder is not None and jobs:
+        try:
+            (folder / RUNS).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        progress = written(folder, progress)
+    failures = [(job, why) for job, _, why in make(jobs, executor, progress, before) if why]
+    if failures:
+        job, why = min(failures, key=lambda failure: jobs.index(failure[0]))
+        where = "memory" if folder is None else str(folder)
+        raise could_not(job.label, why, len(failures), len(jobs), where)
+
+
 def _one_by_one(
     jobs: Sequence[J],
     heard_of: Callable[[J], ReportRound],
@@ -203,3 +231,34 @@ def _cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
         return os.cpu_count() or 1
+
+
+def written(folder: Path, progress: ReportProgress | None) -> ReportProgress:
+    """The same progress, which is also written into the study's folder."""
+    status = _StudyStatus(folder)
+
+    def report(done: int, of: int, label: str, round_: int) -> None:
+        status.take_in(done, of, label, round_)
+        if progress is not None:
+            progress(done, of, label, round_)
+
+    return report
+
+
+class _StudyStatus:
+    def __init__(self, folder: Path) -> None:
+        self._path, self._process, self._next = folder / STATUS, process_facts(), 0.0
+        self._rounds: dict[str, int] = {}  # of the runs that are being made
+        self._done = -1
+
+    def take_in(self, done: int, of: int, label: str, round_: int) -> None:
+        finished, self._done = self._done >= 0 and done > self._done, done
+        self._rounds[label] = round_
+        if finished:
+            del self._rounds[label]
+        elif len(self._rounds) > MOST:  # those that failed stay
+            del self._rounds[next(iter(self._rounds))]
+        if time.monotonic() >= self._next or done == of:
+            self._next = time.monotonic() + EVERY
+            facts = {"done": done, "of": of, "running": self._rounds, "time": time.time()}
+            replace_quietly(self._path, self._process | facts)
