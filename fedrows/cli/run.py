@@ -70,7 +70,9 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
         checked_early_stop(simulation)  # before there is a folder
         if not simulation.leads:
             return follow(simulation, _again(path))
-        config = {**settings.config(), "command": command.words, **_processes(simulation)}
+        config = {**settings.config(), "command": command.words}
+        if simulation.ranked is not None:
+            config["processes"] = simulation.ranked.group.size
         folder = RunFolder.create(path, "run", config, overwrite=command.overwrite)
         with folder.locked():
             begin(folder, simulation, simulation.evaluator.facts())
@@ -135,11 +137,6 @@ def _go(
 def _again(path: Path) -> str:
     """The command that goes on, in any number of processes."""
     return f"fedrows run --resume {shlex.quote(str(path))}"
-
-
-def _processes(simulation: Simulation) -> dict[str, int]:
-    """How many processes a run was begun in, if there are several."""
-    return {} if simulation.ranked is None else {"processes": simulation.ranked.group.size}
 
 
 def _parser() -> Parser:

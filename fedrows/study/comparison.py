@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedrows.data.federation import FederatedData
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import Json, reason
@@ -204,16 +202,12 @@ def config_of(
         own = {key: value for key, value in asdict(setting.plan).items() if value != shared[key]}
         entries.append({**setting.config()["algorithm"], **own})
     del shared["seed"]
-    first = next(iter(settings.values()))
+    own = next(iter(settings.values())).config()
     return {
-        "task": first.config()["task"],
+        "task": own.pop("task"),
         "algorithms": entries,
         "plan": shared,
         "seeds": seeds,
         "target": asdict(target),
-        **({"privacy": first.privacy.config()} if first.privacy.private else {}),
-        **({"metrics": list(first.metrics)} if first.metrics else {}),
-        **({"model": own} if (own := asdict(first.model)) else {}),
-        **({"personal": list(first.personal)} if first.personal else {}),
-        "torch": torch.__version__,
+        **{key: value for key, value in own.items() if key not in ("algorithm", "plan")},
     }
