@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import secrets
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedrows.cli import module_of
 from fedrows.cli.deploy_typed import add_joining, needed, trust, writable
 from fedrows.cli.flags import Parser, UsageError, comma_list, whole
 from fedrows.cli.show import say
@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> int:
     if importlib.util.find_spec("flwr") is None:
         raise FedrowsError("`fedrows deploy` needs Flower: install fedrows[flower].")
     module, function = ACTIONS[action][0].split(".")
-    return int(getattr(importlib.import_module(f"fedrows.cli.{module}"), function)(rest))
+    return int(getattr(module_of(module), function)(rest))
 
 
 def keys(words: Sequence[str]) -> int:

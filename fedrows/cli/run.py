@@ -85,7 +85,7 @@ def _resume(path: Path, command: TrainingCommand, typed: dict[str, Any]) -> int:
     [settings] = stored.values()
     for flag, wanted, was in (
         ("TASK", command.task, settings.task.name),
-        ("--algorithm", (command.algorithms or [None])[0], settings.algorithm.name),
+        ("--algorithm", next(iter(command.algorithms), None), settings.algorithm.name),
     ):
         if wanted is not None and wanted != was:
             raise UsageError(

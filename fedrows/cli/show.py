@@ -21,6 +21,7 @@ class Display(Watcher, Protocol):
 
     def end(self) -> None:
         """The run is done, or was stopped."""
+        return
 
 
 class Rate:

@@ -150,6 +150,7 @@ class Tuned:
         return ["algorithm", *(about(metric)[0] for metric in names)], rows
 
     def confirmed_by(self, confirmed: Sequence[Confirmed]) -> Tuned:
+        """The same result with test metrics."""
         return replace(self, confirmed=tuple(confirmed))
 
     def as_dict(self) -> dict[str, Any]:

@@ -70,12 +70,15 @@ class Watcher(Protocol):
 
     def round(self, report: RoundReport) -> None:
         """A round is done."""
+        return
 
     def measured(self, line: Mapping[str, Any]) -> None:
         """A round was evaluated; the line is that of metrics.jsonl."""
+        return
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Something else happened, such as a checkpoint or a report that was written."""
+        return
 
 
 @runtime_checkable
