@@ -10,7 +10,7 @@ import gc
 import json
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import nan
@@ -99,9 +99,11 @@ class StudyJob:
         )
         if made.diverged:
             _add_empty_lines(made.simulation, made.lines)
-        for table in made.facts["heat"]:
-            del table["histogram"]
         plan = made.simulation.plan
+        with _one_thread(plan.torch_device):
+            facts = made.simulation.evaluator.facts()
+        for table in facts["heat"]:
+            del table["histogram"]
         return {
             "id": self.id,
             "seed": plan.seed,
@@ -110,7 +112,7 @@ class StudyJob:
             "command": planned.command(plan.torch_device.type, plan.chunk),
             **made.about,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-            "facts": made.facts,
+            "facts": facts,
             "lines": made.lines,
         }
 
@@ -122,7 +124,6 @@ class TrainedRun:
     simulation: Simulation
     lines: list[Json]
     diverged: bool
-    facts: Json  # what the data are like
     about: Json  # where it was made, and in how many seconds
 
     @classmethod
@@ -142,20 +143,24 @@ class TrainedRun:
         elif plan.chunk is None:  # not measured: that is not the same twice
             plan = replace(plan, chunk=plan.clients_per_round)
         since, keeper, diverged = time.perf_counter(), InMemory(), False
-        with threads(1) if device.type == "cpu" else nullcontext():
+        with _one_thread(device):
             simulation = build(plan)
             try:
                 drive(simulation, keeper, [Rounds(heard)])
             except NotFiniteError:  # that is a result too
                 diverged = True
-            facts = simulation.evaluator.facts()
         about = {
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
             "torch": torch.__version__,
             "fedrows": __version__,
             "seconds": round(time.perf_counter() - since, 3),
         }
-        return cls(simulation, keeper.lines(), diverged, facts, about)
+        return cls(simulation, keeper.lines(), diverged, about)
+
+
+def _one_thread(device: torch.device) -> AbstractContextManager[None]:
+    """One thread on a CPU, so that numbers do not depend on how many there are."""
+    return threads(1) if device.type == "cpu" else nullcontext()
 
 
 def _add_empty_lines(simulation: Simulation, lines: list[Json]) -> None:
