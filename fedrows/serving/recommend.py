@@ -1,13 +1,14 @@
 """The best items for a client: every item, or the candidates given, scored in one example each.
 
 An item is a value of the target, the feature that an example is about. All other columns that the
-model reads are the same for every item: the history, the client, and what `context` says.
+model reads are the same for every item: the history, the client, and what `context` says. What a
+served model answers with is here, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,43 @@ from fedrows.data.frames import as_objects
 from fedrows.data.values import text_of, texts
 from fedrows.errors import DataError, ModelError
 from fedrows.serving.bundle import Bundle
-from fedrows.serving.predictions import AdaptedTo, Recommendations, predictions
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The scores of some rows, in their order."""
+
+    scores: np.ndarray  # (n,): logits of binary labels, else numbers; (n, C): logits of classes
+    probabilities: np.ndarray | None  # in the same shape; None where labels are numbers
+    notes: tuple[str, ...] = ()  # what is worth knowing, such as how many values were unknown
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendations:
+    """Items, best first."""
+
+    items: list[Any]
+    scores: np.ndarray  # (k,)
+    probabilities: np.ndarray | None  # (k,); None where labels are numbers
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AdaptedTo:
+    """The one client that a model was adapted to."""
+
+    client: Any  # its name; None if its examples had none
+    values: Mapping[str, frozenset[str]]  # column → the texts that its local tables were fitted to
+
+
+def predictions(scores: Tensor, labels: str, notes: tuple[str, ...]) -> Predictions:
+    """Scores with their probabilities, which numbers have none of."""
+    chances = None
+    if labels == "binary":
+        chances = scores.sigmoid().numpy()
+    elif labels == "classes":
+        chances = scores.softmax(-1).numpy()
+    return Predictions(scores.numpy(), chances, notes)
 
 
 class ItemModel(Protocol):
@@ -207,14 +244,14 @@ def _one_row_each(
 ) -> EncodedRows:
     """An example for every item; the columns they share are encoded once."""
     encoder = served.bundle.encoder
-    one = served.encode({**{name: [value] for name, value in columns.items()}, target: items[:1]})
+    first = served.encode({**{name: [value] for name, value in columns.items()}, target: items[:1]})
     rows, strange = rows_of(target, as_objects(items), encoder, served.known)
     everywhere = torch.zeros(len(items), dtype=torch.int64)
-    examples = one.examples.pick(everywhere)
+    examples = first.examples.pick(everywhere)
     ids = {**examples.ids, target: torch.from_numpy(rows)}
-    unknown = {name: count for name, count in one.unknown.items() if name != target}
+    unknown = {name: count for name, count in first.unknown.items() if name != target}
     return replace(
-        one,
+        first,
         examples=replace(examples, ids=ids),
         row=torch.arange(len(items)),
         unknown={**unknown, target: strange} if strange else unknown,

@@ -26,9 +26,14 @@ from fedrows.measure.metrics import accuracy, auc, class_accuracy, grouped_auc, 
 from fedrows.model import LOSSES, Loss
 from fedrows.serving.bundle import Bundle, open_bundle
 from fedrows.serving.onnx_scorer import OnnxScorer
-from fedrows.serving.predictions import AdaptedTo, Predictions, Recommendations, predictions
 from fedrows.serving.rebuild import GivenModel, TorchScorer, rebuild
-from fedrows.serving.recommend import recommend
+from fedrows.serving.recommend import (
+    AdaptedTo,
+    Predictions,
+    Recommendations,
+    predictions,
+    recommend,
+)
 
 MEASURED = ("binary", "classes", "numbers")  # labels that evaluate and adapt take
 _ENTRIES = 2**18  # ids and numbers that are scored at once
