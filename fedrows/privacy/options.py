@@ -22,7 +22,6 @@ from fedrows.errors import PlanError
 from fedrows.options import check, option
 from fedrows.privacy.answers import TwoStage
 from fedrows.privacy.counting import COINS, WAYS, Counting
-from fedrows.privacy.graph import lowest_threshold
 from fedrows.privacy.ledger import AGAINST_SERVER, KINDS
 from fedrows.privacy.mechanism import Mechanism
 from fedrows.privacy.named_mechanism import (
@@ -32,6 +31,7 @@ from fedrows.privacy.named_mechanism import (
     restored,
     stored,
 )
+from fedrows.privacy.thresholds import lowest_threshold
 
 MODES: dict[str, dict[str, Any]] = {
     "clear": {},

@@ -1,4 +1,4 @@
-"""Secure sum (Bonawitz et al., CCS 2017; Bell et al., CCS 2020): the server sees the total alone.
+"""Secure sum (Bonawitz et al., CCS 2017): the server sees the total alone.
 
     y_i = x_i + PRG(b_i) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij)        mod 2^bits
 
@@ -138,32 +138,29 @@ def server(
     agreed = {one: body for one, body in agreed.items() if desk.same(one, body, wanted)}
     desk.enough(AGREED, agreed)
 
-    near = {one: [p for p in circle.neighbours(one) if p in boxes] for one in boxes}
-    quorum = terms.shares_needed - 1  # beside a client's own signature
-    signers = {one: [p for p in near[one] if p in agreed][:quorum] for one in agreed}
+    quorum = terms.threshold - 1  # beside a client's own signature
+    signers = {one: [p for p in agreed if p != one][:quorum] for one in agreed}
     replies = yield {
         one: pack(pack_ids(signers[one]), *(signatures[p] for p in signers[one])) for one in agreed
     }
 
     def shares_of(sender: int, body: bytes) -> dict[int, int]:
-        about = sorted([*near[sender], sender])
-        if len(body) != SHARE * len(about):
+        if len(body) != SHARE * len(boxes):
             raise ValueError("has the wrong length")
         cuts = range(0, len(body), SHARE)
         numbers = [int.from_bytes(body[i : i + SHARE], "little") for i in cuts]
-        return dict(zip(about, numbers, strict=True))
+        return dict(zip(boxes, numbers, strict=True))
 
     shares = desk.accept(OPENED, agreed, replies, shares_of)
     for one in boxes:
-        of_one = {holder: held[one] for holder, held in shares.items() if one in held}
+        of_one = {holder: held[one] for holder, held in shares.items()}
         if one in masked:
             add_stream_(total, desk.self_mask(one, adverts[one], of_one), minus=True)
             continue
         key = desk.masking_key(one, adverts[one], of_one)
-        for other in near[one]:
-            if other in masked:  # it added the mask if it is the smaller of the two
-                pair_key = mask_key(key, adverts[other].masking, terms.context)
-                add_stream_(total, pair_key, minus=other < one)
+        for other in masked:  # it added the mask if it is the smaller of the two
+            pair_key = mask_key(key, adverts[other].masking, terms.context)
+            add_stream_(total, pair_key, minus=other < one)
     return SumResult(total, survivors, desk.left_out, sorted(desk.liars), circle, list(shares))
 
 
@@ -265,7 +262,7 @@ class _Desk:
         def fits(number: int) -> bool:
             return number < 2 ** (8 * KEY) and right(number.to_bytes(KEY, "little"))
 
-        needed = self.terms.shares_needed
+        needed = self.terms.threshold
         recovered = recover(shares, needed, fits) if len(shares) >= needed else None
         if recovered is None:
             raise ProtocolError(
