@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedrows.privacy import openings, union
+from fedrows.privacy.distributed_mean import NoisyVectors
 from fedrows.privacy.keys import NodeKey
-from fedrows.privacy.layout import OpenedRows, SumLayout, SumVectors
+from fedrows.privacy.layout import OpenedRows, PartyVectors
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.protocol import Phase, ProtocolError, run
 from fedrows.privacy.ring import RangeError
 from fedrows.privacy.server_side import plan_bytes
+
+SumVectors = PartyVectors | NoisyVectors  # of the clients of one sum
 
 
 class ClientKeys(dict[int, NodeKey]):
@@ -109,7 +112,6 @@ class InMemoryProtocols:
         self, vectors: SumVectors, there: np.ndarray, drop: Mapping[int, int]
     ) -> SumOutcome:  # fmt: skip
         """The sum over the clients that are there (K,)."""
-        layout = vectors.layout
         left_out: dict[int, str] = {}
         for position in np.flatnonzero(there & ~vectors.fitting()).tolist():
             try:
@@ -122,45 +124,33 @@ class InMemoryProtocols:
             if self.cohort[position] not in left_out
         ]
         try:
-            if self.privacy.secure_sum == "real":
-                outcome = self._real(layout, vectors, inside, drop)
-            else:
-                outcome = self._arithmetic(layout, vectors, inside, drop)
+            add_up = self._real if self.privacy.secure_sum == "real" else self._arithmetic
+            outcome = add_up(vectors, inside, drop)
         except ProtocolError as error:
             nobody = np.zeros(len(self.cohort), dtype=bool)
-            sent, nothing = self._marks(inside), layout.nothing()
+            sent, nothing = self._marks(inside), vectors.layout.nothing()
             outcome = SumOutcome(nothing, nobody, sent, nobody, nothing.marks, failed=str(error))
         outcome.left_out |= left_out
         return outcome
 
     def _arithmetic(
-        self,
-        layout: SumLayout,
-        vectors: SumVectors,
-        inside: list[int],
-        drop: Mapping[int, int],
+        self, vectors: SumVectors, inside: list[int], drop: Mapping[int, int]
     ) -> SumOutcome:
         inside = [position for position in inside if self.cohort[position] not in drop]
         self._check_enough(len(inside), self.threshold)
         marks = self._marks(inside)
         words, holders, extra = vectors.total(marks)
-        cohort = tuple(range(len(self.cohort)))
+        cohort, layout = tuple(range(len(self.cohort))), vectors.layout
         plan = layout.plan("arithmetic", cohort, self.privacy, vectors.coding, self.round)
         opened = layout.opened(words, plan.may_open(holders), extra, vectors.coding)
         size = float(len(cohort) * plan.length * vectors.coding.dtype.itemsize)
         return SumOutcome(opened, marks, marks, marks, opened.marks, size)
 
-    def _real(
-        self,
-        layout: SumLayout,
-        vectors: SumVectors,
-        inside: list[int],
-        drop: Mapping[int, int],
-    ) -> SumOutcome:
+    def _real(self, vectors: SumVectors, inside: list[int], drop: Mapping[int, int]) -> SumOutcome:
         needed = max(self.threshold, self.privacy.min_contributors, self.privacy.openers)
         self._check_enough(len(inside), needed)
         members = tuple(self.cohort[position] for position in inside)
-        about = f"{self.name}, update"
+        layout, about = vectors.layout, f"{self.name}, update"
         plan = layout.plan(about, members, self.privacy, vectors.coding, self.round)
         terms = plan.terms(self.threshold, colluding=self.privacy.colluding)
         registry = {one: self.keys[one].public for one in members}
