@@ -116,10 +116,10 @@ def test_files_give_what_a_frame_gives(tmp_path, small, options):
 
 
 def test_the_tests_have_many_parts(tmp_path, small):
-    from fedrows.data.column_layout import layout
+    from fedrows.data.column_layout import Layout
 
     files = sorted(written(tmp_path / "raw", made_up()).iterdir())
-    its = layout(client="user", label="like", features=["item", "seen"])
+    its = Layout(client="user", label="like", features=["item", "seen"])
     table = parquet_table.ParquetTable(files, its)
     assert table.batch < 100
     assert table.part < 200

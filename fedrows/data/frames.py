@@ -114,7 +114,7 @@ def _checked_pairs(clients: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
 def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
     """What `build` takes, from raw columns."""
     flat = {c: _plain(c, columns[c]) for c in columns if c not in layout.fields}
-    by, by_validation = layout.split.column, layout.validation.column
+    by, by_validation = layout.test_split.column, layout.validation_split.column
     for column in (layout.client, layout.label, layout.weight, by, by_validation):
         if column is not None:
             flat[column] = _plain(column, columns[column])
@@ -122,11 +122,11 @@ def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
     count = len(owner)
     if not count:
         raise DataError("There is not a single example: check the file or the filter before it.")
-    test = layout.split.mark(owner, None if by is None else flat[by], layout.seed)
+    test = layout.test_split.mark(owner, None if by is None else flat[by], layout.seed)
     time = None if by_validation is None else flat[by_validation]
-    validation = mark_validation(layout.validation, test, owner, time, layout.seed)
+    validation = mark_validation(layout.validation_split, test, owner, time, layout.seed)
     notes: list[str] = []
-    if not test.any() and not layout.split.takes_nothing:
+    if not test.any() and not layout.test_split.takes_nothing:
         notes.append("The split holds no test example out: every test metric will be missing.")
     raw = {c: _cut(c, columns[c], layout.longest(c), notes) for c in layout.fields}
     ids, sizes, vocabulary, more = _number(raw, layout, test | validation)

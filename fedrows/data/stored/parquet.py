@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrows.data.column_layout import as_facts, layout
+from fedrows.data.column_layout import Layout
 from fedrows.data.federation import FederatedData
 from fedrows.data.stored.parquet_table import ParquetTable
 from fedrows.data.stored.parquet_to_store import write
@@ -32,9 +32,9 @@ def read_parquet(
     are those of all files in order. Options are those of `FederatedData.from_frame`.
     """
     _check_keywords(options)
-    columns = layout(client=client, label=label, features=features, **options)
+    columns = Layout(client=client, label=label, features=features, **options)
     files = _files(paths)
-    key = {"from": sources(files), "layout": as_facts(columns)}
+    key = {"from": sources(files), "layout": columns.as_facts()}
     folder = folder_of(data_folder() / "stores", key) if store is None else Path(store)
 
     def make(at: Path) -> None:
@@ -46,7 +46,7 @@ def read_parquet(
 
 def _check_keywords(given: Iterable[str]) -> None:
     """Raises an UnknownKeywordError for a keyword that neither function has."""
-    known = {*keywords(read_parquet), *keywords(layout)}
+    known = {*keywords(read_parquet), *keywords(Layout)}
     for name in given:
         if name not in known:
             raise UnknownKeywordError("read_parquet", name, known)
