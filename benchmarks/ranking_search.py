@@ -41,7 +41,7 @@ from fedrows.measure.ranking_anchors import ranking_anchors
 from fedrows.measure.ranking_baselines import ranking_baselines
 from fedrows.model import RANKING_LOSSES
 from fedrows.models import mf, sasrec
-from fedrows.options import options
+from fedrows.options import NoOptions, options
 
 CHOOSES = "validation_ndcg10"
 SEARCH_SEED = 1000
@@ -129,7 +129,7 @@ def ends(setting: dict[str, Any], axes: dict[str, list[Any]]) -> list[str]:
 def load(model: str, history: int) -> Any:
     """The data of a model, once in every process."""
     if model == "mf":
-        return movielens_rank_mf.load(movielens_rank_mf.MovieLensRankMFOptions())
+        return movielens_rank_mf.load(NoOptions())
     return movielens_rank.load(movielens_rank.MovieLensRankOptions(history))
 
 

@@ -43,7 +43,6 @@ from fedrows.files.whole import Json
 from fedrows.measure.all_anchors import check_data
 from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import METRICS, Target
-from fedrows.privacy.packages import check_packages
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.settings import Settings, resolve
 from fedrows.simulation import threads
@@ -110,7 +109,7 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     if target.rounds is None:  # leave room for those who need longer than CentralSGD
         target = replace(target, rounds=max(1, plan.rounds * 2 // 3))
     first = next(iter(settings.values()))
-    check_packages(first.privacy)
+    first.privacy.check_packages()
     if workers is None:
         say_threads(plan, typed)
     check_free(path, overwrite=overwrite)

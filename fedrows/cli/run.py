@@ -30,7 +30,6 @@ from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.measure.all_anchors import check_data
 from fedrows.options import options
-from fedrows.privacy.packages import check_packages
 from fedrows.runs.driver import checked_early_stop
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.resume import begin, go_back_, resumed
@@ -71,7 +70,7 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     path = folder_of(None, out, task, usual)
     name = algorithm or DEFAULT
     settings = choose(catalogue.task(task), [name], typed)[name].resolved()
-    check_packages(settings.privacy)
+    settings.privacy.check_packages()
     say_threads(settings.plan, typed)
     if process_group.rank() == 0:
         check_free(path, overwrite=overwrite)

@@ -157,7 +157,7 @@ def check_local(
     padded: Collection[str],
     parts: list[Examples],
     names: np.ndarray,
-    vocabulary: Mapping[str, np.ndarray] | None,
+    vocabulary: Mapping[str, np.ndarray],
     unknown: Mapping[str, int | None],
 ) -> None:
     """Raises a DataError if a row of a local table has two holders.
@@ -183,7 +183,7 @@ def check_local(
             first, second = index.owner[index.place == shared][:2].tolist()
             row = int(index.held[shared])
             raise shared_row(
-                table, value_of(vocabulary or {}, table, table in padded, row), names, first, second
+                table, value_of(vocabulary, table, table in padded, row), names, first, second
             )
 
 

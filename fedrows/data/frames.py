@@ -21,7 +21,7 @@ from fedrows.data.column_checks import (
 )
 from fedrows.data.column_layout import Layout
 from fedrows.data.encoder import Encoder, encoder_of, kind_of_table
-from fedrows.data.frame_sources import columns_in
+from fedrows.data.frame_sources import columns_in, objects_of
 from fedrows.data.splits import mark_validation
 from fedrows.data.values import hashed
 from fedrows.data.vocabulary import Hashed, Vocabulary, number_columns
@@ -349,10 +349,7 @@ def as_objects(values: Iterable[Any]) -> np.ndarray:
     alike = kinds <= {int, bool} or kinds <= {int, float}
     if alike or all(issubclass(kind, np.number) for kind in kinds):
         return np.array(values)
-    objects = np.empty(len(values), dtype=object)
-    for position, value in enumerate(values):  # objects[:] = values would unpack lists
-        objects[position] = value
-    return objects
+    return objects_of(values)
 
 
 def _join(column: str, parts: list[Raw]) -> Raw:

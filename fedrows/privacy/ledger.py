@@ -132,20 +132,15 @@ class Ledger:
         """The kinds of privacy that were spent."""
         return [kind for kind in KINDS if any(entry.kind == kind for entry in self.entries)]
 
-    def spent(self, kind: str, delta: float | None = None) -> float:
+    def spent(self, kind: str) -> float:
         """ε of one kind, at δ; infinite if δ is used up."""
-        at = self.delta if delta is None else delta
-        return _epsilon([e for e in self.entries if e.kind == kind], at)
+        return _epsilon([e for e in self.entries if e.kind == kind], self.delta)
 
     def would_exceed(self, max_epsilon: float, kind: str, *entries: Entry) -> bool:
         """Whether ε of a kind would pass a limit if these entries were written too."""
         if kind not in KINDS:
             raise PlanError(f"There is no kind of privacy {kind!r}: name one of {KINDS}.")
         return replace(self, entries=[*self.entries, *entries]).spent(kind) > max_epsilon
-
-    def line(self) -> dict[str, float]:
-        """ε of every kind that was spent, for a line of metrics.jsonl."""
-        return {f"epsilon {kind}": self.spent(kind) for kind in self.kinds}
 
     def to_json(self) -> dict[str, Any]:
         """The ledger as JSON: equal entries once, with their rounds."""
