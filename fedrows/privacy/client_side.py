@@ -44,23 +44,23 @@ def train_on_asked(
     data: FederatedData,
     cohort: Tensor,
     asked: Mapping[str, Index],
-    there: Tensor,
+    present: Tensor,
     start: Submodels,
     sent: Submodels | None,
     train: Train,
 ) -> AskedTraining:
     """Trains each client on the examples whose rows it both holds and has asked for.
 
-    asked: table → what each client of the cohort asks for, of shared tables. there: whether each
-    came through the union (K,). start, sent: over the rows asked for, and all rows of local tables.
-    A client without such an example sits the round out.
+    asked: table → what each client of the cohort asks for, of shared tables. present: whether
+    each came through the union (K,). start, sent: over the rows asked for, and all rows of local
+    tables. A client without such an example sits the round out.
     """
     held = {table: index.select(cohort) for table, index in data.index.items()}
-    if bool(there.all()) and all(_same(held[t], sets) for t, sets in asked.items()):
+    if bool(present.all()) and all(_same(held[t], sets) for t, sets in asked.items()):
         local, start = local_data(data, cohort), replace(start, index=held)
         update = train(local, start, sent).update
         return AskedTraining(torch.arange(len(cohort)), local, start, update, 0.0)
-    who = torch.nonzero(there).flatten()
+    who = torch.nonzero(present).flatten()
     rows = {t: in_common(held[t].select(who), sets.select(who)) for t, sets in asked.items()}
     left, splits = narrow(data, cohort[who], rows), data.train.splits
     clients, examples = who[left.clients], int((splits[cohort + 1] - splits[cohort]).sum())

@@ -64,7 +64,7 @@ def labels_of_mode(
     """The two counters of every item, counted as a mode counts heat, and their ledger entries."""
     assert data.target is not None
     table = data.fields[data.target[0]]
-    one, rows = torch.ones(data.clients, dtype=torch.float64), data.tables[table]
+    alike, rows = torch.ones(data.clients, dtype=torch.float64), data.tables[table]
     if (how := privacy.mechanism) is not None:
         dials = privacy.dp_heat_noise, privacy.dp_heat_rows
         noisy = [private_counts(each, rows, how, *dials, source) for each in label_sets(data)]
@@ -76,7 +76,7 @@ def labels_of_mode(
         ]
         return LabelCounts(table, torch.arange(rows), have, like), entries
     counted = [
-        count(index, one, rows, privacy.counting, values_of(data, table), source)
+        count(index, alike, rows, privacy.counting, values_of(data, table), source)
         for index in label_sets(data)
     ]
     have, like = (torch.from_numpy(each.estimates).double() for each in counted)

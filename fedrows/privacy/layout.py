@@ -130,12 +130,12 @@ class SumLayout:
             rows[table] = opened, np.where(opened[:, None], sums, 0.0)
         if not self.behind:
             return OpenedRows(rows, coding.decode(extra))
-        found, at = np.zeros(self.extra), self.numbers // self.piece
+        behind, at = np.zeros(self.extra), self.numbers // self.piece
         for low, high, each in self.behind:
             if pieces[at]:
-                found[low:high] = numbers[at * self.piece :][: high - low]
+                behind[low:high] = numbers[at * self.piece :][: high - low]
             at += each
-        return OpenedRows(rows, found)
+        return OpenedRows(rows, behind)
 
     def marks(self, pieces: np.ndarray) -> dict[str, np.ndarray]:
         """Which rows of each table's union were opened, from the pieces that were: (U,)."""

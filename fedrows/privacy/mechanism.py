@@ -45,8 +45,8 @@ class Touched:
         sums = torch.zeros(len(ids), self.sums.shape[1], dtype=torch.float64)
         if len(ids) and len(self.ids):
             position = torch.searchsorted(ids, self.ids).clamp_(max=len(ids) - 1)
-            there = ids[position] == self.ids
-            sums.index_add_(0, position[there], self.sums[there])
+            inside = ids[position] == self.ids
+            sums.index_add_(0, position[inside], self.sums[inside])
         return sums
 
 

@@ -194,8 +194,8 @@ def _answers(
     bits = np.zeros((clients, len(values)), dtype=bool)
     if len(values):
         position = np.searchsorted(values, what).clip(max=len(values) - 1)
-        there = values[position] == what
-        bits[who[there], position[there]] = True
+        inside = values[position] == what
+        bits[who[inside], position[inside]] = True
     return (response.answer(bits, source) - response.lie) / (response.keep - response.lie)
 
 

@@ -91,10 +91,10 @@ class Coding:
                 "clip it, or agree on a wider range."
             )
         scaled = flat * 2.0**self.fraction  # exact: a power of two
-        whole = np.floor(scaled)
+        floors = np.floor(scaled)
         coin = (random_words(len(flat), np.uint64) >> np.uint64(11)) * 2.0**-53
-        numbers = whole.astype(np.int64)
-        numbers += coin < scaled - whole
+        numbers = floors.astype(np.int64)
+        numbers += coin < scaled - floors
         return numbers.view(np.uint64).astype(self.dtype)
 
     def decode(self, words: MaskWords) -> NDArray[np.float64]:

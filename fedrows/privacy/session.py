@@ -71,7 +71,7 @@ def mask_key(own: AgreementKey, other: bytes, context: bytes) -> bytes:
 
 def check_different(terms: SumTerms, registry: Mapping[int, bytes]) -> None:
     """Raises a ProtocolError if one node key stands for two clients of a sum."""
-    if len({registry.get(one) for one in terms.cohort}) < len(terms.cohort):
+    if len({registry.get(client) for client in terms.cohort}) < len(terms.cohort):
         raise ProtocolError(
             f"Two clients of {terms.name} have the same node key, or no known one: one party would "
             "play several, and the sum could show this client's vector."
@@ -142,8 +142,8 @@ class Session:
         if len(ids) < self.terms.threshold:
             raise self._wrong(f"shows {len(ids)} clients, below {self.terms.threshold}")
 
-        def digest_of(one: int) -> bytes:  # the digest of a client's keys
-            start = KEY * bisect_left(ids, one)
+        def digest_of(client: int) -> bytes:  # the digest of a client's keys
+            start = KEY * bisect_left(ids, client)
             return digests[start : start + KEY]
 
         if self.me not in ids or digest_of(self.me) != digest(self._advert.body):
@@ -278,7 +278,7 @@ class Session:
         held, self._held = self._held, {}  # let go of once, and never of both kinds
         alive = set(self.survivors)
         return self.sign(
-            OPENED, b"".join(held[one][0 if one in alive else 1] for one in sorted(held))
+            OPENED, b"".join(held[client][0 if client in alive else 1] for client in sorted(held))
         )
 
     def _parts(self, answer: bytes, least: int) -> list[bytes]:

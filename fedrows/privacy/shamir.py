@@ -61,11 +61,11 @@ def recover(
 def _weights(x: int, holders: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's weights: what each share counts for at x."""
     factors = []
-    for one in holders:
+    for holder in holders:
         above, below = 1, 1
         for other in holders:
-            if other != one:
+            if other != holder:
                 above = above * (x - other - 1) % PRIME
-                below = below * (one - other) % PRIME
+                below = below * (holder - other) % PRIME
         factors.append(above * pow(below, -1, PRIME) % PRIME)
     return tuple(factors)

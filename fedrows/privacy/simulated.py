@@ -167,16 +167,20 @@ class PrivateSimulatedFleet:
         }
         with self.secrets("union"):
             united = self._united(carrier, sets)
-            through = [one for one, there in zip(cohort, united.there, strict=True) if there]
+            through = [
+                client for client, present in zip(cohort, united.present, strict=True) if present
+            ]
             self.accounts.answered_(self._next, through)  # before anything is shown
             wanted = [
-                self.asking.wanted(one, united.places, sets[one]) if there else np.empty(0, int)
-                for one, there in zip(cohort, united.there, strict=True)
+                self.asking.wanted(client, united.places, sets[client])
+                if present
+                else np.empty(0, int)
+                for client, present in zip(cohort, united.present, strict=True)
             ]
         if self.privacy.stages is None:
             united.bytes_up += 4.0 * sum(map(len, wanted))
         else:
-            united.bytes_up += united.there.sum() * -(-len(united.places) // 8)
+            united.bytes_up += united.present.sum() * -(-len(united.places) // 8)
         asked = self.space.index(wanted)
         own = {table: part.to(self.inner.device) for table, part in asked.items()}
         index = {table: own.get(table, part) for table, part in inner.index.items()}
@@ -207,8 +211,8 @@ class PrivateSimulatedFleet:
         number = open_.inner.round.number
         if why := open_.united.failed or sum_.failed:
             self.notes.append(f"Round {number} was left out: {why}")
-        for one, why in sum_.left_out.items():
-            self.notes.append(f"Round {number} went on without client {one}: {why}")
+        for client, why in sum_.left_out.items():
+            self.notes.append(f"Round {number} went on without client {client}: {why}")
         self._next = number + 1
 
     def exceeds(self) -> str:
@@ -345,8 +349,8 @@ class PrivateSimulatedRound:
             cut = None if local.slots is fleet.data.slots else local
             return fleet.trained(local.clients, own, more, round_, cut)
 
-        there = torch.from_numpy(self.united.there)
-        return train_on_asked(fleet.data, round_.cohort, self.asked, there, start, sent, train)
+        present = torch.from_numpy(self.united.present)
+        return train_on_asked(fleet.data, round_.cohort, self.asked, present, start, sent, train)
 
     def _summed(self, training: AskedTraining) -> tuple[SumLayout, SumOutcome]:
         """The secure sum of what the cohort has made."""
@@ -363,7 +367,7 @@ class PrivateSimulatedRound:
         layout = self.mechanism.layout(union)
         sent = self.mechanism.contribute(updates, union, fleet.held)
         drop = fleet.drop(round_.number, "update")
-        sum_ = self.carrier.add_up(self.vectors(layout, sent), self.united.there, drop)
+        sum_ = self.carrier.add_up(self.vectors(layout, sent), self.united.present, drop)
         self.mechanism.keep_(fleet.held, sent, names, layout, sum_.gone, sum_.sent, sum_.heard)
         return layout, sum_
 

@@ -84,10 +84,10 @@ class WeightedMean:
         weighted.scale_(weights)
         totals = np.bincount(party, updates.weights, minlength=count)
         names = np.where(totals > 0, updates.names, NOBODY)
-        whole = self._contributed(held.joined(weighted, party, names, union, self.values))
+        joined = self._contributed(held.joined(weighted, party, names, union, self.values))
         rows, rest = {}, {}
-        for table, x in whole.rows.items():
-            most = self.range * torch.from_numpy(totals)[whole.index[table].owner][:, None]
+        for table, x in joined.rows.items():
+            most = self.range * torch.from_numpy(totals)[joined.index[table].owner][:, None]
             rows[table] = x.clamp(-most, most)
             rest[table] = (x - rows[table]).numpy()
         figures = [totals[:, None]]
@@ -96,7 +96,7 @@ class WeightedMean:
             loss = np.minimum(updates.losses, max(1.0, self.range))
             figures.append(np.bincount(party, updates.weights * loss, minlength=count)[:, None])
         extra = np.concatenate([*figures, dense_lines(weighted, self.dense, party, count)], axis=1)
-        return Contribution(Submodels(whole.index, rows, {}), extra, rest)
+        return Contribution(Submodels(joined.index, rows, {}), extra, rest)
 
     def within_range(self, sent: Contribution) -> Contribution:
         """What a node sends instead: numbers that are finite and in the range of an honest coding.

@@ -82,6 +82,11 @@ def ragged(lists: Sequence[Sequence[int] | np.ndarray], most: int | None = None)
     return replace(column, length=most) if most else column
 
 
+def pick(column: Column, positions: Tensor) -> Column:
+    """What a column has at some positions (m,), as a column."""
+    return column.pick(positions) if isinstance(column, Ragged) else column[positions]
+
+
 def look_up(column: Column, positions: Tensor, nothing: int = 0) -> Tensor:
     """What a column has at some positions (…): (…) or (…, L)."""
     if isinstance(column, Ragged):
