@@ -33,7 +33,6 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.histories import (
     build_with_histories,
     dispersion,
-    dispersion_with,
     histories,
     starts_of,
 )
@@ -200,7 +199,9 @@ def _facts(
     user: np.ndarray, item: np.ndarray, history: Ragged, test: np.ndarray, train: np.ndarray
 ) -> list[str]:
     """What the paper says of the data and what a test set must own up to."""
-    alone, both = dispersion(user, item), dispersion_with(user, item, user, history)
+    readers = np.concatenate([user, np.repeat(user, history.sizes.numpy())])
+    alone = dispersion(user, item)
+    both = dispersion(readers, np.concatenate([item, history.values.numpy()]))
     facts = [f"Heat dispersion over items in all data: {alone:g}; with histories {both:g}."]
     if test.any():
         new = ~np.isin(item[test], item[train])

@@ -35,16 +35,6 @@ def dispersion(client: np.ndarray, item: np.ndarray) -> float:
     return float(counts.max() / counts.min())
 
 
-def dispersion_with(
-    client: np.ndarray, item: np.ndarray, owner: np.ndarray, history: Ragged
-) -> float:
-    """The same, with the items in the histories of their owners as well."""
-    readers = np.repeat(owner, history.sizes.numpy())
-    return dispersion(
-        np.concatenate([client, readers]), np.concatenate([item, history.values.numpy()])
-    )
-
-
 def build_with_histories(ids: Mapping[str, np.ndarray | Ragged], **columns: Any) -> FederatedData:
     """Examples about an item, with the fields user, item and history; histories are of items."""
     fields = {"user": "user", "item": "item", "history": "item"}
