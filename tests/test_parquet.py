@@ -193,6 +193,10 @@ BAD = {
     "list entry outside": (
         {}, {"features": ["seen"], "tables": {"seen": 2}}, ["'seen'", "example 1", "id 2"],
     ),
+    "array entry outside": (
+        {"pair": pa.array([[1, 2], [3, 1], [2, 2]], pa.list_(pa.int64(), 2))},
+        {"features": ["pair"], "tables": {"pair": 3}}, ["'pair'", "example 1", "id 3"],
+    ),
     "time of text": ({}, {"test": Split.last(1, "word")}, ["'word'", "text"]),
     "latest time of text": ({}, {"test": Split.latest(0.5, "word")}, ["'word'", "text"]),
     "marks of many": ({}, {"test": "item"}, ["'item'", "example 0", "5"]),
