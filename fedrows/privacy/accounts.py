@@ -20,7 +20,7 @@ from torch import Tensor
 from fedrows.errors import FedrowsError
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Ledger
 from fedrows.privacy.ledger_file import LedgerFile, Spending, combined, of_run
-from fedrows.privacy.named_mechanism import stored
+from fedrows.privacy.mechanism import stored
 from fedrows.privacy.options import OF_THE_MODEL, Privacy
 from fedrows.privacy.values import Values, rows_per_value
 from fedrows.rows.index import Index

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedrows.algorithm import Algorithm
-from fedrows.privacy.central import corrected
 from fedrows.privacy.held_back import HeldBack
 from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
 from fedrows.privacy.mechanism import Mechanism, Touched
@@ -35,6 +35,12 @@ from fedrows.rows.heat import Heat
 from fedrows.rows.params import Submodels
 
 SLACK = 1e-6  # share of a clipped norm that is left for rounding to fixed point
+
+
+def corrected(update: Submodels, factors: Mapping[str, Tensor]) -> Submodels:
+    """The update with every row times its entry's factor (R,)."""
+    rows = {t: x * factors[t][:, None] if t in factors else x for t, x in update.rows.items()}
+    return Submodels(update.index, rows, update.dense)
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,10 @@ class ClippedMean:
         tensors = dense_of(dense, self.dense)
         noised = self.mechanism.noised(touched, tensors, self.sizes, self.cohort, self.source)
         return Mean(1.0, *noised)
+
+    def bounded(self, mean: Mean | None, *_: Any) -> Mean | None:
+        """The mean as it is: what it is made of was clipped, and has noise on it."""
+        return mean
 
     def keep_(self, *_: Any) -> None:
         """Nothing is held back."""
@@ -120,7 +130,7 @@ class NoisyMean(ClippedMean):
         return {table: width + 1 for table, width in self.widths.items()}
 
 
-def _with_counts(exact: Submodels) -> dict[str, torch.Tensor]:
+def _with_counts(exact: Submodels) -> dict[str, Tensor]:
     """The rows with 1 / √|S(i)| behind each, |S(i)| over all tables together."""
     if not exact.index:
         return {}

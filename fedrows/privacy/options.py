@@ -23,9 +23,9 @@ from fedrows.options import check, option
 from fedrows.privacy.answers import TwoStage
 from fedrows.privacy.counting import COINS, WAYS, Counting
 from fedrows.privacy.ledger import AGAINST_SERVER, KINDS, accounting_package
-from fedrows.privacy.mechanism import Mechanism
-from fedrows.privacy.named_mechanism import (
+from fedrows.privacy.mechanism import (
     DIAL,
+    Mechanism,
     default_mechanism,
     mechanism_of,
     restored,

@@ -29,8 +29,7 @@ from fedrows.data.batches import LocalData
 from fedrows.errors import RunFolderError
 from fedrows.fleet import NO_TRAFFIC, OpenRound, Traffic, clear_traffic
 from fedrows.privacy.accounts import Accounts, Releasable
-from fedrows.privacy.asking import Asking
-from fedrows.privacy.central import draw_cohort
+from fedrows.privacy.answers import Asking
 from fedrows.privacy.client_side import AskedTraining, local_rows, shared_update, train_on_asked
 from fedrows.privacy.counting import values_of
 from fedrows.privacy.distributed_mean import DistributedMean
@@ -44,7 +43,7 @@ from fedrows.privacy.in_memory import (
     UnionOutcome,
 )
 from fedrows.privacy.layout import Contribution, PartyVectors, SumLayout
-from fedrows.privacy.mean_bounds import bounded
+from fedrows.privacy.mechanism import draw_cohort
 from fedrows.privacy.noisy_mean import NoisyMean
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.randomness import fresh, replaying
@@ -339,7 +338,7 @@ class PrivateSimulatedRound:
             return None
         mean = self.mechanism.mean(sum_.opened, layout)
         own, heat = fleet.weights[clients], fleet.prepare()
-        return bounded(mean, self.mechanism, own, fleet.inner.algorithm, heat)
+        return self.mechanism.bounded(mean, own, fleet.inner.algorithm, heat)
 
     def _trained(self, start: Submodels, sent: Submodels | None) -> AskedTraining:
         """Trains the cohort on the rows that it has asked for."""

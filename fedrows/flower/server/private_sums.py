@@ -48,7 +48,6 @@ from fedrows.privacy import secure_sum, union
 from fedrows.privacy.accounts import Accounts, BudgetSpentError, Releasable
 from fedrows.privacy.heat_counts import HeatCounts, Member
 from fedrows.privacy.layout import SumLayout
-from fedrows.privacy.mean_bounds import bounded
 from fedrows.privacy.noisy_coding import NoisyCoding
 from fedrows.privacy.openings import OpenedSum
 from fedrows.privacy.protocol import ProtocolError, ServerHalf
@@ -274,7 +273,7 @@ class PrivateSumFleet(SumFleet):
         )
         opened = layout.opened(result.rows.reshape(-1), result.opened, result.extra, agreed.coding)
         mean, own = summing.mean(opened, layout), agreed.weights[places]
-        mean = bounded(mean, summing, own, self.contract.algorithm, self.heat())
+        mean = summing.bounded(mean, own, self.contract.algorithm, self.heat())
         return inside, places, mean
 
     def _why_nothing(self, agreed: AgreedSum, result: OpenedSum) -> str:
