@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from fedrows.data.scaled import Scaled
+from fedrows.data.values import different
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged
 
@@ -28,14 +29,13 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     if values.dtype.kind != "O":
         return np.unique(values, return_inverse=True)
-    seen: dict[object, int] = {}
-    codes = [seen.setdefault(value, len(seen)) for value in values.ravel().tolist()]
+    seen, codes = different(values)
     words = np.empty(len(seen), dtype=object)
-    words[:] = list(seen)
+    words[:] = seen
     order = np.argsort(words, kind="stable")
     rank = np.empty(len(seen), dtype=np.int64)
     rank[order] = np.arange(len(seen))
-    return words[order], rank[np.array(codes, dtype=np.int64)].reshape(values.shape)
+    return words[order], rank[codes]
 
 
 def no_nulls(column: str, values: np.ndarray, first: int = 0) -> None:

@@ -5,7 +5,7 @@ They come from a pandas or polars frame, or from pieces, one per client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,19 +90,17 @@ def from_clients(
     return arguments
 
 
-def _pairs(clients: Any) -> Iterable[tuple[Any, Any]]:
+def _pairs(clients: Any) -> Iterator[tuple[Any, Any]]:
     """The clients' names and pieces; a DataError if they are not given as such."""
     if isinstance(clients, Mapping):
-        return clients.items()
-    if not isinstance(clients, Iterable) or isinstance(clients, str) or hasattr(clients, "columns"):
+        clients = clients.items()
+    elif (
+        not isinstance(clients, Iterable) or isinstance(clients, str) or hasattr(clients, "columns")
+    ):
         raise DataError(
             f"The clients are a {type(clients).__name__}: give a mapping from client to examples, "
             "or pairs of both; FederatedData.from_frame takes a frame."
         )
-    return _checked_pairs(clients)
-
-
-def _checked_pairs(clients: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
     for number, pair in enumerate(clients):
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise DataError(
