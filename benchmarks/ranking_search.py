@@ -40,7 +40,7 @@ from fedrows.measure.ranking_baselines import ranking_baselines
 from fedrows.measure.summary import spread
 from fedrows.model import RANKING_LOSSES
 from fedrows.models import mf, sasrec
-from fedrows.options import options
+from fedrows.options import NoOptions, options
 
 CHOOSES = "validation_ndcg10"
 CHOICE = ("setting", "trials", "at_the_end_of", CHOOSES)  # what a search comes to
@@ -134,7 +134,7 @@ def ends(setting: dict[str, Any], axes: dict[str, list[Any]]) -> list[str]:
 def load(model: str, history: int) -> Any:
     """The data of a model, once in every process."""
     if model == "mf":
-        return movielens_rank_mf.load(movielens_rank_mf.MovieLensRankMFOptions())
+        return movielens_rank_mf.load(NoOptions())
     return movielens_rank.load(movielens_rank.MovieLensRankOptions(history))
 
 

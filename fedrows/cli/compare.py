@@ -42,7 +42,6 @@ from fedrows.files.whole import Json
 from fedrows.measure.all_anchors import check_data
 from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import METRICS, Target
-from fedrows.privacy.packages import check_packages
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.resume import refuse_change
 from fedrows.runs.settings import Settings, resolve
@@ -96,7 +95,7 @@ def _new(
         settings = {name: setting.resolved() for name, setting in made.items()}
         plan = resolve(shared_plan(task, typed))
     first = next(iter(settings.values()))
-    check_packages(first.privacy)
+    first.privacy.check_packages()
     if workers is None:
         say_threads(plan, typed)
     check_free(path, overwrite=command.overwrite)

@@ -28,7 +28,6 @@ from fedrows.cli.several_processes import Stop, follow, one_voice, threads_of
 from fedrows.cli.show import say
 from fedrows.data.federation import FederatedData
 from fedrows.measure.all_anchors import check_data
-from fedrows.privacy.packages import check_packages
 from fedrows.runs.driver import checked_early_stop
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.resume import begin, go_back_, resumed
@@ -57,7 +56,7 @@ def _main(typed: dict[str, Any], observer: Observers) -> int:
     if command.resume is not None:
         return _resume(path, command, typed)
     settings = choose(task_named(command.task), [name], typed)[name].resolved()
-    check_packages(settings.privacy)
+    settings.privacy.check_packages()
     say_threads(settings.plan, typed)
     if process_group.rank() == 0:
         check_free(path, overwrite=command.overwrite)

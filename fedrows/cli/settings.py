@@ -25,12 +25,11 @@ from fedrows.cli.flags import (
 )
 from fedrows.cli.per_algorithm import parts_of, rates_of, refuse_when_resumed, set_of
 from fedrows.errors import PlanError, PluginError
-from fedrows.files.plugin_checks import source_of
+from fedrows.files.plugins import source_of
 from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.privacy.mechanism import PREFIX, Mechanism
-from fedrows.privacy.named_mechanism import DEFAULT_MECHANISM, DIAL, default_mechanism
+from fedrows.privacy.mechanism import DEFAULT_MECHANISM, DIAL, PREFIX, Mechanism, default_mechanism
 from fedrows.privacy.options import Privacy
 from fedrows.runs.resume import check_longer, refuse_change
 from fedrows.runs.settings import Settings, presets, taken_names

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from fedrows.data.scaled import Scaled
+from fedrows.data.values import different
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged
 
@@ -28,14 +29,13 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     if values.dtype.kind != "O":
         return np.unique(values, return_inverse=True)
-    seen: dict[object, int] = {}
-    codes = [seen.setdefault(value, len(seen)) for value in values.ravel().tolist()]
+    seen, codes = different(values)
     words = np.empty(len(seen), dtype=object)
-    words[:] = list(seen)
+    words[:] = seen
     order = np.argsort(words, kind="stable")
     rank = np.empty(len(seen), dtype=np.int64)
     rank[order] = np.arange(len(seen))
-    return words[order], rank[np.array(codes, dtype=np.int64)].reshape(values.shape)
+    return words[order], rank[codes]
 
 
 def no_nulls(column: str, values: np.ndarray, first: int = 0) -> None:
@@ -226,26 +226,33 @@ def check(
                 f"{', '.join(tables)}."
             )
         if isinstance(column, Ragged):
-            ends: np.ndarray | None = column.offsets.numpy()[1:]
-            column = column.values.numpy()
+            values, ends = column.values.numpy(), column.offsets.numpy()[1:]
         elif column.ndim in (1, 2):
-            ends = None
+            values, ends = column.ravel(), column.size // count * np.arange(1, count + 1)
         else:
             raise DataError(f"Field {name!r} has shape {column.shape}, but must be (n,) or (n, L).")
-        no_nulls(name, column)
-        if column.dtype.kind not in "iu":
-            kind = "text" if column.dtype.kind in "OUST" else f"{column.dtype} values"
-            raise DataError(
-                f"Field {name!r} holds {kind}, but ids of a table of given size are whole numbers: "
-                f"leave table {fields[name]!r} out of `tables` to get a vocabulary."
-            )
-        rows = tables[fields[name]]
-        bad = ((column < 0) | (column >= rows)).ravel()
-        if bad.any():
-            at = int(np.argmax(bad))
-            each = column.size // count
-            example = at // each if ends is None else int(np.searchsorted(ends, at, "right"))
-            raise DataError(
-                f"Field {name!r} of example {example} has id {column.ravel()[at]}, outside "
-                f"table {fields[name]!r} of {rows} rows: ids go from 0 to {rows - 1}."
-            )
+        no_nulls(name, values)
+        check_ids(f"Field {name!r}", values, fields[name], tables[fields[name]], ends)
+
+
+def check_ids(
+    what: str, ids: np.ndarray, table: str, rows: int, ends: np.ndarray, first: int = 0
+) -> None:  # fmt: skip
+    """Raises a DataError unless ids (T,) are rows of a table of given size.
+
+    ends: where the ids of each example end (n,). first: the number of the first example.
+    """
+    if ids.dtype.kind not in "iu":
+        kind = "text" if ids.dtype.kind in "OUST" else f"{ids.dtype} values"
+        raise DataError(
+            f"{what} holds {kind}, but ids of a table of given size are whole numbers: leave table "
+            f"{table!r} out of `tables` to get a vocabulary."
+        )
+    bad = (ids < 0) | (ids >= rows)
+    if bad.any():
+        at = int(np.argmax(bad))
+        example = first + int(np.searchsorted(ends, at, "right"))
+        raise DataError(
+            f"{what} of example {example} has id {ids[at]}, outside table {table!r} of {rows} "
+            f"rows: ids go from 0 to {rows - 1}."
+        )

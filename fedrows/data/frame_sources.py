@@ -90,7 +90,7 @@ def _as_array(values: Any) -> Any:
     if hasattr(values, "combine_chunks") and hasattr(values, "to_pylist"):  # Arrow
         kind = str(values.type)
         if kind.startswith(("list", "large_list", "fixed_size_list", "string", "large_string")):
-            return _objects(values.to_pylist())
+            return objects_of(values.to_pylist())
     if hasattr(values, "to_numpy"):
         return values.to_numpy()
     return values if isinstance(values, np.ndarray) else _listed(values)
@@ -105,13 +105,14 @@ def _listed(values: Any) -> np.ndarray:
             f"A column is {_kind(values)}: give a list or an array of values."
         ) from None
     if any(isinstance(value, list | tuple | np.ndarray | str) for value in values):
-        return _objects(values)
+        return objects_of(values)
     return np.asarray(values)
 
 
-def _objects(values: list[Any]) -> np.ndarray:
+def objects_of(values: list[Any]) -> np.ndarray:
+    """Values as an array of objects, lists among them as they are."""
     objects = np.empty(len(values), dtype=object)
-    for position, value in enumerate(values):
+    for position, value in enumerate(values):  # objects[:] = values would unpack lists
         objects[position] = value
     return objects
 
@@ -149,7 +150,7 @@ def _typed(texts: list[str]) -> np.ndarray:
             return np.array([kind(text) for text in texts])
         except (ValueError, OverflowError):
             continue
-    return _objects([text or None for text in texts])
+    return objects_of([text or None for text in texts])
 
 
 def _kind(value: Any) -> str:

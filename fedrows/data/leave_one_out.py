@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from fedrows.data.federation import FederatedData
-from fedrows.data.histories import histories, starts_of
 from fedrows.data.splits import as_times
 from fedrows.errors import DataError
+from fedrows.rows.ragged import histories
 
 LEAST = 3  # items of a client: one to train on, one for validation, one for the test
 
@@ -61,12 +61,12 @@ def leave_one_out(
             "validation and one to train on: nothing can be ranked."
         )
     user, item = user[order], item[order]
-    start, position = starts_of(user), np.arange(len(user))
+    start, position = np.searchsorted(user, user), np.arange(len(user))
     left = start + np.bincount(user)[user] - position  # items of the client from here on
     notes: tuple[str, ...] = ()
     if few:
-        here = int((counts > 0).sum())
-        notes = (f"{few} of {here} clients have fewer than {LEAST} items: left out.",)
+        clients = int((counts > 0).sum())
+        notes = (f"{few} of {clients} clients have fewer than {LEAST} items: left out.",)
     shape: dict[str, Any] = {
         "ids": {"user": user, "item": item},
         "tables": {"user": len(users), "item": len(items)},
@@ -117,11 +117,11 @@ def _numbered(
             f"The values of column {column!r} cannot be put in order: make all of them text, or "
             "all numbers."
         ) from None
-    there = position < len(every)
-    there[there] = every[position[there]] == words[there]
-    if not there.all():
+    listed = position < len(every)
+    listed[listed] = every[position[listed]] == words[listed]
+    if not listed.all():
         raise DataError(
-            f"Column {column!r} has {words[~there][0].item()!r}, which is not in `{catalogue}`: "
+            f"Column {column!r} has {words[~listed][0].item()!r}, which is not in `{catalogue}`: "
             "name all values of all hosts there, of the same type as in the column."
         )
     return every, position[number]

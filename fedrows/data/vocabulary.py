@@ -55,7 +55,6 @@ class Hashed:
 
 TableRows = int | Vocabulary | Hashed  # of a table: its given size, or how values choose them
 USUAL = Vocabulary()  # unless a table is given another
-EVERY = Vocabulary(oov=False)
 
 
 @dataclass(frozen=True, eq=False)

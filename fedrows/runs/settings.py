@@ -26,7 +26,7 @@ from fedrows.measure.own_metrics import load_metrics
 from fedrows.model import Model
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.privacy.named_mechanism import DIAL
+from fedrows.privacy.mechanism import DIAL
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.options import from_config as privacy_from
 from fedrows.runs.folder import TABLES

@@ -52,7 +52,7 @@ from fedrows.flower.wire.sums import (
 )
 from fedrows.flower.wire.tags import round_of
 from fedrows.privacy import openings, secure_sum, union
-from fedrows.privacy.asking import Asking
+from fedrows.privacy.answers import Asking
 from fedrows.privacy.client_side import AskedTraining, shared_update, train_on_asked
 from fedrows.privacy.counting import values_of
 from fedrows.privacy.held_back import HeldBack

@@ -29,9 +29,8 @@ from fedrows.flower.wire.message import Message
 from fedrows.flower.wire.sums import Groups, distributed_mean, heat_terms
 from fedrows.privacy import secure_sum, union
 from fedrows.privacy.accounts import Releasable
-from fedrows.privacy.central import heat_coding
 from fedrows.privacy.distributed_mean import DistributedMean
-from fedrows.privacy.heat_of_mode import counter_names, heat_tensors
+from fedrows.privacy.heat_of_mode import counter_names, heat_coding, heat_tensors
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Event
 from fedrows.privacy.noisy_coding import NoisyCoding
 from fedrows.privacy.protocol import ServerHalf

@@ -46,15 +46,15 @@ from fedrows.flower.wire.sums import (
 from fedrows.flower.wire.tags import tag_of
 from fedrows.privacy import secure_sum, union
 from fedrows.privacy.accounts import Accounts, BudgetSpentError, Releasable
-from fedrows.privacy.heat_counts import HeatCounts, Member, least_parties
+from fedrows.privacy.heat_counts import HeatCounts, Member
 from fedrows.privacy.layout import SumLayout
-from fedrows.privacy.mean_bounds import bounded
 from fedrows.privacy.noisy_coding import NoisyCoding
 from fedrows.privacy.openings import OpenedSum
 from fedrows.privacy.protocol import ProtocolError, ServerHalf
 from fedrows.privacy.ring import Coding
 from fedrows.privacy.server_side import SumMechanism, heat_from, pseudo_upload
 from fedrows.privacy.terms import SumTerms
+from fedrows.privacy.thresholds import least_parties
 from fedrows.privacy.values import derived
 from fedrows.privacy.weighted_mean import Mean
 from fedrows.rows.heat import Heat
@@ -273,7 +273,7 @@ class PrivateSumFleet(SumFleet):
         )
         opened = layout.opened(result.rows.reshape(-1), result.opened, result.extra, agreed.coding)
         mean, own = summing.mean(opened, layout), agreed.weights[places]
-        mean = bounded(mean, summing, own, self.contract.algorithm, self.heat())
+        mean = summing.bounded(mean, own, self.contract.algorithm, self.heat())
         return inside, places, mean
 
     def _why_nothing(self, agreed: AgreedSum, result: OpenedSum) -> str:

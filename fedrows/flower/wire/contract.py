@@ -27,7 +27,7 @@ from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.options import check, option, options
 from fedrows.plan import Plan
-from fedrows.privacy.named_mechanism import DIAL
+from fedrows.privacy.mechanism import DIAL
 from fedrows.privacy.options import Privacy
 from fedrows.simulator.asynchronous import check_virtual
 from fedrows.simulator.simulated_fleet import check_fits

@@ -23,9 +23,10 @@ from fedrows.privacy import union
 from fedrows.privacy.distributed_mean import DistributedMean
 from fedrows.privacy.layout import SumLayout
 from fedrows.privacy.messages import digest
+from fedrows.privacy.noisy_coding import WordCoding
 from fedrows.privacy.openings import Openings
 from fedrows.privacy.randomness import fresh
-from fedrows.privacy.ring import Coding, WordCoding
+from fedrows.privacy.ring import Coding
 from fedrows.privacy.row_space import RowSpace
 from fedrows.privacy.server_side import union_plan
 from fedrows.privacy.terms import SumTerms
