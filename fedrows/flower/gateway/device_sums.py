@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from fedrows.flower.gateway.phase_form import SUM, PhaseForm
 from fedrows.flower.gateway.work import NewWork, WorkStore
 from fedrows.flower.wire.message import Message, pack
-from fedrows.flower.wire.sum_names import SumNames
+from fedrows.flower.wire.names import SumNames
 from fedrows.privacy.protocol import LastRequests, ServerHalf
 
 LOOK = 0.03  # seconds between two looks for answers

@@ -35,13 +35,16 @@ from fedrows.flower.node.policy import PolicyError
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
 from fedrows.flower.wire.contract import Contract, digest
-from fedrows.flower.wire.marks import encode_marks
 from fedrows.flower.wire.message import Message, WireError, pack
-from fedrows.flower.wire.submodels import SubmodelLayout, encode_submodels
-from fedrows.flower.wire.tags import round_of
+from fedrows.flower.wire.names import round_of
+from fedrows.flower.wire.submodels import (
+    SubmodelLayout,
+    encode_marks,
+    encode_submodels,
+    join_submodels,
+)
 from fedrows.flower.wire.upload_checks import ANSWERED, ReceivedUpload
 from fedrows.rows.index import Index
-from fedrows.rows.params import Submodels
 from fedrows.runs.export import ExportError
 
 LOOK = 0.03  # seconds between two looks for uploads
@@ -271,40 +274,17 @@ class GatewayNode(ClientNode):
         layout = SubmodelLayout(answered.index, self.model.schema, CODING, torch.float32)
         parts: dict[str, bytes] = {}
         for name in ("update", *self.contract.algorithm.returns):
-            own = [one.submodels[name] for one in received]
-            parts |= encode_submodels(name, _join(layout, own), CODING)
+            submodels = join_submodels([one.submodels[name] for one in received], layout)
+            parts |= encode_submodels(name, submodels, CODING)
         steps = torch.tensor([int(one.steps[0]) for one in received], dtype=torch.int64)
         parts["steps"] = ids_to_bytes(steps.add(1).cumsum(0))
         if self.contract.options.report_loss:
             losses = [float(one.losses[0]) if len(one.losses) else np.nan for one in received]
             parts["losses"] = np.array(losses, dtype="<f4").tobytes()
         if self.contract.algorithm.needs_occurred:
-            marks = {
-                table: torch.cat(
-                    [torch.zeros(0, dtype=torch.bool), *(_marks(x, table) for x in received)]
-                )
-                for table in answered.index
-            }
-            parts |= encode_marks(marks)
+            none = torch.zeros(0, dtype=torch.bool)
+            marks = [one.occurred or {} for one in received]  # the form asks for them
+            parts |= encode_marks(
+                {table: torch.cat([none, *(x[table] for x in marks)]) for table in answered.index}
+            )
         return parts
-
-
-def _marks(one: ReceivedUpload, table: str) -> Tensor:
-    assert one.occurred is not None, "the form asks for marks"
-    return one.occurred[table]
-
-
-def _join(layout: SubmodelLayout, parts: Sequence[Submodels]) -> Submodels:
-    """Single clients' submodels, one after another; there may be none."""
-    rows, dense = layout.shapes()
-    return Submodels(
-        layout.index,
-        {
-            t: torch.cat([torch.zeros(0, x[1]), *(p.rows[t] for p in parts)])
-            for t, x in rows.items()
-        },
-        {
-            name: torch.cat([torch.zeros(0, *shape[1:]), *(p.dense[name] for p in parts)])
-            for name, shape in dense.items()
-        },
-    )

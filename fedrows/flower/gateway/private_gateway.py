@@ -29,9 +29,9 @@ from fedrows.flower.node.private_node import NODE, PrivateNode
 from fedrows.flower.wire.clients import ClientName
 from fedrows.flower.wire.codings import ids_to_bytes
 from fedrows.flower.wire.message import Message, unpack
+from fedrows.flower.wire.names import round_of
 from fedrows.flower.wire.submodels import encode_submodels
 from fedrows.flower.wire.sums import coding_of
-from fedrows.flower.wire.tags import round_of
 from fedrows.privacy import openings, secure_sum
 from fedrows.privacy.keys import MaskWords
 from fedrows.privacy.layout import OpenedRows, SumLayout

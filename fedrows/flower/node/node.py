@@ -42,14 +42,14 @@ from fedrows.flower.wire.clients import describe_clients, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
 from fedrows.flower.wire.contract import Contract, difference, digest
 from fedrows.flower.wire.label_counters import COUNT, labels_message, prior_in
-from fedrows.flower.wire.marks import encode_marks
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
+from fedrows.flower.wire.names import round_of
 from fedrows.flower.wire.submodels import (
     SubmodelLayout,
     decode_submodels,
+    encode_marks,
     encode_submodels,
 )
-from fedrows.flower.wire.tags import round_of
 from fedrows.model import Model
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels, index_select

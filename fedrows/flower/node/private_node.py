@@ -35,6 +35,7 @@ from fedrows.flower.wire.contract import digest
 from fedrows.flower.wire.label_counters import prior_in
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
 from fedrows.flower.wire.model_digests import DIGESTS, check_model
+from fedrows.flower.wire.names import round_of
 from fedrows.flower.wire.signing import own_key, read_peers, sign_enrolment
 from fedrows.flower.wire.submodels import SubmodelLayout, decode_submodels
 from fedrows.flower.wire.sums import (
@@ -50,7 +51,6 @@ from fedrows.flower.wire.sums import (
     update_terms,
     weighted_mean,
 )
-from fedrows.flower.wire.tags import round_of
 from fedrows.privacy import openings, secure_sum, union
 from fedrows.privacy.asking import Asking
 from fedrows.privacy.client_side import AskedTraining, shared_update, train_on_asked

@@ -30,7 +30,7 @@ from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet, add_second
 from fedrows.flower.server.update_log import BufferedUpdate
 from fedrows.flower.server.uploads import NOT_FINITE, UpdateReader
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
-from fedrows.flower.wire.tags import tag_of
+from fedrows.flower.wire.names import tag_of
 from fedrows.flower.wire.upload_checks import UploadRefused
 from fedrows.rows.params import Submodels
 

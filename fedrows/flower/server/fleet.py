@@ -27,7 +27,7 @@ from fedrows.flower.server.uploads import RoundUploads
 from fedrows.flower.wire.clients import ClientName
 from fedrows.flower.wire.contract import Contract, digest
 from fedrows.flower.wire.message import Message, WireError, pack
-from fedrows.flower.wire.tags import tag_of
+from fedrows.flower.wire.names import tag_of
 from fedrows.flower.wire.transport import Transport
 from fedrows.flower.wire.upload_checks import UploadRefused
 from fedrows.rows.heat import Heat

@@ -33,6 +33,7 @@ from fedrows.flower.server.sum_fleet import SumFleet
 from fedrows.flower.server.train_requests import distinct_rows
 from fedrows.flower.wire.message import Message
 from fedrows.flower.wire.model_digests import DIGESTS, model_digests, model_name
+from fedrows.flower.wire.names import tag_of
 from fedrows.flower.wire.submodels import encode_submodels
 from fedrows.flower.wire.sums import (
     Groups,
@@ -43,7 +44,6 @@ from fedrows.flower.wire.sums import (
     update_terms,
     weighted_mean,
 )
-from fedrows.flower.wire.tags import tag_of
 from fedrows.privacy import secure_sum, union
 from fedrows.privacy.accounts import Accounts, BudgetSpentError, Releasable
 from fedrows.privacy.heat_counts import HeatCounts, Member, least_parties

@@ -29,7 +29,7 @@ from fedrows.files.whole import write_private
 from fedrows.flower.server.drawn_rows import check_held
 from fedrows.flower.wire.clients import ClientName, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes
-from fedrows.flower.wire.message import Message, WireError
+from fedrows.flower.wire.message import Message, WireError, part_of
 from fedrows.rows.heat import Heat, ceiling
 from fedrows.rows.index import Index
 from fedrows.rows.schema import Schema
@@ -180,7 +180,8 @@ class Registry:
         if any(isinstance(n, str) and len(n) > 256 for n in names):
             raise WireError(f"Node {node!r} names a client by more than 256 characters.")
         most = self.limits.examples
-        sums = ids_from_bytes(_get(message, f"{prefix}examples"), most * len(names) + 1, len(names))
+        part = part_of(message.parts, f"{prefix}examples")
+        sums = ids_from_bytes(part, most * len(names) + 1, len(names))
         if len(sums) != len(names):
             raise WireError(f"Node {node!r} does not say how many examples each client has.")
         examples = torch.diff(sums, prepend=torch.zeros(1, dtype=torch.int64)).tolist()
@@ -193,9 +194,8 @@ class Registry:
             index = {table: [no_ids()] * len(names) for table in self.tables}
         for table in self.tables if self.sets_known else ():
             rows = self.schema.tables[table].rows
-            flat = ids_from_bytes(
-                _get(message, f"{prefix}index/{table}"), rows * len(names), rows * len(names)
-            )
+            ids, every = part_of(message.parts, f"{prefix}index/{table}"), rows * len(names)
+            flat = ids_from_bytes(ids, every, every)
             splits = torch.searchsorted(flat, torch.arange(len(names) + 1) * rows)
             parts = flat.split(splits.diff().tolist())
             index[table] = [part.sub_(i * rows) for i, part in enumerate(parts)]
@@ -329,9 +329,3 @@ def _positions(value: Any, limit: int) -> set[int]:
     if not isinstance(value, list) or not all(type(x) is int and 0 <= x < limit for x in value):
         raise WireError("The message names clients that the node does not have.")
     return set(value)
-
-
-def _get(message: Message, name: str) -> bytes:
-    if name not in message.parts:
-        raise WireError(f"The message lacks the part {name!r}.")
-    return message.parts[name]

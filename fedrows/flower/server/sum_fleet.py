@@ -14,8 +14,8 @@ from fedrows.flower.server.round_union import Hosts
 from fedrows.flower.server.sum_exchange import Lane, SumCarrier, SumExchange
 from fedrows.flower.wire.contract import digest
 from fedrows.flower.wire.message import Message
+from fedrows.flower.wire.names import SumNames
 from fedrows.flower.wire.signing import read_peers
-from fedrows.flower.wire.sum_names import SumNames
 
 R = TypeVar("R")
 

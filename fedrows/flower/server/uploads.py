@@ -12,8 +12,8 @@ from fedrows.client import Upload
 from fedrows.flower.server.registry import Registry
 from fedrows.flower.wire.contract import Contract
 from fedrows.flower.wire.message import Message
-from fedrows.flower.wire.submodels import SubmodelLayout
-from fedrows.flower.wire.tags import round_of
+from fedrows.flower.wire.names import round_of
+from fedrows.flower.wire.submodels import SubmodelLayout, join_submodels
 from fedrows.flower.wire.upload_checks import finite_clients, read_upload, too_long
 from fedrows.robust import clip_norms_, trim
 from fedrows.rows.heat import Heat
@@ -114,19 +114,7 @@ class UpdateReader:
         """Single clients' submodels, one after another; there may be none."""
         parts, tables = [one.parts[name] for one in updates], self._registry.tables
         index = {table: Index.of([x.index[table].ids for x in parts]) for table in tables}
-        rows, dense = self._layout(index).shapes()
-        dtype = self._contract.plan.torch_dtype
-        none = Submodels(
-            {},
-            {table: torch.zeros(0, shape[1], dtype=dtype) for table, shape in rows.items()},
-            {name: torch.zeros(0, *shape[1:], dtype=dtype) for name, shape in dense.items()},
-        )
-        both = [none, *parts]
-        return Submodels(
-            index,
-            {table: torch.cat([part.rows[table] for part in both]) for table in rows},
-            {name: torch.cat([part.dense[name] for part in both]) for name in dense},
-        )
+        return join_submodels(parts, self._layout(index))
 
 
 class RoundUploads:

@@ -12,6 +12,7 @@ import json
 import math
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,13 @@ def unpack(data: bytes, most: int = 2**30) -> Message:
     if reader.left:
         raise WireError(f"A message is followed by {reader.left} bytes that belong to nothing.")
     return Message(kind, facts, parts)
+
+
+def part_of(parts: Mapping[str, bytes], name: str) -> bytes:
+    """A part of a message, or a WireError that names it."""
+    if name not in parts:
+        raise WireError(f"The message lacks the part {name!r}.")
+    return parts[name]
 
 
 class _Reader:
