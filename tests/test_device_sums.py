@@ -21,7 +21,7 @@ pytest.importorskip("starlette")
 from browser_devices import BrowserRounds, silent
 
 from fedrows.flower.gateway.device_sums import AgreedTerms, DeviceSums, SumDevice
-from fedrows.flower.gateway.phase_form import PhaseForm, read_form
+from fedrows.flower.gateway.forms import PhaseForm, read_form
 from fedrows.flower.gateway.store import GatewayStore
 from fedrows.flower.gateway.work import WorkStore
 from fedrows.flower.wire.codings import ids_to_bytes

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fedrows.flower.gateway.phase_form import SUM, PhaseForm
+from fedrows.flower.gateway.forms import SUM, PhaseForm
 from fedrows.flower.gateway.work import NewWork, WorkStore
 from fedrows.flower.wire.message import Message, pack
 from fedrows.flower.wire.names import SumNames
