@@ -24,7 +24,6 @@ from fedrows.flower.wire.message import Message, pack
 from fedrows.flower.wire.names import SumNames
 from fedrows.privacy.protocol import LastRequests, ServerHalf
 
-LOOK = 0.03  # seconds between two looks for answers
 LAST = 10.0  # seconds, at most, for the last message, which changes no result
 ROOM = 4096  # bytes of an answer beside the vector, and …
 ROOM_EACH = 1024  # … for every device of the sum
@@ -119,9 +118,7 @@ class DeviceSums:
         tag, deadline = secrets.randbits(62), time.time() + max(0.0, until - time.time()) / 2
         ids = self._work.put(self._run, tag, deadline, list(works.values()))
         wanted = math.ceil(self._enough * len(works)) if form.phase == 0 else len(works)
-        while self._work.open_count(tag) > len(works) - wanted and time.time() < deadline:
-            time.sleep(LOOK)
-        uploads = self._work.collect(tag)
+        uploads = self._work.wait(tag, len(works) - wanted, deadline)
         replies = {
             p: form.check(uploads[i]) for p, i in zip(works, ids, strict=True) if i in uploads
         }

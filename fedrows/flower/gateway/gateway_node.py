@@ -27,7 +27,7 @@ from fedrows.device.program import build
 from fedrows.flower.gateway.forms import CODING, RegistrationForm, UploadForm
 from fedrows.flower.gateway.programs import ProgramError, Programs, read_manifest
 from fedrows.flower.gateway.store import DeviceRegistration, GatewayStore
-from fedrows.flower.gateway.work import NewWork, Place, WorkStore
+from fedrows.flower.gateway.work import LOOK, NewWork, Place, WorkStore
 from fedrows.flower.node.enrolled import EnrolledClients, StateLost
 from fedrows.flower.node.joining import file_in
 from fedrows.flower.node.node import ClientNode, spread_rows
@@ -47,7 +47,6 @@ from fedrows.flower.wire.upload_checks import ANSWERED, ReceivedUpload
 from fedrows.rows.index import Index
 from fedrows.runs.export import ExportError
 
-LOOK = 0.03  # seconds between two looks for uploads
 ENROL_SECONDS = 10.0  # that an enrolment waits for devices; then the server asks again
 SHARE_OF_TIMEOUT = 0.8  # of the round's, that devices have; the rest is for the way back
 HOLD = 5.0  # seconds that an asynchronous run's message waits for the next upload
@@ -168,8 +167,8 @@ class GatewayNode(ClientNode):
         tag, version = message.facts["tag"], message.facts["version"]
         enrolled = self._enrolled(version)
         asked, forms, works = self._works(message, enrolled)
-        seconds = SHARE_OF_TIMEOUT * self.contract.options.timeout
-        run, deadline = str(message.facts["run"]), time.time() + seconds
+        run = str(message.facts["run"])
+        deadline = time.time() + SHARE_OF_TIMEOUT * self.contract.options.timeout
         facts: dict[str, Any] = {"tag": tag}
         if "waiting" in message.facts:
             waiting = {(int(old), int(x)) for old, own in message.facts["waiting"] for x in own}
@@ -178,7 +177,8 @@ class GatewayNode(ClientNode):
             kind, (parts, facts["silent"]) = "arrived", self._arrived(run, waiting)
         else:
             ids = self.work.put(run, tag, deadline, works)
-            uploads = self._wait(tag, len(works), seconds)
+            enough = int(np.ceil(float(self._config.get("enough", 1.0)) * len(works)))
+            uploads = self.work.wait(tag, len(works) - enough, deadline)
             kind, parts = "trained", self._answered(asked, forms, [uploads.get(x) for x in ids])
         changed_facts, changed_parts = self._changes(enrolled, version)
         return pack(Message(kind, facts | changed_facts, parts | changed_parts))
@@ -240,14 +240,6 @@ class GatewayNode(ClientNode):
         if len(answered) < len(asked.names):
             parts[ANSWERED] = ids_to_bytes(torch.tensor(answered, dtype=torch.int64))
         return parts
-
-    def _wait(self, tag: int, asked: int, seconds: float) -> dict[str, bytes]:
-        """The uploads of a round, once all devices have answered, enough have, or time is up."""
-        until = time.monotonic() + seconds
-        left = asked - int(np.ceil(float(self._config.get("enough", 1.0)) * asked))
-        while self.work.open_count(tag) > left and time.monotonic() < until:
-            time.sleep(LOOK)
-        return self.work.collect(tag)
 
     def _form(self, asked: EnrolledClients, i: int, tag: int) -> UploadForm:
         """What a device's upload must look like."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from fedrows.flower.gateway.store import GatewayStore
 
+LOOK = 0.03  # seconds between two looks for uploads
 Place = tuple[int, int]  # the tag of a message, and a position among the clients that it names
 
 
@@ -77,10 +78,9 @@ class WorkStore:
             for place, (id_, one) in enumerate(zip(ids, works, strict=True))
         ]
         with self.store.change() as database:
-            for id_, *place in self.store.rows(
-                "SELECT id, tag, place FROM work WHERE run = ?", run
-            ):
-                if tuple(place) not in waiting:
+            known = self.store.rows("SELECT id, tag, place FROM work WHERE run = ?", run)
+            for id_, tag_, position in known:
+                if (tag_, position) not in waiting:
                     _delete(database, "id = ?", id_)
             _delete(database, "deadline < ?", time.time() - 3600)
             database.executemany(
@@ -104,6 +104,12 @@ class WorkStore:
         """How many devices of a round have not answered yet."""
         query = "SELECT count(*) FROM work WHERE tag = ? AND state = 'open'"
         return int(self.store.row(query, tag)[0])
+
+    def wait(self, tag: int, missing: int, deadline: float) -> dict[str, bytes]:
+        """What `collect` gives, once all but so many have answered, or the time is up."""
+        while self.open_count(tag) > missing and time.time() < deadline:
+            time.sleep(LOOK)
+        return self.collect(tag)
 
     def collect(self, tag: int) -> dict[str, bytes]:
         """The uploads of a round by the id of their work; the work is over with this."""
