@@ -6,6 +6,7 @@ private ones by turns. Processor seconds tell where the time goes, and hold on a
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import statistics
@@ -18,7 +19,6 @@ from fedrows.cli.settings import choose
 from fedrows.flower.demo import write_project
 from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch.federation import LocalFederation
-from fedrows.flower.launch.processes import children
 from fedrows.report.exchange import read_rounds
 
 NODES, CLIENTS = 4, 12
@@ -86,14 +86,25 @@ def _measured(
     }
 
 
+def _children(pid: int) -> list[int]:
+    """The processes that a process has started and that still run."""
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                pids.append(int(entry.name))
+    return pids
+
+
 def _spent(federation: LocalFederation) -> dict[str, float]:
     """Processor seconds so far by kind of process, and how many ClientApps have run."""
-    link = federation._link
+    link = federation.link
     assert link is not None
     app = link.processes["serverapp"].pid
     seconds = {
         "superlink": _own(link.processes["superlink"].pid),
-        "server_app": sum(map(_own, children(app))),
+        "server_app": sum(map(_own, _children(app))),
         "server_executor": _own(app),
         "super_nodes": 0.0,
         "executors": 0.0,
@@ -101,7 +112,7 @@ def _spent(federation: LocalFederation) -> dict[str, float]:
         "client_apps": 0.0,
     }
     for index, node in enumerate(federation.nodes):
-        processes = federation._node(index).processes
+        processes = federation.group(index).processes
         seconds["super_nodes"] += _own(processes[node.name].pid)
         executor = processes[f"{node.name}-app"].pid
         seconds["executors"] += _own(executor)

@@ -22,7 +22,6 @@ from fedrows.flower.journal import Journal, carry_out
 from fedrows.flower.launch import control_token, gate
 from fedrows.flower.launch.control import ControlError
 from fedrows.flower.launch.following import RoundLines, in_words, span
-from fedrows.flower.launch.operator_api import OperatorApi
 from fedrows.flower.launch.operator_folder import KEPT, OperatorFolder
 from fedrows.flower.launch.run_progress import ProgressWriter, nodes_now
 from fedrows.flower.server.node_records import LATE, NOT_CONNECTED, NodeRecords
@@ -242,7 +241,7 @@ def ask(
         "headers": [(control_token.HEADER, token.encode())] if token else [],
         "app": SimpleNamespace(),
     }
-    here = gate.Gate(app, gate.networks(gate.THIS_MACHINE), TOKEN, operator=OperatorApi(folder))
+    here = gate.Gate(app, gate.networks(gate.THIS_MACHINE), TOKEN, operator=folder)
     asyncio.run(here(scope, receive, send))
     return int(sent[0]["status"]), sent[1]["body"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import tomli_w
 import torch
 
 from fedrows import catalogue
@@ -25,7 +26,7 @@ from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.files.whole import write_private
 from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch import control_token
-from fedrows.flower.launch.control import FINISHED, as_toml
+from fedrows.flower.launch.control import FINISHED
 from fedrows.flower.launch.federation import LocalFederation, NodeSpec
 from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.wire.contract import DeployedTask
@@ -161,7 +162,7 @@ def write_project(
         'dependencies = ["fedrows[flower]"]\n\n'
         '[tool.flwr.app]\npublisher = "fedrows"\n\n[tool.flwr.app.components]\n'
         f'serverapp = "{APP}.server_app:app"\nclientapp = "{APP}.client_app:app"\n\n'
-        f"[tool.flwr.app.config]\n{as_toml(config)}"
+        f"[tool.flwr.app.config]\n{tomli_w.dumps(config)}"
     )
     return folder
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -241,16 +240,3 @@ def split_address(address: str) -> tuple[str, int]:
             f"{address!r} is not an address: write HOST:PORT, as in example.org:8000."
         )
     return host.strip("[]"), int(port)
-
-
-def as_toml(config: Mapping[str, Value]) -> str:
-    """Settings as TOML, which both of flwr's config options read."""
-    return "".join(f"{json.dumps(key)} = {_toml(value)}\n" for key, value in config.items())
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)

@@ -14,7 +14,6 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from fedrows.flower.launch.certificates import Certificates
 from fedrows.flower.launch.control import FINISHED, ControlClient, Value
@@ -106,12 +105,7 @@ class LocalFederation:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

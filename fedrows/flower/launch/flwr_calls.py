@@ -192,14 +192,9 @@ def load_command(name: str) -> Callable[[], None]:
     """Imports one of flwr's commands."""
     (entry,) = entry_points(group="console_scripts", name=name)
     command: Callable[[], None] = entry.load()
-    plain_logs()
-    return command
-
-
-def plain_logs() -> None:
-    """Has flwr write its log without colours: it goes to files, and is read by programs."""
     colors = import_module("flwr.supercore.logger").LOG_COLORS
-    colors.update(dict.fromkeys(colors, ""))
+    colors.update(dict.fromkeys(colors, ""))  # logs go to files, and are read by programs
+    return command
 
 
 class RefusalError(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import socket
@@ -12,10 +11,12 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+import tomli_w
+
 from fedrows.files.whole import make_private, write_private
 from fedrows.flower.launch.bell import BELL
 from fedrows.flower.launch.certificates import Certificates
-from fedrows.flower.launch.control import Value, as_toml
+from fedrows.flower.launch.control import Value
 from fedrows.flower.launch.control_token import make_token
 from fedrows.flower.launch.gate import NODE_BODY, THIS_MACHINE
 from fedrows.flower.launch.notices import LEFT
@@ -106,7 +107,7 @@ def begin_node(
     """
     make_private(home)
     config = home / "node-config.toml"
-    write_private(config, as_toml(node.config).encode())
+    write_private(config, tomli_w.dumps(node.config).encode())
     port, secret = free_port(HOST), _secret(home)
     words = ["--superlink", superlink, "--host", HOST, "--port", str(port), *more]
     words += ["--root-certificates", str(ca.absolute())] if ca else ["--insecure"]
@@ -207,7 +208,5 @@ def _secret(home: Path) -> Path:
     path = home / "executor.secret"
     if not path.exists():
         make_private(home)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(32))
+        write_private(path, secrets.token_bytes(32))
     return path
