@@ -14,7 +14,8 @@ from fedrows.flower.node import joining
 from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.server.fleet import FlowerFleet
-from fedrows.flower.server.noisy_fleet import private_fleet
+from fedrows.flower.server.noisy_fleet import NoisyFlowerFleet
+from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.server.registry import EnrolmentLimits, Registry
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.flower.wire.message import Message, unpack
@@ -86,8 +87,8 @@ def federation(
     if not agreed.secret:
         return FlowerFleet(*parts), loopback
     write_peers(folder / "peers.json", {name: own_key(folder / name).public for name in shards})
-    peers, noise = folder / "peers.json", agreed.privacy.noise_in_sum
-    return private_fleet(parts, noise, peers, data.groups), loopback
+    fleet = NoisyFlowerFleet if agreed.privacy.noise_in_sum else PrivateFlowerFleet
+    return fleet(*parts, peers=folder / "peers.json", groups=data.groups), loopback
 
 
 def fresh(

@@ -16,19 +16,19 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.fleet import OpenRound, Traffic
-from fedrows.flower.server.exchange import Exchange, short_kind
-from fedrows.flower.server.fleet import LOOK, POLL, ClearRound
+from fedrows.flower.server.exchange import Exchange
+from fedrows.flower.server.fleet import AWAY, LOOK, POLL, ClearRound
 from fedrows.flower.server.gateway_work import GatewayWork, NodeWork, marked
 from fedrows.flower.server.node_records import LATE, SILENT
-from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet, add_seconds_
+from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet
 from fedrows.flower.server.update_log import BufferedUpdate
 from fedrows.flower.server.uploads import NOT_FINITE, UpdateReader
+from fedrows.flower.wire.clients import no_ids
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
 from fedrows.flower.wire.names import tag_of
 from fedrows.flower.wire.upload_checks import UploadRefused
@@ -79,7 +79,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
 
     def train(self, opened: ClearRound, start: Submodels, sent: Submodels | None) -> Upload:
         """Sends an open round's submodels to the nodes, and waits for nothing."""
-        began, round_, seconds = time.perf_counter(), opened.round, self.contract.options.timeout
+        began, round_ = time.perf_counter(), opened.round
         exchange, cohort = self.exchange(round_.number), round_.cohort
         messages, works = dict[int, bytes](), dict[int, NodeWork]()
         for name, positions in opened.hosts.items():
@@ -94,30 +94,35 @@ class AsyncFlowerFleet(UnwaitedFleet):
             if node.one_by_one:
                 message.facts["waiting"] = self._gateways.waiting(name)
             messages[node.address] = pack(message)
-            until = time.monotonic() + seconds
-            works[node.address] = NodeWork(
-                name, node.address, node.version, tag, round_.number, members, index, read, hashes,
-                until,
-            )  # fmt: skip
+            clients = members, index, read, hashes
+            works[node.address] = self._work_of(name, tag, round_.number, *clients)
         assert isinstance(opened, AsyncRound)
         opened.down = sum(map(len, messages.values()))
         exchange.asked += len(cohort)
-        exchange.messages += len(messages)
-        exchange.bytes_down += opened.down
-        accepted = self.transport.send(messages, seconds, round_.number)
-        for message_id, address in accepted.items():
-            self._sent(message_id, works.pop(address))
+        self._send(exchange, messages, works)
         for work in works.values():
-            self._lost(exchange, work, "its node is away")
-        add_seconds_(exchange, "pack", time.perf_counter() - began)
-        return self.reader.joined(torch.zeros(0, dtype=torch.int64), [])
+            self._lost(exchange, work, AWAY)
+        exchange.add_seconds_("pack", time.perf_counter() - began)
+        return self.reader.joined(no_ids(), [])
 
-    def _sent(self, message_id: str, work: NodeWork) -> None:
-        """Notes work that is under way."""
-        if self.registry.nodes[work.node].one_by_one:
-            self._gateways.begin(message_id, work)
-        else:
-            self._work[message_id] = work
+    def _work_of(self, name: str, tag: int, step: int, *clients: Any) -> NodeWork:
+        """What a node is asked to do before a step, and when it is given up."""
+        node, until = self.registry.nodes[name], time.monotonic() + self.contract.options.timeout
+        return NodeWork(name, node.address, node.version, tag, step, until, *clients)
+
+    def _send(
+        self, exchange: Exchange, messages: dict[int, bytes], works: dict[int, NodeWork]
+    ) -> None:
+        """Sends messages, and notes their work as under way; leaves what was not accepted."""
+        exchange.messages += len(messages)
+        exchange.bytes_down += sum(map(len, messages.values()))
+        seconds = self.contract.options.timeout
+        for message_id, address in self.transport.send(messages, seconds, exchange.round).items():
+            work = works.pop(address)
+            if self.registry.nodes[work.node].one_by_one:
+                self._gateways.begin(message_id, work)
+            else:
+                self._work[message_id] = work
 
     def collect(self, step: int, wait: bool) -> list[BufferedUpdate]:
         """The updates that have come in; each is on the disk. What has taken too long is given up.
@@ -133,7 +138,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
             under_way = (*asked.values(), *self._gateways.devices())
             left = min(one.until for one in under_way) - time.monotonic()
             self.transport.wait(max(min(left, LOOK), 0.0))
-        add_seconds_(exchange, "wait", time.perf_counter() - since)
+        exchange.add_seconds_("wait", time.perf_counter() - since)
         since = time.perf_counter()
         answers = self.transport.receive(list(asked)) if asked else {}
         updates = list[BufferedUpdate]()
@@ -155,13 +160,12 @@ class AsyncFlowerFleet(UnwaitedFleet):
                 self._heard(self._gateways.messages.pop(message_id).address, LATE)
         for work, left in self._gateways.lost(addresses):
             self._lost(exchange, work, LEFT if left else SILENT)
-        add_seconds_(exchange, "check", time.perf_counter() - since)
+        exchange.add_seconds_("check", time.perf_counter() - since)
         return updates
 
     def _ask_gateways(self, exchange: Exchange) -> None:
         """Asks gateways that are not at a message what has come in from their devices."""
-        seconds, none = self.contract.options.timeout, torch.zeros(0, dtype=torch.int64)
-        messages, works = dict[int, bytes](), dict[int, NodeWork]()
+        none, messages, works = no_ids(), dict[int, bytes](), dict[int, NodeWork]()
         for name in self._gateways.idle():
             node = self.registry.nodes.get(name)
             if node is None or node.address not in self._connected:
@@ -170,14 +174,8 @@ class AsyncFlowerFleet(UnwaitedFleet):
             message = self._requests.of(name, none, [], tag, self.about_run)
             message.facts["waiting"] = self._gateways.waiting(name)
             messages[node.address] = pack(message)
-            until = time.monotonic() + seconds
-            works[node.address] = NodeWork(
-                name, node.address, node.version, tag, exchange.round, [], {}, {}, {}, until
-            )
-        exchange.messages += len(messages)
-        exchange.bytes_down += sum(map(len, messages.values()))
-        for message_id, address in self.transport.send(messages, seconds, exchange.round).items():
-            self._sent(message_id, works[address])
+            works[node.address] = self._work_of(name, tag, exchange.round)
+        self._send(exchange, messages, works)
 
     def _take(
         self, exchange: Exchange, work: NodeWork, answer: bytes | str
@@ -242,17 +240,10 @@ class AsyncFlowerFleet(UnwaitedFleet):
         if isinstance(answer, str):
             return answer
         exchange.bytes_up += len(answer)
-        node, kind = self.registry.nodes.get(name), short_kind(answer)
+        node = self.registry.nodes.get(name)
         if node is None or node.address != work.address:
             return LEFT
-        if kind == "declined":
-            self._decline_(name)
-            return "its node declines to take part"
-        if kind == "state-lost":
-            self._row_cache.forget(name)
-            node.address = 0  # it is asked to enrol again
-            return "its node has lost its state"
-        return ""
+        return self._why_unread(name, answer)
 
     def _confirm(self, work: NodeWork, reply: Message) -> None:
         """Takes note of what a node has now, and of how its clients have changed."""
@@ -279,7 +270,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
         sequence, buffered = self.log.next_sequence(), list[BufferedUpdate]()
         for i, (one, update) in enumerate(zip(work.members, updates, strict=True)):
             if i in silent:
-                exchange.dropped.setdefault(SILENT, []).append(one.name)
+                exchange.drop_(SILENT, [one.name])
                 continue
             if update is None:
                 client = f"client {one.name!r} of node {name!r}"
@@ -307,7 +298,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
     def _lost(self, exchange: Exchange, work: NodeWork, why: str) -> None:
         """Takes note of clients whose work brings nothing."""
         self.answers[work.node] = why
-        exchange.dropped.setdefault(why, []).extend(one.name for one in work.members)
+        exchange.drop_(why, (one.name for one in work.members))
 
 
 @dataclass

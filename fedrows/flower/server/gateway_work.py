@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedrows.flower.server.registry import RegisteredClient
-from fedrows.flower.server.row_cache import RowHashes
+from fedrows.flower.server.train_requests import RowHashes
 from fedrows.flower.wire.clients import ClientName
 from fedrows.rows.index import Index
 
@@ -34,11 +34,12 @@ class NodeWork:
     version: int  # of the node's list of clients
     tag: int
     began: int  # the step that it began before
-    members: list[RegisteredClient]  # as they were registered then
-    index: dict[str, Index]  # the rows that each of them has
-    read: dict[str, Tensor]  # how often their rows had been moved, by table (R,)
-    hashes: RowHashes
     until: float  # when it is given up
+    # Of clients that begin with it, if any do:
+    members: list[RegisteredClient] = field(default_factory=list)  # as they were registered then
+    index: dict[str, Index] = field(default_factory=dict)  # the rows that each of them has
+    read: dict[str, Tensor] = field(default_factory=dict)  # how often those had been moved (R,)
+    hashes: RowHashes = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)  # when it was asked
 
     def apart(self) -> Iterator[NodeWork]:

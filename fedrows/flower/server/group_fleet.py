@@ -25,13 +25,13 @@ from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.errors import PlanError
 from fedrows.fleet import Traffic
-from fedrows.flower.server.fleet import LOOK, POLL, FlowerRound
+from fedrows.flower.server.fleet import AWAY, LOOK, POLL, FlowerRound
 from fedrows.flower.server.node_records import LATE
 from fedrows.flower.server.private_sums import PrivateSumFleet, UnitedRows
 from fedrows.flower.server.registry import RegisteredClient
-from fedrows.flower.server.round_union import Hosts, RoundUnion
+from fedrows.flower.server.round_sums import Hosts, RoundUnion
 from fedrows.flower.server.sum_exchange import Lane, Messages, NodeAnswers, SumCourse, SumExchange
-from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet, add_seconds_
+from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet
 from fedrows.flower.server.update_log import BufferedUpdate
 from fedrows.flower.server.uploads import ClientUpdate
 from fedrows.privacy.noisy_coding import NoisyCoding
@@ -39,7 +39,6 @@ from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.ring import Coding, RangeError
 from fedrows.rows.params import Submodels
 
-AWAY = "its node is away"
 NO_UNION = "its node did not answer in the union"
 FAILED = "the secure sum of its group failed"
 
@@ -219,7 +218,7 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
                 self.transport.wait(max(min(left, LOOK), 0.0))
             else:
                 time.sleep(POLL)
-        add_seconds_(exchange, "wait", time.perf_counter() - since)
+        exchange.add_seconds_("wait", time.perf_counter() - since)
         since = time.perf_counter()
         ids = {message_id: group for group in sent for message_id in group.waiting}
         for message_id, answer in (self.transport.receive(list(ids)) if ids else {}).items():
@@ -229,7 +228,7 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
             self._give_up_late(group)
             if not group.waiting:
                 self._go_on(group, group.answers)
-        add_seconds_(exchange, "check", time.perf_counter() - since)
+        exchange.add_seconds_("check", time.perf_counter() - since)
         means, self._means = self._means, []
         return means
 
@@ -341,7 +340,7 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         """Takes note of a client whose work brings nothing."""
         assert self.last is not None, "a step is under way"
         self.answers[one.node] = why
-        self.last.dropped.setdefault(why, []).append(one.name)
+        self.last.drop_(why, [one.name])
 
 
 @dataclass

@@ -20,6 +20,7 @@ from fedrows.data.label_counts import LabelCounts, items_of
 from fedrows.errors import FedrowsError
 from fedrows.flower.server.exchange import short_kind
 from fedrows.flower.server.fleet import POLL, FlowerFleet
+from fedrows.flower.server.node_records import LATE
 from fedrows.flower.server.private_sums import PrivateSumFleet
 from fedrows.flower.wire.clients import no_ids
 from fedrows.flower.wire.label_counters import PRIOR, read_labels
@@ -79,7 +80,7 @@ def labels_in_the_clear(
         }
         answers = fleet.send_and_wait({x: _request(fleet, name) for name, x in asked.items()}, 0)
         for name, address in asked.items():
-            answer = answers.get(address, "it did not answer in time")
+            answer = answers.get(address, LATE)
             try:
                 if isinstance(answer, str):
                     raise _Silent(answer)
@@ -116,7 +117,7 @@ def _read(fleet: FlowerFleet, name: str, answer: bytes, table: str) -> LabelCoun
     """A node's counters, checked against what its clients have enrolled with."""
     kind = short_kind(answer)
     if kind == "state-lost":
-        fleet.registry.nodes[name].address = 0  # it is asked to enrol again
+        fleet.forget_state_(name)
         raise _Silent("its node has lost its state")
     if kind == "declined":
         raise WireError("Its policy does not allow it, and its own log says why.")

@@ -24,10 +24,15 @@ from fedrows.client import Upload
 from fedrows.data.label_counts import LabelCounts
 from fedrows.errors import PlanError
 from fedrows.flower.server.fleet import PAUSE
-from fedrows.flower.server.heat_file import load_heat, save_heat
-from fedrows.flower.server.heat_sum import closed, label_entries, labels_from, whole
-from fedrows.flower.server.round_union import Hosts, RoundUnion
-from fedrows.flower.server.round_update import RoundUpdate
+from fedrows.flower.server.heat_sum import (
+    closed,
+    label_entries,
+    labels_from,
+    load_heat,
+    save_heat,
+    whole,
+)
+from fedrows.flower.server.round_sums import Hosts, RoundUnion, RoundUpdate
 from fedrows.flower.server.sum_exchange import Lane, SumExchange, SumWork
 from fedrows.flower.server.sum_fleet import SumFleet
 from fedrows.flower.server.train_requests import distinct_rows

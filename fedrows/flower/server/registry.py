@@ -26,7 +26,6 @@ from torch import Tensor
 from fedrows.data.fresh_negatives import PoolDraws
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import write_private
-from fedrows.flower.server.drawn_rows import check_held
 from fedrows.flower.wire.clients import ClientName, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes
 from fedrows.flower.wire.message import Message, WireError, part_of
@@ -167,6 +166,12 @@ class Registry:
         key = json.dumps([one.node, one.name]).encode()
         return int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
 
+    def asked(self, node: str, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Where some clients stand in their node's own list, and their last tags that counted."""
+        order = {client: i for i, client in enumerate(self.nodes[node].clients)}
+        clients = [self.clients[number] for number in numbers]
+        return [order[one.name] for one in clients], [one.accepted for one in clients]
+
     def _read(self, node: str, message: Message, prefix: str) -> list[RegisteredClient]:
         """The clients that a message describes, checked."""
         names = message.facts.get("clients", [])
@@ -199,7 +204,7 @@ class Registry:
             splits = torch.searchsorted(flat, torch.arange(len(names) + 1) * rows)
             parts = flat.split(splits.diff().tolist())
             index[table] = [part.sub_(i * rows) for i, part in enumerate(parts)]
-            check_held(self.draws, node, table, index[table])
+            _check_held(self.draws, node, table, index[table])
         return [
             RegisteredClient(
                 node, name, examples[i], {table: sets[i] for table, sets in index.items()}
@@ -329,3 +334,23 @@ def _positions(value: Any, limit: int) -> set[int]:
     if not isinstance(value, list) or not all(type(x) is int and 0 <= x < limit for x in value):
         raise WireError("The message names clients that the node does not have.")
     return set(value)
+
+
+def _check_held(draws: PoolDraws | None, node: str, table: str, held: Sequence[Tensor]) -> None:
+    """Raises a WireError if a client cannot hold these sorted ids of a table, and draw others.
+
+    Heat counts on the items that are left to draw: with none it would no longer be a number.
+    """
+    if draws is None or table != draws.table:
+        return
+    for ids in held:
+        if len(ids) and int(ids[0]) < draws.span[0]:
+            raise WireError(
+                f"Node {node!r} has a client that holds row 0 of table {table!r}, which means "
+                "nothing."
+            )
+        if len(ids) >= draws.items:
+            raise WireError(
+                f"Node {node!r} has a client that holds all {draws.items} items of table "
+                f"{table!r}, so there is no negative to draw for it: leave it out."
+            )

@@ -119,8 +119,3 @@ class UnwaitedFleet(FlowerFleet):
 
     def _heard(self, address: int, answer: bytes | str) -> None:
         self.records.asked(self.registry.addresses(), [address], {address: answer})
-
-
-def add_seconds_(exchange: Exchange, phase: str, seconds: float) -> None:
-    """Adds time to a phase of a step."""
-    exchange.seconds[phase] = exchange.seconds.get(phase, 0.0) + seconds

@@ -130,8 +130,7 @@ class UnwaitedRounds(Generic[F]):
             self._forget(old)
             self.fleet.log.settle(number, old, "too old")
             names = [name for one in old for _, name in one.clients]
-            dropped = self.fleet.exchange(number).dropped
-            dropped.setdefault("its update is too old", []).extend(names)
+            self.fleet.exchange(number).drop_("its update is too old", names)
 
     def _forget(self, updates: list[BufferedUpdate]) -> None:
         gone = {one.key for one in updates}
