@@ -92,7 +92,7 @@ class Cohort:
         thread.start()
         try:
             own = [{"number": i, "accepted": 0, "tag": 2**31} for i in range(len(self.devices))]
-            return self.sums.carry(half, agreed, self.devices, own, size, seconds)
+            return self.sums.carry(half(agreed), agreed, self.devices, own, size, seconds)
         finally:
             stop.set()
             thread.join()

@@ -14,7 +14,7 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -70,7 +70,7 @@ class DeviceSums:
 
     def carry(
         self,
-        half: Callable[[AgreedTerms], ServerHalf[R]],
+        half: ServerHalf[R],
         agreed: AgreedTerms,
         devices: Sequence[SumDevice],
         own: Sequence[Mapping[str, Any]],
@@ -81,10 +81,10 @@ class DeviceSums:
 
         own: what each device alone is told. vector: bytes of one. seconds: for all phases.
         """
-        until, server, phase = time.time() + seconds, half(agreed), 0
+        until, phase = time.time() + seconds, 0
         most = ROOM + ROOM_EACH * len(devices) + vector
         try:
-            requests = next(server)
+            requests = next(half)
             while True:
                 form = PhaseForm(agreed.sum, phase, most)
                 works = {}
@@ -101,7 +101,7 @@ class DeviceSums:
                     works[party] = NewWork(devices[party].id, form.text(), message)
                 last = isinstance(requests, LastRequests)
                 end = min(until, time.time() + LAST) if last else until
-                requests = server.send(self._exchange(works, form, end))
+                requests = half.send(self._exchange(works, form, end))
                 phase += 1
         except StopIteration as stop:
             result: R = stop.value

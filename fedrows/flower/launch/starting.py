@@ -84,9 +84,7 @@ def begin_superlink(
     leader = group.start(SUPERLINK, module("fedrows.flower.launch.superlink", *words))
     near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     where = f"[{near}]:{port}" if ":" in near else f"{near}:{port}"
-    words = ["--runtime-api-address", where, *trust, "--parent-pid", str(leader.pid)]
-    words += ["--superexec-auth-secret-file", str(secret)]
-    group.start(EXECUTOR, module("fedrows.flower.launch.warm_executor", *words))
+    _begin_executor(group, EXECUTOR, leader.pid, secret, where, *trust)
     return group
 
 
@@ -120,11 +118,18 @@ def begin_node(
         group.environment = {**group.environment, LAST_ID: known[-1]}
     _fresh(group.log(node.name), group.log(app))
     leader = group.start(node.name, module("fedrows.flower.launch.supernode", *words))
-    words = ["--runtime-api-address", f"{HOST}:{port}", "--insecure"]
-    words += ["--parent-pid", str(leader.pid), "--superexec-auth-secret-file", str(secret)]
-    words += ["--bell", bell]
-    group.start(app, module("fedrows.flower.launch.warm_executor", *words))
+    where = f"{HOST}:{port}"
+    _begin_executor(group, app, leader.pid, secret, where, "--insecure", "--bell", bell)
     return group
+
+
+def _begin_executor(
+    group: ProcessGroup, name: str, leader: int, secret: Path, where: str, *words: str
+) -> None:
+    """Starts the executor of the apps of a SuperLink or SuperNode."""
+    words = ("--runtime-api-address", where, "--parent-pid", str(leader), *words)
+    words = (*words, "--superexec-auth-secret-file", str(secret))
+    group.start(name, module("fedrows.flower.launch.warm_executor", *words))
 
 
 def wait_for(

@@ -25,7 +25,7 @@ from fedrows.client import Assignment, train
 from fedrows.data.federation import FederatedData
 from fedrows.data.fresh_negatives import check_room
 from fedrows.data.personal import in_one_row
-from fedrows.flower.node.client_memory import Memory, overlay, recall, store
+from fedrows.flower.node.client_memory import overlay, recall, store, store_local
 from fedrows.flower.node.enrolled import (
     EnrolledClients,
     StateLost,
@@ -37,7 +37,7 @@ from fedrows.flower.node.enrolled import (
 from fedrows.flower.node.losses import losses
 from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.node.policy_use import PolicyUse
-from fedrows.flower.node.state import NodeState
+from fedrows.flower.node.state import Memory, NodeState
 from fedrows.flower.wire.clients import describe_clients, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
 from fedrows.flower.wire.contract import Contract, difference, digest
@@ -194,10 +194,7 @@ class ClientNode:
             examples = replace(examples, pools=pools)
             index = self._draws.index(index, numbers, number)
         download = self._download(message, index)
-        memories = [
-            self.state.of(name).settle(last) or {}
-            for name, last in zip(asked.names, accepted, strict=True)
-        ]
+        memories = self.state.memories(asked.names, accepted)
         start = spread_rows(download["model"], index)
         prior = prior_in(message.facts, contract.plan)
         start = self._with_local(start, position, memories, prior)
@@ -208,8 +205,8 @@ class ClientNode:
         if contract.options.report_loss:
             reported = losses(self.model, examples, start, keys)
             parts["losses"] = reported.to(torch.float32).numpy().tobytes()
-        given = Assignment(examples, start, sent, kept, facts)
-        upload = train(self.training, contract.algorithm, contract.plan, given)
+        assignment = Assignment(examples, start, sent, kept, facts)
+        upload = train(self.training, contract.algorithm, contract.plan, assignment)
         parts["steps"] = ids_to_bytes(upload.steps.to(torch.int64).add(1).cumsum(0))
         after: list[Memory] = [{} for _ in asked.names]
         for name, part in {"update": upload.update.without(local), **upload.extra}.items():
@@ -218,8 +215,7 @@ class ClientNode:
             parts |= encode_marks(upload.occurred)
         if upload.kept is not None:
             store("kept", upload.kept, after)
-        stays = {table: start.rows[table] + upload.update.rows[table] for table in local}
-        store("local", Submodels({t: start.index[t] for t in local}, stays, {}), after)
+        store_local(local, start, upload.update, after)
         for client, memory in zip(asked.names, after, strict=True):
             if memory:
                 self.state.of(client).put(tag, memory)
@@ -243,8 +239,7 @@ class ClientNode:
     def _download(self, message: Message, index: Mapping[str, Index]) -> dict[str, Submodels]:
         """What the server sent, over the union of the clients' rows; known rows filled in."""
         union = {table: _union(rows) for table, rows in index.items()}
-        exact = self.contract.plan.dtype
-        layout = SubmodelLayout(union, self.model.schema, exact, self.contract.plan.torch_dtype)
+        layout = self._layout(union, self.contract.plan.dtype)
         download = {
             name: decode_submodels(name, message.parts, layout)
             for name in ("model", "sent")
@@ -290,13 +285,13 @@ class ClientNode:
             return encode_submodels(name, part, coding)
         rest = self._recall(f"rest/{name}", memories, part.index)
         parts = encode_submodels(name, part.map(_with_rest, rest), coding, tag)
-        layout = SubmodelLayout(
-            part.index, self.model.schema, coding, self.contract.plan.torch_dtype
-        )
-        arrived = decode_submodels(name, parts, layout)
+        arrived = decode_submodels(name, parts, self._layout(part.index, coding))
         left = part.map(lambda own, old, gone: own + old - gone, rest, arrived)
         store(f"rest/{name}", left, after)
         return parts
+
+    def _layout(self, index: Mapping[str, Index], coding: str) -> SubmodelLayout:
+        return SubmodelLayout(index, self.model.schema, coding, self.contract.plan.torch_dtype)
 
     def _recall(self, name: str, memories: list[Memory], index: Mapping[str, Index]) -> Submodels:
         return recall(name, memories, index, self.model.schema, self.contract.plan.torch_dtype)
