@@ -16,6 +16,7 @@ from loopback import federation
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
+from fedrows.flower.node import sum_inputs
 from fedrows.flower.node.private_node import PrivateNode
 from fedrows.privacy.layout import PartyVectors
 from fedrows.privacy.mean_bounds import bounded
