@@ -51,8 +51,8 @@ class Deployment:
         self.plan, self.algorithm = contract.plan, contract.algorithm
         data = in_one_row(contract.task.server(config))
         self.model = contract.model(data)
-        given = str(config.get("metric", "")).split(",")  # on the server alone: nodes import none
-        self.metrics = [absolute(text.strip()) for text in given if text.strip()]
+        names = str(config.get("metric", "")).split(",")  # on the server alone: nodes import none
+        self.metrics = [absolute(text.strip()) for text in names if text.strip()]
         self.evaluator = Evaluator(self.model, data, self.plan, load_metrics(self.metrics))
         options = contract.options
         self.registry = Registry(
@@ -81,8 +81,8 @@ class Deployment:
         self._rejected: dict[str, int] = {}  # as far as observers know
 
     def __iter__(self) -> Iterator[Exchange]:
-        one = PlainRounds(self.fleet, self.plan, self.progress, self.schedule)
-        running = rounds(self.fleet, self.plan, self.progress, one)
+        run_round = PlainRounds(self.fleet, self.plan, self.progress, self.schedule)
+        running = rounds(self.fleet, self.plan, self.progress, run_round)
         while self._may_go_on():
             since = time.perf_counter()
             if self.start is not None and self.progress.round == 0:
@@ -175,8 +175,9 @@ class Deployment:
         for name, tensor in self.tensors().items():
             if not name.startswith("fleet/"):
                 tensor.copy_(tensors[name])
-        for one, tag in zip(self.registry.clients, tensors["fleet/accepted"].tolist(), strict=True):
-            one.accepted = tag
+        tags = tensors["fleet/accepted"].tolist()
+        for client, tag in zip(self.registry.clients, tags, strict=True):
+            client.accepted = tag
         if self.start is not None:
             self.start.restore_(float(tensors["fleet/prior"]))
         self.progress.round = round_

@@ -115,8 +115,8 @@ def _write_site(
     for i in range(devices):
         called = NAMES[i] if i < len(NAMES) else f"Device {i + 1}"
         name = f"device-{i + 1:03}"
-        one = {"token": store.make_token(), "name": name, "given": given_to(data, i, called, title)}
-        _write(site / folder / f"{name}.json", one)
+        tab = {"token": store.make_token(), "name": name, "given": given_to(data, i, called, title)}
+        _write(site / folder / f"{name}.json", tab)
         listed.append({"name": name, "called": called})
     demo = {
         "devices": listed,

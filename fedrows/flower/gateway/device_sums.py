@@ -63,7 +63,7 @@ class DeviceSums:
         self, devices: Sequence[SumDevice], facts: Mapping[str, Any], parts: Mapping[str, bytes]
     ) -> AgreedTerms:
         """The terms of a new sum; the devices are its parties 0, 1, …"""
-        parties = [one.key.hex() for one in devices]
+        parties = [device.key.hex() for device in devices]
         name = self._names.make()
         about = {**facts, "sum": name, "run": self._run, "parties": parties}
         return AgreedTerms(name, pack(Message("terms", about, dict(parts))))

@@ -95,13 +95,13 @@ class GatewayNode(ClientNode):
         """Makes the program of this run, or takes the given one, and offers it to devices."""
         try:
             if self._config.get("program"):
-                given = file_in(self._config, "program", "folder")
-                if read_manifest(given)["contract"] != self.program:
+                exported = file_in(self._config, "program", "folder")
+                if read_manifest(exported)["contract"] != self.program:
                     raise ProgramError(
-                        f"The program in {given} is of another contract than the run: export it "
+                        f"The program in {exported} is of another contract than the run: export it "
                         "again with the run's own settings, or leave --program out."
                     )
-                self.programs.add(self.program, given)
+                self.programs.add(self.program, exported)
             elif not self.programs.path(self.program).is_dir():
                 plan, algorithm = self.contract.plan, self.contract.algorithm
                 made = build(self.model, self.data, plan, algorithm, self.program)
@@ -128,9 +128,9 @@ class GatewayNode(ClientNode):
         if form is None:
             raise StateLost
         registered = []
-        for one in self.store.registered(self.program):
+        for entry in self.store.registered(self.program):
             with suppress(WireError):
-                registered.append((one, form.check(one.message)[1]))
+                registered.append((entry, form.check(entry.message)[1]))
         return registered
 
     @cached_property
@@ -140,14 +140,14 @@ class GatewayNode(ClientNode):
         for _, ids in self._registered:
             for table, held in ids.items():
                 sets[table].append(held)
-        names: list[int | str] = [one.name for one, _ in self._registered]
+        names: list[int | str] = [entry.name for entry, _ in self._registered]
         index = {table: Index.of(held) for table, held in sets.items()}
-        return EnrolledClients(names, [one.examples for one, _ in self._registered], index)
+        return EnrolledClients(names, [entry.examples for entry, _ in self._registered], index)
 
     def _remember(self, enrolled: EnrolledClients, version: int) -> None:
         """Stores which registration of each device the server will know."""
         super()._remember(enrolled, version)
-        known = {one.name: (one.device, one.version) for one, _ in self._registered}
+        known = {entry.name: (entry.device, entry.version) for entry, _ in self._registered}
         devices = [known[str(name)] for name in enrolled.names]
         self.state.registrations.put(
             version, {"count": torch.tensor(len(devices))}, devices=devices
@@ -220,8 +220,8 @@ class GatewayNode(ClientNode):
             device, registration = devices[position]
             facts = {"registration": registration, "number": numbers[i], "accepted": accepted[i]}
             parts: dict[str, bytes] = {}
-            for name, whole in download.items():
-                parts |= encode_submodels(name, whole.slice(i, i + 1), CODING)
+            for name, submodels in download.items():
+                parts |= encode_submodels(name, submodels.slice(i, i + 1), CODING)
             forms.append(self._form(asked, i, tag))
             work = pack(Message("work", {**common, **facts}, parts))
             works.append(NewWork(device, forms[-1].text(), work))
@@ -266,16 +266,18 @@ class GatewayNode(ClientNode):
         layout = SubmodelLayout(answered.index, self.model.schema, CODING, torch.float32)
         parts: dict[str, bytes] = {}
         for name in ("update", *self.contract.algorithm.returns):
-            submodels = join_submodels([one.submodels[name] for one in received], layout)
+            submodels = join_submodels([upload.submodels[name] for upload in received], layout)
             parts |= encode_submodels(name, submodels, CODING)
-        steps = torch.tensor([int(one.steps[0]) for one in received], dtype=torch.int64)
+        steps = torch.tensor([int(upload.steps[0]) for upload in received], dtype=torch.int64)
         parts["steps"] = ids_to_bytes(steps.add(1).cumsum(0))
         if self.contract.options.report_loss:
-            losses = [float(one.losses[0]) if len(one.losses) else np.nan for one in received]
+            losses = [
+                float(upload.losses[0]) if len(upload.losses) else np.nan for upload in received
+            ]
             parts["losses"] = np.array(losses, dtype="<f4").tobytes()
         if self.contract.algorithm.needs_occurred:
             none = torch.zeros(0, dtype=torch.bool)
-            marks = [one.occurred or {} for one in received]  # the form asks for them
+            marks = [upload.occurred or {} for upload in received]  # the form asks for them
             parts |= encode_marks(
                 {table: torch.cat([none, *(x[table] for x in marks)]) for table in answered.index}
             )

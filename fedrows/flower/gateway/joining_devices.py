@@ -32,16 +32,16 @@ def gateway_of(
             f"The labels of {data.name} are ranking, but the program of a device draws no "
             "negatives: let devices take part in runs on other labels."
         )
-    given = (agreed, data, state, text_in(config, "name"), policy, config)
+    arguments = (agreed, data, state, text_in(config, "name"), policy, config)
     if not agreed.secret:
-        return GatewayNode(*given)
+        return GatewayNode(*arguments)
     if why := why_declined(agreed.privacy, agreed.plan.weighting, data):
         raise PolicyError(why)
     if peers is None:
         raise PolicyError(
             "The run is private, but this gateway has no list of peers: start it with --peers."
         )
-    return PrivateGatewayNode(*given, peers=peers)
+    return PrivateGatewayNode(*arguments, peers=peers)
 
 
 def check_for_devices(agreed: Contract) -> None:

@@ -59,7 +59,7 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
     @cached_property
     def _current(self) -> EnrolledClients:
         """The devices that have registered, of which no index set is known."""
-        names: list[int | str] = [one.name for one, _ in self._registered]
+        names: list[int | str] = [entry.name for entry, _ in self._registered]
         nothing = [torch.zeros(0, dtype=torch.int64)] * len(names)
         index = {table: Index.of(nothing) for table in self._space.tables}
         return EnrolledClients(names, [1] * len(names), index)
@@ -70,11 +70,12 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
 
     def _devices(self, names: Sequence[ClientName]) -> list[SumDevice]:
         """The devices of some names, as many as a sum among them needs and bears."""
-        known = {one.name: one for one, _ in self._registered}
+        known = {entry.name: entry for entry, _ in self._registered}
         devices = []
         for name in names:
-            one = known[str(name)]
-            devices.append(SumDevice(one.device, one.version, unpack(one.message).parts["key"]))
+            entry = known[str(name)]
+            key = unpack(entry.message).parts["key"]
+            devices.append(SumDevice(entry.device, entry.version, key))
         privacy, count = self.contract.privacy, len(devices)
         fewest = max(privacy.colluding + 2, privacy.openers, privacy.min_contributors)
         if not max(fewest, privacy.least(count)) <= count <= MOST_DEVICES:

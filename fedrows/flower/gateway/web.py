@@ -105,11 +105,11 @@ class DeviceApi:
         """A new device, by a token."""
         body = await _body(request, SMALL)
         try:
-            given = json.loads(body)
-            token, key, name = given["token"], bytes.fromhex(given["key"]), given.get("name")
+            asked = json.loads(body)
+            token, key, name = asked["token"], bytes.fromhex(asked["key"]), asked.get("name")
         except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
-            given, token, key, name = {}, None, b"", None
-        if not isinstance(token, str) or not isinstance(given, dict) or len(key) != 32:
+            asked, token, key, name = {}, None, b"", None
+        if not isinstance(token, str) or not isinstance(asked, dict) or len(key) != 32:
             raise Refusal(
                 400, "An enrolment has a token and a key of 32 bytes, and may have a name."
             )

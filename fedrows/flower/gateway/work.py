@@ -74,13 +74,13 @@ class WorkStore:
         """
         ids = [secrets.token_hex(16) for _ in works]
         rows = [
-            (id_, one.device, run, tag, place, deadline, "open", one.form, one.message)
-            for place, (id_, one) in enumerate(zip(ids, works, strict=True))
+            (id_, work.device, run, tag, position, deadline, "open", work.form, work.message)
+            for position, (id_, work) in enumerate(zip(ids, works, strict=True))
         ]
         with self.store.change() as database:
             known = self.store.rows("SELECT id, tag, place FROM work WHERE run = ?", run)
-            for id_, tag_, position in known:
-                if (tag_, position) not in waiting:
+            for id_, *place in known:
+                if tuple(place) not in waiting:
                     _delete(database, "id = ?", id_)
             _delete(database, "deadline < ?", time.time() - 3600)
             database.executemany(

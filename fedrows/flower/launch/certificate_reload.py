@@ -51,7 +51,7 @@ class CertificateReload:
 
     def _stamp(self) -> tuple[int, ...]:
         stats = [path.stat() for path in (self._certificate, self._key)]
-        return tuple(x for one in stats for x in (one.st_mtime_ns, one.st_ino))
+        return tuple(x for stat in stats for x in (stat.st_mtime_ns, stat.st_ino))
 
     def _check(self) -> None:
         """Raises an OSError or a ValueError if the pair is no pair, not valid now, or unknown."""

@@ -130,12 +130,12 @@ class ControlClient:
         nodes = [AdmittedNode(int(node.node_id), node.name, node.status) for node in listed]
         return [node for node in nodes if node.status != "unregistered"]
 
-    def progress(self, run: int | None = None) -> list[dict[str, Any]]:
+    def facts(self, run: int | None = None) -> list[dict[str, Any]]:
         """How runs stand by their own account (`run_progress`), the newest first; one, or all."""
         with self._asking("say how its runs are"):
             answer = self._own("runs" if run is None else f"runs/{run}")
         runs = printable(answer.get("runs", []))
-        return [one for one in runs if isinstance(one, dict)] if isinstance(runs, list) else []
+        return [x for x in runs if isinstance(x, dict)] if isinstance(runs, list) else []
 
     def ask_to_stop(self, run: int) -> None:
         """Asks a run to end after its present round."""
@@ -153,10 +153,10 @@ class ControlClient:
         with self._asking("take the settings for the next run"):
             self._own("watching", dict(settings))
 
-    def _own(self, what: str, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _own(self, path: str, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The answer of our gate; nothing if the SuperLink is another one's."""
         token = read_token(self.token) if self.token else ""
-        return ask_gate(self.address, self.ca, token, what, request, self.heard)
+        return ask_gate(self.address, self.ca, token, path, request, self.heard)
 
     def check(self) -> None:
         """Raises a ControlError unless the SuperLink can be reached, by TLS if it is to be."""

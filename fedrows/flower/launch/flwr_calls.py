@@ -65,7 +65,7 @@ def ask_gate(
     address: str,
     ca: Path | None,
     token: str,
-    what: str,
+    path: str,
     request: Mapping[str, Any] | None,
     heard: Heard,
 ) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def ask_gate(
         with http.Client(verify=trusted, trust_env=False, timeout=30.0) as client:
             answer = client.request(
                 "GET" if request is None else "POST",
-                f"{scheme}://{address}/v1/fedrows/{what}",
+                f"{scheme}://{address}/v1/fedrows/{path}",
                 headers={HEADER.decode(): token},
                 json=request,
             )

@@ -72,9 +72,9 @@ class LongPoll:
         done, left = await asyncio.wait(
             waiting, timeout=self.seconds, return_when=asyncio.FIRST_COMPLETED
         )
-        for one in left:
-            one.cancel()
-        return not any(one.result() == "gone" for one in done)
+        for task in left:
+            task.cancel()
+        return not any(task.result() == "gone" for task in done)
 
     async def _push(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wakes up the nodes that the ServerApp has sent messages to, once these are complete."""
@@ -86,7 +86,7 @@ class LongPoll:
         if request is None:  # too long to look into: it may be for anybody
             nodes = {*self._quiet, *self._wake}
         else:
-            nodes = {one.metadata.dst_node_id for one in request.messages_list}
+            nodes = {message.metadata.dst_node_id for message in request.messages_list}
         for node in nodes:
             self._sent[node] += 1
             self._quiet.discard(node)

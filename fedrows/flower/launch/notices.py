@@ -52,7 +52,7 @@ class Notices:
     def add(self, subject: str, sentence: str) -> None:
         """Notes what goes wrong with a subject; it is written unless it was a moment ago."""
         now = self._clock()
-        self._recent = {s: one for s, one in self._recent.items() if now - one[0] < KEPT}
+        self._recent = {s: notice for s, notice in self._recent.items() if now - notice[0] < KEPT}
         self._said = {s: at for s, at in self._said.items() if now - at < EVERY}
         self._recent[subject] = (now, sentence)
         if subject not in self._said and len(self._said) < 100:

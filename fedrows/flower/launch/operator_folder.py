@@ -70,11 +70,11 @@ class OperatorFolder:
     def revoke(self, node: int) -> None:
         """Notes that runs are to go on without a node."""
         nodes = sorted(self.revoked() | {node})
-        self._write("revoked.json", as_json([str(one) for one in nodes]))
+        self._write("revoked.json", as_json([str(id_) for id_ in nodes]))
 
     def revoked(self) -> set[int]:
         """The ids of the nodes whose keys were revoked."""
-        return {int(one) for one in self._read("revoked.json", list)}
+        return {int(id_) for id_ in self._read("revoked.json", list)}
 
     def set_watching(self, settings: Mapping[str, Any]) -> None:
         """Keeps how the next run is to be watched."""
@@ -116,23 +116,23 @@ def answer_operator(
     folder: OperatorFolder, method: str, path: str, body: bytes
 ) -> tuple[int, bytes]:
     """The status and the body of an answer, from the files of the folder."""
-    what = path.removeprefix(PREFIX)
-    if method == "GET" and what.split("/")[0] == "runs":
-        runs, run = folder.progress(), what.removeprefix("runs").removeprefix("/")
-        return 200, as_json({"runs": [one for one in runs if run in ("", one.get("run"))]})
-    if method != "POST" or what not in ("stop", "revoke", "watching"):
+    request_name = path.removeprefix(PREFIX)
+    if method == "GET" and request_name.split("/")[0] == "runs":
+        runs, run = folder.progress(), request_name.removeprefix("runs").removeprefix("/")
+        return 200, as_json({"runs": [x for x in runs if run in ("", x.get("run"))]})
+    if method != "POST" or request_name not in ("stop", "revoke", "watching"):
         return 404, b"There is no such request."
     try:
         request = _read(body)
-        if what == "stop":
+        if request_name == "stop":
             folder.ask_to_stop(_id(request, "run"))
-        elif what == "revoke":
+        elif request_name == "revoke":
             folder.revoke(_id(request, "node"))
         else:
             folder.set_watching(_watching(request))
     except ValueError as error:
         return 400, str(error).encode()
-    return 200, as_json({"done": what})
+    return 200, as_json({"done": request_name})
 
 
 def _read(body: bytes) -> dict[str, Any]:

@@ -199,13 +199,13 @@ class ClientNode:
         prior = prior_in(message.facts, contract.plan)
         start = self._with_local(start, position, memories, prior)
         sent = spread_rows(download["sent"], index) if "sent" in download else None
-        kept = self._recall("kept", memories, index) if contract.algorithm.keeps else None
+        remembered = self._recall("kept", memories, index) if contract.algorithm.keeps else None
         facts = Round(number, contract.plan.lr_at(number), len(numbers), 0.0, numbers)
         parts = {}
         if contract.options.report_loss:
             reported = losses(self.model, examples, start, keys)
             parts["losses"] = reported.to(torch.float32).numpy().tobytes()
-        assignment = Assignment(examples, start, sent, kept, facts)
+        assignment = Assignment(examples, start, sent, remembered, facts)
         upload = train(self.training, contract.algorithm, contract.plan, assignment)
         parts["steps"] = ids_to_bytes(upload.steps.to(torch.int64).add(1).cumsum(0))
         after: list[Memory] = [{} for _ in asked.names]

@@ -327,8 +327,8 @@ class PrivateNode(ClientNode):
             assignment = Assignment(local, own, sent, None, about)
             return train(self.training, algorithm, plan, assignment)
 
-        there = torch.ones(len(position), dtype=torch.bool)
-        training = train_on_asked(self.data, position, index, there, start, None, train_here)
+        present = torch.ones(len(position), dtype=torch.bool)
+        training = train_on_asked(self.data, position, index, present, start, None, train_here)
         self._keep_local(training, names, memories, tag)
         return training
 

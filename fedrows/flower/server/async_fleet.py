@@ -53,8 +53,8 @@ class AsyncFlowerFleet(UnwaitedFleet):
     def under_way(self) -> dict[str, int]:
         """How many clients train now, by node."""
         counted = Counter[str]()
-        for one in (*self._work.values(), *self._gateways.devices()):
-            counted[one.node] += len(one.members)
+        for work in (*self._work.values(), *self._gateways.devices()):
+            counted[work.node] += len(work.members)
         return dict(counted)
 
     @property
@@ -63,7 +63,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
         return self._up[0] / max(self._up[1], 1)
 
     def _working(self) -> Collection[str]:
-        return {one.node for one in (*self._work.values(), *self._gateways.messages.values())}
+        return {work.node for work in (*self._work.values(), *self._gateways.messages.values())}
 
     def occupied(self) -> Tensor:
         """Which clients cannot begin, because they or their node are at work or away: (N,)."""
@@ -287,18 +287,18 @@ class AsyncFlowerFleet(UnwaitedFleet):
         self.log.accept(buffered)
         return reply, buffered
 
-    def refuse(self, one: BufferedUpdate, reason: str, why: str) -> None:
+    def refuse(self, update: BufferedUpdate, reason: str, why: str) -> None:
         """Counts an update that was accepted, and is refused beside others."""
         assert self.last is not None
-        node = self.registry.nodes.get(one.node)
+        node = self.registry.nodes.get(update.node)
         if node is not None:  # one device does not hold up the others
-            self._pause_((one.node, one.client) if node.one_by_one else one.node)
-        self._refuse(self.last, reason, f"client {one.client!r} of node {one.node!r}", why)
+            self._pause_((update.node, update.client) if node.one_by_one else update.node)
+        self._refuse(self.last, reason, f"client {update.client!r} of node {update.node!r}", why)
 
     def _lost(self, exchange: Exchange, work: NodeWork, why: str) -> None:
         """Takes note of clients whose work brings nothing."""
         self.answers[work.node] = why
-        exchange.drop_(why, (one.name for one in work.members))
+        exchange.drop_(why, (client.name for client in work.members))
 
 
 @dataclass

@@ -123,11 +123,13 @@ class FlowerFleet:
                 self._row_cache.forget(name)
             clients, nodes = self.clients, len(self.registry.nodes)
             connected = set(self.transport.nodes())
-            here = [node for node in self.registry.nodes.values() if node.address in connected]
+            present = [node for node in self.registry.nodes.values() if node.address in connected]
             self.records.connected(self.registry.addresses(), connected)
-            first = self.last is None and all(one.accepted == 0 for one in self.registry.clients)
-            enough = clients >= plan.buffer_size and len(here) >= self.fewest_nodes
-            enough &= sum(len(node.clients) for node in here) >= self.least
+            first = self.last is None and all(
+                client.accepted == 0 for client in self.registry.clients
+            )
+            enough = clients >= plan.buffer_size and len(present) >= self.fewest_nodes
+            enough &= sum(len(node.clients) for node in present) >= self.least
             if first:
                 enough &= clients >= (options.min_clients or 0) and nodes >= options.min_nodes
             if enough:
@@ -138,7 +140,7 @@ class FlowerFleet:
             if (now := time.monotonic()) - said_at > SAID:
                 said_at, needed = now, max(self.fewest_nodes, options.min_nodes if first else 1)
                 waiting = (
-                    f"Waiting for nodes: {len(here)} are here and at least {needed} are needed; "
+                    f"Waiting for nodes: {len(present)} are here and at least {needed} are needed; "
                     f"{clients} clients are known and at least {plan.buffer_size} are needed."
                 )
                 if lost := self.records.away():

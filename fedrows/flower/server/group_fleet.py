@@ -101,9 +101,9 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         busy = {name for group in self.groups for name in group.busy}
         counts = dict.fromkeys(sorted(busy), 0)
         for group in self.groups:
-            for one in group.members:
-                if one.node in group.busy:
-                    counts[one.node] += 1
+            for client in group.members:
+                if client.node in group.busy:
+                    counts[client.node] += 1
         return counts
 
     @property
@@ -290,15 +290,19 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         if mean is None or not len(upload.clients):
             raise ProtocolError(f"nothing was opened ({self._why_nothing(agreed, result)})")
         self.answers |= dict.fromkeys(inside, "")
-        for one in group.members:
-            if one.node not in inside:
-                self._drop(one, group.sum.silent.get(one.node, "it dropped out of the secure sum"))
+        for client in group.members:
+            if client.node not in inside:
+                self._drop(
+                    client, group.sum.silent.get(client.node, "it dropped out of the secure sum")
+                )
         of = self.space.by_table(united)
         read = {
             table: counts[np.searchsorted(of[table], mean.rows[table][0].numpy())]
             for table, counts in start.read.items()
         }
-        members = tuple((one.node, one.name) for one in group.members if one.node in inside)
+        members = tuple(
+            (client.node, client.name) for client in group.members if client.node in inside
+        )
         arrived = BufferedUpdate(
             "",
             str(group.sum.facts["sum"]),
@@ -321,8 +325,8 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         try:
             return (yield from course.steps(lane, beside))
         finally:
-            for one in (lane, *beside):
-                self._take_note_(one.sum)
+            for each in (lane, *beside):
+                self._take_note_(each.sum)
             if self.last is not None:
                 lane.sum.add_traffic_(self.last)
             self._down, self._up = self._down + lane.sum.bytes_down, self._up + lane.sum.bytes_up
@@ -332,15 +336,15 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         assert self.last is not None, "a step is under way"
         reason = why.rstrip(".")
         self._log(f"Step {self.last.round}: there is no secure sum of a group: {reason}.")
-        for one in group.members:
-            self._drop(one, FAILED)
+        for client in group.members:
+            self._drop(client, FAILED)
         self.groups.remove(group)
 
-    def _drop(self, one: RegisteredClient, why: str) -> None:
+    def _drop(self, client: RegisteredClient, why: str) -> None:
         """Takes note of a client whose work brings nothing."""
         assert self.last is not None, "a step is under way"
-        self.answers[one.node] = why
-        self.last.drop_(why, [one.name])
+        self.answers[client.node] = why
+        self.last.drop_(why, [client.name])
 
 
 @dataclass

@@ -72,11 +72,11 @@ def labels_in_the_clear(
     taken: dict[str, LabelCounts] = {}
     refused: set[str] = set()  # nodes that are not asked again
     while True:
-        nodes, here = fleet.registry.nodes, set(fleet.transport.nodes())
+        nodes, connected = fleet.registry.nodes, set(fleet.transport.nodes())
         asked = {
             name: node.address
             for name, node in nodes.items()
-            if node.address in here and name not in refused | taken.keys()
+            if node.address in connected and name not in refused | taken.keys()
         }
         answers = fleet.send_and_wait({x: _request(fleet, name) for name, x in asked.items()}, 0)
         for name, address in asked.items():
@@ -92,7 +92,7 @@ def labels_in_the_clear(
                 fleet.rejected[REASON] += 1
                 fleet.records.refuse(name, REASON)
                 log(f"The labels of node {name!r} are not counted: {error}")
-        if any(len(one.ids) for one in taken.values()):
+        if any(len(counts.ids) for counts in taken.values()):
             log(f"Labels are counted: {len(taken)} of {len(nodes)} nodes have sent theirs.")
             return _sum(table, list(taken.values()))
         if not nodes.keys() - refused - taken.keys():
@@ -121,7 +121,7 @@ def _read(fleet: FlowerFleet, name: str, answer: bytes, table: str) -> LabelCoun
         raise _Silent("its node has lost its state")
     if kind == "declined":
         raise WireError("Its policy does not allow it, and its own log says why.")
-    ids = [one.index[table] for one in fleet.registry.clients if one.node == name]
+    ids = [client.index[table] for client in fleet.registry.clients if client.node == name]
     held, holders = torch.unique(torch.cat([no_ids(), *ids]), return_counts=True)
     return read_labels(answer, table, held, holders)
 
@@ -131,10 +131,10 @@ def _sum(table: str, parts: Sequence[LabelCounts]) -> LabelCounts:
 
     Not for those of the heat: it has no row whose weight is nothing beside that of all clients.
     """
-    ids = torch.unique(torch.cat([one.ids for one in parts]))
+    ids = torch.unique(torch.cat([counts.ids for counts in parts]))
     have, like = torch.zeros(2, len(ids), dtype=torch.float64)
-    for one in parts:
-        position = torch.searchsorted(ids, one.ids)
-        have[position] += one.examples
-        like[position] += one.positives
+    for counts in parts:
+        position = torch.searchsorted(ids, counts.ids)
+        have[position] += counts.examples
+        like[position] += counts.positives
     return LabelCounts(table, ids, have, like)

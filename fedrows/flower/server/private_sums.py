@@ -167,11 +167,13 @@ class PrivateSumFleet(SumFleet):
         return {"labels": self.items} if self.items is not None and self._heat is None else {}
 
     def _nodes_here(self) -> list[str]:
-        here = set(self.transport.nodes())
-        return sorted(n for n, node in self.registry.nodes.items() if node.address in here)
+        connected = set(self.transport.nodes())
+        return sorted(n for n, node in self.registry.nodes.items() if node.address in connected)
 
     def _members(self, nodes: list[str]) -> set[Member]:
-        return {(one.node, one.name) for one in self.registry.clients if one.node in nodes}
+        return {
+            (client.node, client.name) for client in self.registry.clients if client.node in nodes
+        }
 
     def _index_of(
         self, asked: Mapping[str, np.ndarray], hosts: Hosts, clients: int
@@ -284,8 +286,8 @@ class PrivateSumFleet(SumFleet):
     def _why_nothing(self, agreed: AgreedSum, result: OpenedSum) -> str:
         """Why a sum that came to its end has opened nothing."""
         parties, left_out = agreed.update.lane.sum.parties, result.total.left_out
-        said = [f"node {parties[one]!r}: {why.rstrip('.')}" for one, why in left_out.items()]
-        return "; ".join(said) or "too few nodes had something to add up"
+        reasons = [f"node {parties[party]!r}: {why.rstrip('.')}" for party, why in left_out.items()]
+        return "; ".join(reasons) or "too few nodes had something to add up"
 
     def _pseudo_upload(self, clients: Tensor, mean: Mean | None) -> Upload:
         return pseudo_upload(clients, mean, self.contract.plan.torch_dtype, torch.device("cpu"))

@@ -214,7 +214,7 @@ def _together(messages: Sequence[bytes]) -> bytes:
     if len(messages) == 1:
         return messages[0]
     facts = {name: unpack(messages[0]).facts[name] for name in ("run", "contract")}
-    return pack(Message("sums", facts, {str(i): one for i, one in enumerate(messages)}))
+    return pack(Message("sums", facts, {str(i): message for i, message in enumerate(messages)}))
 
 
 def _apart(answer: bytes | str, count: int) -> list[bytes | str]:

@@ -32,10 +32,10 @@ class SumFleet(FlowerFleet):
 
     def _hosts(self, cohort: Tensor) -> dict[str, list[int]]:
         """Which positions of the cohort each node that is here hosts."""
-        here, hosts = set(self.transport.nodes()), dict[str, list[int]]()
+        connected, hosts = set(self.transport.nodes()), dict[str, list[int]]()
         for position, number in enumerate(cohort.tolist()):
             name = self.registry.clients[number].node
-            if self.registry.nodes[name].address in here and name in self._peers:
+            if self.registry.nodes[name].address in connected and name in self._peers:
                 hosts.setdefault(name, []).append(position)
         return hosts
 
@@ -84,8 +84,8 @@ class SumFleet(FlowerFleet):
             return carried(self._course.steps(lane, beside, then), self._send_by_name)
         finally:
             self._take_note_(lane.sum)
-            for one in beside:
-                self._take_note_(one.sum, ahead=True)
+            for other in beside:
+                self._take_note_(other.sum, ahead=True)
 
     def _take_note_(self, sum_: SumExchange, ahead: bool = False) -> None:
         """Learns what nodes have said beside their replies.

@@ -112,7 +112,7 @@ class UpdateReader:
 
     def _join(self, name: str, updates: Sequence[ClientUpdate]) -> Submodels:
         """Single clients' submodels, one after another; there may be none."""
-        parts, tables = [one.parts[name] for one in updates], self._registry.tables
+        parts, tables = [update.parts[name] for update in updates], self._registry.tables
         index = {table: Index.of([x.index[table].ids for x in parts]) for table in tables}
         return join_submodels(parts, self._layout(index))
 
@@ -189,6 +189,6 @@ def _occurred(update: Submodels, updates: Sequence[ClientUpdate]) -> dict[str, T
     """
     marks = {}
     for table, rows in update.rows.items():
-        bits = [(one.marks or {})[table] for one in updates]
+        bits = [(client.marks or {})[table] for client in updates]
         marks[table] = torch.cat([torch.zeros(0, dtype=torch.bool), *bits]) | rows.ne(0).any(1)
     return marks
