@@ -81,12 +81,14 @@ def labels_in_the_clear(
         answers = fleet.send_and_wait({x: _request(fleet, name) for name, x in asked.items()}, 0)
         for name, address in asked.items():
             answer = answers.get(address, LATE)
+            if isinstance(answer, bytes) and short_kind(answer) == "state-lost":
+                fleet.forget_state_(name)
+                answer = "its node has lost its state"
+            if isinstance(answer, str):
+                log(f"The labels of node {name!r} are not counted yet: {answer}.")
+                continue
             try:
-                if isinstance(answer, str):
-                    raise _Silent(answer)
                 taken[name] = _read(fleet, name, answer, table)
-            except _Silent as error:
-                log(f"The labels of node {name!r} are not counted yet: {error}.")
             except WireError as error:
                 refused.add(name)
                 fleet.rejected[REASON] += 1
@@ -104,10 +106,6 @@ def labels_in_the_clear(
         fleet.gather()
 
 
-class _Silent(Exception):
-    """Why a node has not answered; it may be asked again."""
-
-
 def _request(fleet: FlowerFleet, name: str) -> bytes:
     facts = {"version": fleet.registry.nodes[name].version, **fleet.about_run}
     return pack(Message("count-labels", facts, {}))
@@ -115,11 +113,7 @@ def _request(fleet: FlowerFleet, name: str) -> bytes:
 
 def _read(fleet: FlowerFleet, name: str, answer: bytes, table: str) -> LabelCounts:
     """A node's counters, checked against what its clients have enrolled with."""
-    kind = short_kind(answer)
-    if kind == "state-lost":
-        fleet.forget_state_(name)
-        raise _Silent("its node has lost its state")
-    if kind == "declined":
+    if short_kind(answer) == "declined":
         raise WireError("Its policy does not allow it, and its own log says why.")
     ids = [client.index[table] for client in fleet.registry.clients if client.node == name]
     held, holders = torch.unique(torch.cat([no_ids(), *ids]), return_counts=True)
