@@ -16,9 +16,7 @@ from fedrows.rows.ragged import Column, Ragged
 LOSS_EXAMPLES = 1_000  # of each client
 
 
-def losses(
-    model: Model, local: LocalData, start: Submodels, keys: Tensor | None = None
-) -> Tensor:  # fmt: skip
+def losses(model: Model, local: LocalData, start: Submodels, keys: Tensor | None = None) -> Tensor:
     """Each client's mean loss over its first examples, of the submodel it was sent: (K,).
 
     keys (K,): of the clients' streams of negatives. Of ranking data it is the loss of each

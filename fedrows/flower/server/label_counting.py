@@ -65,9 +65,7 @@ class DeployedStart:
         self.restore_(counts.prior)
 
 
-def labels_in_the_clear(
-    fleet: FlowerFleet, table: str, log: Callable[[str], None]
-) -> LabelCounts:  # fmt: skip
+def labels_in_the_clear(fleet: FlowerFleet, table: str, log: Callable[[str], None]) -> LabelCounts:
     """The counters of the nodes that are here, added up; they are asked until there are any."""
     taken: dict[str, LabelCounts] = {}
     refused: set[str] = set()  # nodes that are not asked again
