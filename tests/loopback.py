@@ -83,12 +83,15 @@ def federation(
         draws=agreed.draws(data),
     )
     fingerprint = agreed.fingerprint(model, data)
-    parts = (agreed, model.schema, registry, loopback, fingerprint, "0" * 16, _quiet)
+    parts = (agreed, registry, loopback, fingerprint, _quiet)
     if not agreed.secret:
-        return FlowerFleet(*parts), loopback
-    write_peers(folder / "peers.json", {name: own_key(folder / name).public for name in shards})
-    fleet = NoisyFlowerFleet if agreed.privacy.noise_in_sum else PrivateFlowerFleet
-    return fleet(*parts, peers=folder / "peers.json", groups=data.groups), loopback
+        fleet = FlowerFleet(*parts)
+    else:
+        write_peers(folder / "peers.json", {n: own_key(folder / n).public for n in shards})
+        kind = NoisyFlowerFleet if agreed.privacy.noise_in_sum else PrivateFlowerFleet
+        fleet = kind(*parts, peers=folder / "peers.json", groups=data.groups)
+    fleet.run = "0" * 16
+    return fleet, loopback
 
 
 def fresh(

@@ -68,7 +68,7 @@ class Deployment:
         )
         self._data = data
         self.fingerprint = contract.fingerprint(self.model, data)
-        parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", log)
+        parts = (contract, self.registry, transport, self.fingerprint, log)
         self.fleet = _private(parts, config, data) if contract.secret else _clear(parts)
         self.private = self.fleet if isinstance(self.fleet, PrivateSumFleet) else None
         self.stopped = ""  # why the run ended before its last round, if it did

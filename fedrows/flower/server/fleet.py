@@ -32,7 +32,6 @@ from fedrows.flower.wire.upload_checks import UploadRefused
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
-from fedrows.rows.schema import Schema
 from fedrows.seeds import COHORT, choose
 
 AWAY = "its node is away"
@@ -48,15 +47,14 @@ class FlowerFleet:
     def __init__(
         self,
         contract: Contract,
-        schema: Schema,
         registry: Registry,
         transport: Transport,
         fingerprint: str,
-        run: str,
-        log: Callable[[str], None] = print,
+        log: Callable[[str], None],
     ) -> None:
-        self.contract, self.schema, self.registry = contract, schema, registry
-        self.transport, self.run = transport, run
+        self.contract, self.schema, self.registry = contract, registry.schema, registry
+        self.transport = transport
+        self.run = ""  # its name, which its folder has
         self.last: Exchange | None = None  # the newest round's
         self.answers: dict[str, str] = {}  # in it, by node: "", or why its answer does not count
         self.rejected: Counter[str] = Counter()  # uploads, over the whole run
