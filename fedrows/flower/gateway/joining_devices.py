@@ -9,23 +9,21 @@ from fedrows.flower.gateway.device_runs import why_declined
 from fedrows.flower.gateway.forms import CODING
 from fedrows.flower.gateway.gateway_node import GatewayNode
 from fedrows.flower.gateway.private_gateway import PrivateGatewayNode
-from fedrows.flower.node.joining import file_in, policy_of, text_in, use_plugins
+from fedrows.flower.node.joining import allowed_run, text_in
 from fedrows.flower.node.node import ClientNode
 from fedrows.flower.node.policy import PolicyError
 from fedrows.flower.node.state import NodeState
-from fedrows.flower.wire.contract import Contract, DeployedTask, make_contract
+from fedrows.flower.wire.contract import DeployedTask
 
 
 def gateway_of(
     task: DeployedTask, run: Mapping[str, Any], config: Mapping[str, Any], state: NodeState
 ) -> ClientNode:
     """The node that answers a run's messages for devices, if it may take part in that run."""
-    policy = policy_of(config)
-    use_plugins(config)
-    agreed = make_contract(task, run)
-    check_for_devices(agreed)
-    peers = file_in(config, "peers") if config.get("peers") else None
-    policy.check(agreed.privacy, task.name, peers)
+    agreed, policy, peers = allowed_run(task, run, config)
+    if agreed.options.coding != CODING or agreed.plan.dtype != CODING:
+        name = "coding" if agreed.options.coding != CODING else "dtype"
+        raise PolicyError(f"The run's {name} is not {CODING}, which is all that devices know.")
     data = task.shard(config)
     if data.labels == "ranking":
         raise PolicyError(
@@ -42,10 +40,3 @@ def gateway_of(
             "The run is private, but this gateway has no list of peers: start it with --peers."
         )
     return PrivateGatewayNode(*arguments, peers=peers)
-
-
-def check_for_devices(agreed: Contract) -> None:
-    """Raises a PolicyError if devices do not know how a run's numbers travel."""
-    if agreed.options.coding != CODING or agreed.plan.dtype != CODING:
-        name = "coding" if agreed.options.coding != CODING else "dtype"
-        raise PolicyError(f"The run's {name} is not {CODING}, which is all that devices know.")
