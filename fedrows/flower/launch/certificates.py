@@ -22,6 +22,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import reason
@@ -92,7 +93,7 @@ def make_server(folder: Path, hosts: Sequence[str], into: Path | None = None) ->
     private = ec.generate_private_key(ec.SECP384R1())
     names = [_general_name(host) for host in dict.fromkeys([*hosts, *HERE])]
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    server = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH])
+    server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     built = (
         _builder(_name("fedrows SuperLink"), authority.subject, private.public_key(), SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -130,7 +130,7 @@ class ControlClient:
         nodes = [AdmittedNode(int(node.node_id), node.name, node.status) for node in listed]
         return [node for node in nodes if node.status != "unregistered"]
 
-    def facts(self, run: int | None = None) -> list[dict[str, Any]]:
+    def progress(self, run: int | None = None) -> list[dict[str, Any]]:
         """How runs stand by their own account (`run_progress`), the newest first; one, or all."""
         with self._asking("say how its runs are"):
             answer = self._own("runs" if run is None else f"runs/{run}")

@@ -131,7 +131,7 @@ class PrivateFlowerFleet(PrivateSumFleet):
             beside = [] if united.union.silent else self._look_ahead(number)
             result = self._carry(lane, beside, lambda: self._ask_second(number))
             if not beside:
-                carried(self._course.last(), self._send_by_name)
+                carried(self._sum_course.last(), self._send_by_name)
             inside, places, mean = self._mean_from(agreed, result)
         except (ProtocolError, PlanError, RangeError) as error:
             return self._failed(exchange, cohort, hosts, str(error))

@@ -28,7 +28,7 @@ class SumFleet(FlowerFleet):
         super().__init__(*args)
         self._peers, self._names = read_peers(peers), SumNames()
         self._enrolment.keys = self._peers
-        self._course = SumCourse()
+        self._sum_course = SumCourse()
 
     def _hosts(self, cohort: Tensor) -> dict[str, list[int]]:
         """Which positions of the cohort each node that is here hosts."""
@@ -81,7 +81,7 @@ class SumFleet(FlowerFleet):
     ) -> R:
         """Runs a protocol with the nodes to its end, and others as far as they come meanwhile."""
         try:
-            return carried(self._course.steps(lane, beside, then), self._send_by_name)
+            return carried(self._sum_course.steps(lane, beside, then), self._send_by_name)
         finally:
             self._take_note_(lane.sum)
             for other in beside:
