@@ -6,7 +6,6 @@ private ones by turns. Processor seconds tell where the time goes, and hold on a
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import statistics
@@ -14,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.federation_faults import children
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import write_project
@@ -86,17 +86,6 @@ def _measured(
     }
 
 
-def _children(pid: int) -> list[int]:
-    """The processes that a process has started and that still run."""
-    pids = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == pid and state != "Z":
-                pids.append(int(entry.name))
-    return pids
-
-
 def _spent(federation: LocalFederation) -> dict[str, float]:
     """Processor seconds so far by kind of process, and how many ClientApps have run."""
     link = federation.link
@@ -104,7 +93,7 @@ def _spent(federation: LocalFederation) -> dict[str, float]:
     app = link.processes["serverapp"].pid
     seconds = {
         "superlink": _own(link.processes["superlink"].pid),
-        "server_app": sum(map(_own, _children(app))),
+        "server_app": sum(map(_own, children(app))),
         "server_executor": _own(app),
         "super_nodes": 0.0,
         "executors": 0.0,

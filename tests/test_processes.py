@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.federation_faults import children
 from fedrows.flower.launch import starting
 from fedrows.flower.launch.processes import (
     MARK,
@@ -39,10 +40,11 @@ def mark() -> Iterator[str]:
 
 def test_a_group_ends_with_its_children(tmp_path: Path, mark: str) -> None:
     group = ProcessGroup(tmp_path, environment(tmp_path, mark))
-    group.start("one", [sys.executable, "-c", SLEEPER])
+    process = group.start("one", [sys.executable, "-c", SLEEPER])
     group.start("two", ["sleep", "600"])
     assert starting.wait_for(group, {"one": "begun"})
     assert len(list(marked(mark))) == 3
+    assert len(children(process.pid)) == 1
     assert group.ended is None
     group.stop(grace=0.2)
     assert group.processes == {}

@@ -87,7 +87,7 @@ class GatewayNode(ClientNode):
         until = time.monotonic() + ENROL_SECONDS
         while (count := self.store.count_registered(self.program)) < fewest:
             if time.monotonic() > until:
-                return pack(Message("waiting", {"devices": count, "needed": fewest}, {}))
+                return pack(Message("waiting", {"devices": count, "needed": fewest}))
             time.sleep(LOOK)
         return super()._enrol(message)
 

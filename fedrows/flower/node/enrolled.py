@@ -116,7 +116,7 @@ def _equal(one: Index, other: Index) -> bool:
 
 
 def _differing(current: Index, at_now: Tensor, enrolled: Index, at_enrolment: Tensor) -> set[int]:
-    """Which clients of `here` have another index set than their counterparts of `there`."""
+    """Which clients, at these positions now and at enrolment, have another index set."""
     new, old = current.select(at_now), enrolled.select(at_enrolment)
     if _equal(new, old):
         return set()

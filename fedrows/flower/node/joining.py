@@ -62,13 +62,13 @@ def answer(
     except PolicyError as error:
         state.decline(str(error))
         log.warning("This node declines: %s", error)
-        return pack(Message("declined", {}, {}))
+        return pack(Message("declined"))
     except Exception:
         if not config.get("peers") and not config.get("policy"):
             raise
         # Flower would send the error's text to the server, and it may speak of the node's data.
         log.exception("This node could not answer a message.")
-        return pack(Message("silent", {"why": NO_ANSWER}, {}))
+        return pack(Message("silent", {"why": NO_ANSWER}))
 
 
 def node_of(

@@ -89,19 +89,18 @@ class ClientNode:
         """The answer to one message."""
         message = unpack(request)
         fingerprint, run = message.facts.get("contract"), message.facts.get("run")
-        if message.kind != "enrol" and not self._home.has_run(run):
-            return pack(Message("state-lost", {"node": self.name}, {}))
-        if message.kind == "enrol" and fingerprint != self._fingerprint:
-            return self._refused(difference(str(fingerprint), self._fingerprint))
-        self.state = self._home.of_run(run)
         if message.kind == "enrol":
+            if fingerprint != self._fingerprint:
+                return self._refused(difference(str(fingerprint), self._fingerprint))
+            self.state = self._home.of_run(run)
             return self._enrol(message)
-        if fingerprint != digest(self._fingerprint):
-            return pack(Message("state-lost", {"node": self.name}, {}))
         try:
+            if not self._home.has_run(run) or fingerprint != digest(self._fingerprint):
+                raise StateLost
+            self.state = self._home.of_run(run)
             return self.reply(message)
         except StateLost:
-            return pack(Message("state-lost", {"node": self.name}, {}))
+            return pack(Message("state-lost", {"node": self.name}))
 
     def reply(self, message: Message) -> bytes:
         """The answer to a message that is not the first."""
@@ -118,7 +117,7 @@ class ClientNode:
             "Use the same fedrows, model and vocabulary on both sides."
         )
         self._home.refuse(sentence)
-        return pack(Message("refused", {"node": self.name, "why": sentence}, {}))
+        return pack(Message("refused", {"node": self.name, "why": sentence}))
 
     def _enrol(self, message: Message) -> bytes:
         """Sends the node's clients as they are; their index sets stay here in a private run.

@@ -104,16 +104,16 @@ class PrivateNode(ClientNode):
                     raise WireError(f"A message brings one of another {fact}.")
         except WireError as error:
             log.warning("This node does not answer: %s", error)
-            return pack(Message("silent", {"why": NO_ANSWER}, {}))
+            return pack(Message("silent", {"why": NO_ANSWER}))
         answers = {}
         for name, phase in phases.items():
             try:
                 answers[name] = self._reply(phase)
             except PolicyError as error:
                 self._home.decline(str(error))
-                answers[name] = pack(Message("declined", {}, {}))
+                answers[name] = pack(Message("declined"))
             except StateLost:
-                answers[name] = pack(Message("state-lost", {}, {}))
+                answers[name] = pack(Message("state-lost"))
         return pack(Message("sums", {}, answers))
 
     def _reply(self, message: Message) -> bytes:
@@ -132,7 +132,7 @@ class PrivateNode(ClientNode):
             log.warning("This node does not answer: %s", error)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError):
             log.warning("A message of the server makes no sense.", exc_info=True)
-        return pack(Message("silent", {"why": NO_ANSWER, "newest": sums.newest}, {}))
+        return pack(Message("silent", {"why": NO_ANSWER, "newest": sums.newest}))
 
     def _phase(self, sums: NodeSums, message: Message) -> Message:
         name, begins = message.facts.get("sum"), message.facts.get("phase") == 0

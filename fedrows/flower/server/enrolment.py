@@ -66,7 +66,7 @@ class Enrolment:
         if new:
             version = secrets.randbits(30) + 1
             facts = {"contract": self._fingerprint, "run": run, "version": version}
-            messages = dict.fromkeys(new, pack(Message("enrol", facts, {})))
+            messages = dict.fromkeys(new, pack(Message("enrol", facts)))
             until = now + SECONDS
             for message_id, node in self._transport.send(messages, SECONDS, 0).items():
                 self._requests[message_id] = _Request(node, run, version, until)

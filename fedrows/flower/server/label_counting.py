@@ -106,7 +106,7 @@ def labels_in_the_clear(fleet: FlowerFleet, table: str, log: Callable[[str], Non
 
 def _request(fleet: FlowerFleet, name: str) -> bytes:
     facts = {"version": fleet.registry.nodes[name].version, **fleet.about_run}
-    return pack(Message("count-labels", facts, {}))
+    return pack(Message("count-labels", facts))
 
 
 def _read(fleet: FlowerFleet, name: str, answer: bytes, table: str) -> LabelCounts:

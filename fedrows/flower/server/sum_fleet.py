@@ -49,7 +49,7 @@ class SumFleet(FlowerFleet):
             "accepted": accepted,
             "version": self.registry.nodes[node].version,
         }
-        return Message("sum", facts, {})
+        return Message("sum", facts)
 
     def _whom_all(self, cohort: Tensor, hosts: Hosts) -> dict[str, Message]:
         return {

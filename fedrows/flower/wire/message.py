@@ -13,7 +13,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,8 +38,8 @@ class Message:
     """One message: what it is about, small facts, and named parts."""
 
     kind: str
-    facts: dict[str, Any]
-    parts: dict[str, bytes]
+    facts: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, bytes] = field(default_factory=dict)
 
 
 def pack(message: Message) -> bytes:
