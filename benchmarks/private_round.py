@@ -61,7 +61,7 @@ def _measured(
     project = write_project(
         folder / f"project-{mode}-{turn}", settings, terms, out, folder / "data"
     )
-    run = federation.submit(project, {})
+    run = federation.control.submit(project, {})
     ended, spent = dict[int, float](), dict[int, dict[str, float]]()
     while len(ended) < rounds:
         time.sleep(0.02)

@@ -92,7 +92,7 @@ def demo(
     project = write_project(work / "project", settings, terms, path, work / "data")
     say(f"Starting a SuperLink and {nodes} nodes for {data.clients:,} clients of {data.name} …")
     with federate(work, data, nodes) as federation:
-        run = federation.submit(project, {})
+        run = federation.control.submit(project, {})
         say(f"SuperLink at {federation.address}, run {run}. Ctrl-C ends everything.")
         say(
             "From another terminal: fedrows deploy status --superlink "
@@ -186,7 +186,7 @@ def follow(
     """Shows rounds as they are finished, until the run is."""
     shown = 0
     while True:
-        status = federation.status(run)
+        status = federation.control.status(run)
         for line in read_rounds(path / ROUNDS)[shown:]:
             shown += 1
             say(_line(line, rounds))

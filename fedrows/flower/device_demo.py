@@ -77,7 +77,7 @@ def device_demo(
         LocalFederation(work, specs) as federation,
         _served(federation, state, work / "site") as address,
     ):
-        run = federation.submit(project, {})
+        run = federation.control.submit(project, {})
         say(f"Devices: {address}/demo.html?demo={folder}")
         say(f"Open it in a browser: the run begins when all {devices} are there. Ctrl-C ends it.")
         with control_token.published(federation.token, federation.port):
