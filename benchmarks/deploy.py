@@ -117,7 +117,7 @@ def run(
     federation = Measured(folder, plain.nodes, keys)
     with federation:
         number = federation.control.submit(project, {})
-        while not (status := federation.control.status(number)).startswith("finished"):
+        while not (status := federation.control.look(number).status).startswith("finished"):
             for line in read_rounds(out / ROUNDS):
                 passed.setdefault(line["round"], federation.passed)
             time.sleep(0.1)

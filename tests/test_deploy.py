@@ -361,7 +361,7 @@ def test_a_node_killed_in_a_phase_of_every_sum(tmp_path: Path) -> None:
             while len(read_rounds(out / ROUNDS)) <= before:
                 assert time.monotonic() < until, (use, phase)
                 time.sleep(0.1)
-        assert federation.control.status(run) == "running"
+        assert federation.control.look(run).status == "running"
         federation.control.stop(run)
         federation.wait(run, LIMIT)
     lines = read_rounds(out / ROUNDS)

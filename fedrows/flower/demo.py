@@ -186,7 +186,7 @@ def follow(
     """Shows rounds as they are finished, until the run is."""
     shown = 0
     while True:
-        status = federation.control.status(run)
+        status = federation.control.look(run).status
         for line in read_rounds(path / ROUNDS)[shown:]:
             shown += 1
             say(_line(line, rounds))

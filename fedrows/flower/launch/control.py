@@ -84,10 +84,6 @@ class ControlClient:
         with self._asking("start the run") as api:
             return int(api.StartRun(request).run_id)
 
-    def status(self, run: int) -> str:
-        """pending, starting, running, or finished:completed, finished:failed, finished:stopped."""
-        return self.look(run).status
-
     def look(self, run: int) -> RunState:
         """How a run stands."""
         with self._asking(f"say how run {run} is") as api:

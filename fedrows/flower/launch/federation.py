@@ -122,7 +122,7 @@ class LocalFederation:
     def wait(self, run: int, timeout: float, every: float = 0.3) -> str:
         """The status of a run when it has finished; raises if that takes too long."""
         until = time.monotonic() + timeout
-        while not (status := self.control.status(run)).startswith(FINISHED):
+        while not (status := self.control.look(run).status).startswith(FINISHED):
             if time.monotonic() > until:
                 raise LaunchError(
                     f"Run {run} is {status} after {timeout:g} s: look into {self.logs}."
