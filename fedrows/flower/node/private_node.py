@@ -100,7 +100,7 @@ class PrivateNode(ClientNode):
         try:
             phases = {name: unpack(part) for name, part in message.parts.items()}
             for fact in ("run", "contract"):
-                if any(one.facts.get(fact) != message.facts[fact] for one in phases.values()):
+                if any(x.facts.get(fact) != message.facts[fact] for x in phases.values()):
                     raise WireError(f"A message brings one of another {fact}.")
         except WireError as error:
             log.warning("This node does not answer: %s", error)

@@ -136,7 +136,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
             time.sleep(POLL)
         elif wait:
             under_way = (*asked.values(), *self._gateways.devices())
-            left = min(one.until for one in under_way) - time.monotonic()
+            left = min(work.until for work in under_way) - time.monotonic()
             self.transport.wait(max(min(left, LOOK), 0.0))
         exchange.add_seconds_("wait", time.perf_counter() - since)
         since = time.perf_counter()
@@ -268,21 +268,23 @@ class AsyncFlowerFleet(UnwaitedFleet):
             self.answers[name] = f"its upload was refused: {error.reason}"
             return None, []
         sequence, buffered = self.log.next_sequence(), list[BufferedUpdate]()
-        for i, (one, update) in enumerate(zip(work.members, updates, strict=True)):
+        for i, (client, update) in enumerate(zip(work.members, updates, strict=True)):
             if i in silent:
-                exchange.drop_(SILENT, [one.name])
+                exchange.drop_(SILENT, [client.name])
                 continue
             if update is None:
-                client = f"client {one.name!r} of node {name!r}"
-                self._refuse(exchange, NOT_FINITE[0], client, NOT_FINITE[1])
+                who = f"client {client.name!r} of node {name!r}"
+                self._refuse(exchange, NOT_FINITE[0], who, NOT_FINITE[1])
                 continue
-            weight = self.registry.weight_of(one)
+            weight = self.registry.weight_of(client)
             read = {
                 table: x[index[table].splits[i] : index[table].splits[i + 1]]
                 for table, x in work.read.items()
             }
             buffered.append(
-                BufferedUpdate(name, one.name, work.tag, work.began, sequence, weight, update, read)
+                BufferedUpdate(
+                    name, client.name, work.tag, work.began, sequence, weight, update, read
+                )
             )
         self.log.accept(buffered)
         return reply, buffered

@@ -74,7 +74,7 @@ class Enrolment:
             return []
         answers = self._transport.receive(self._requests)
         names = [self._read(self._requests.pop(i), answer) for i, answer in answers.items()]
-        self._requests = {i: one for i, one in self._requests.items() if one.until > now}
+        self._requests = {i: x for i, x in self._requests.items() if x.until > now}
         return [name for name in names if name is not None]
 
     def decline_(self, node: int, called: str) -> None:

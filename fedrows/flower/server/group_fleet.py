@@ -173,20 +173,24 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         """
         numbers = self.numbers()
         while self.is_any_ready:
-            group = next(one for one in self.groups if one.is_ready)
+            group = next(x for x in self.groups if x.is_ready)
             assert group.united is not None, "its union is found"
             same = {n for n in group.united.asked if self._state_of(n) == group.nodes[n]}
-            stay = [one for one in group.members if one.node in same and self._is_here(one.node)]
-            gone = [one for one in group.members if one not in stay]
-            for one in gone:
-                self._drop(one, NO_UNION if one.node not in group.united.asked else LEFT)
+            stay = [
+                client
+                for client in group.members
+                if client.node in same and self._is_here(client.node)
+            ]
+            gone = [client for client in group.members if client not in stay]
+            for client in gone:
+                self._drop(client, NO_UNION if client.node not in group.united.asked else LEFT)
             group.members, hosts = stay, dict[str, list[int]]()
-            group.nodes = {one.node: group.nodes[one.node] for one in stay}
-            for position, one in enumerate(stay):
-                hosts.setdefault(one.node, []).append(position)
+            group.nodes = {client.node: group.nodes[client.node] for client in stay}
+            for position, client in enumerate(stay):
+                hosts.setdefault(client.node, []).append(position)
             if len(hosts) >= self.fewest_nodes:
                 self._opening = group, hosts
-                return torch.tensor([numbers[one.node, one.name] for one in stay])
+                return torch.tensor([numbers[client.node, client.name] for client in stay])
             self._end(group, f"{len(hosts)} nodes are too few")
         return torch.zeros(0, dtype=torch.int64)
 

@@ -82,9 +82,9 @@ def save_heat(
     if labels is not None:
         counters = {"ids": labels.ids, "have": labels.examples, "like": labels.positives}
         tensors |= {f"labels/{name}": x.clone() for name, x in counters.items()}
-    for table, one in heat.items():
-        tensors[f"{table}/ids"], tensors[f"{table}/counts"] = one.ids, one.counts
-    totals = {table: one.total for table, one in heat.items()}
+    for table, counted in heat.items():
+        tensors[f"{table}/ids"], tensors[f"{table}/counts"] = counted.ids, counted.counts
+    totals = {table: counted.total for table, counted in heat.items()}
     facts = {
         "totals": totals,
         "counted": [sorted(count, key=str) for count in counts],
