@@ -118,8 +118,8 @@ def run(
     project = write_project(folder / "project", settings, terms, out, folder / "data")
     federation = Measured(folder, plain.nodes, keys)
     with federation:
-        number = federation.submit(project, {})
-        while not (status := federation.status(number)).startswith("finished"):
+        number = federation.control.submit(project, {})
+        while not (status := federation.control.look(number).status).startswith("finished"):
             for line in read_rounds(out / ROUNDS):
                 passed.setdefault(line["round"], federation.passed)
             time.sleep(0.1)

@@ -16,7 +16,7 @@ from loopback import federation
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
-from fedrows.flower.node import label_counters
+from fedrows.flower.node import sum_inputs
 from fedrows.flower.node.private_node import PrivateNode
 from fedrows.privacy.layout import PartyVectors
 from fedrows.privacy.protocol import ProtocolError
@@ -90,7 +90,7 @@ def test_a_lie_in_a_secure_sum_moves_a_row_no_further_than_the_range(
 
 def test_a_lie_about_heat_stops_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that more clients held than there are would move by next to nothing, for ever."""
-    data, honest = examples(), label_counters.heat_vector
+    data, honest = examples(), sum_inputs.heat_vector
 
     def lying(space: RowSpace, shard: FederatedData) -> np.ndarray:
         words = honest(space, shard)
@@ -98,7 +98,7 @@ def test_a_lie_about_heat_stops_no_row(tmp_path: Path, monkeypatch: pytest.Monke
         words[4:5] -= np.uint64(2**20)  # a sum below 0
         return words
 
-    monkeypatch.setattr(label_counters, "heat_vector", lying)
+    monkeypatch.setattr(sum_inputs, "heat_vector", lying)
     config = CONFIG | {"privacy": "index", "index-epsilon": "", "index-epsilon-for-ever": ""}
     fleet, _ = federation(task_of(data), config, shards_of(data, 3), tmp_path)
     fleet.gather()

@@ -23,8 +23,8 @@ from fedrows.flower.launch.processes import ProcessGroup, environment
 from fedrows.flower.node.node_sums import EXPIRY, LONGEST, NodeSums, forget_sums
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import make_contract
+from fedrows.flower.wire.names import SumNames
 from fedrows.flower.wire.signing import own_key, write_peers
-from fedrows.flower.wire.sum_names import SumNames
 
 RUNS = ("0" * 16, "1" * 16)
 

@@ -183,7 +183,9 @@ def test_a_deployed_run_predicts_alike_in_python_in_onnx_and_on_the_command_line
     ]
     with LocalFederation(tmp_path / "federation", nodes) as federation:
         config: dict[str, Any] = {"out": str(out), "rounds": 3}
-        run = federation.submit(example, config | {"ratings-sample": str(data / "sample.csv")})
+        run = federation.control.submit(
+            example, config | {"ratings-sample": str(data / "sample.csv")}
+        )
         assert federation.wait(run, 180) == "finished:completed"
     for name in [name for name in sys.modules if name.split(".")[0] == "ratings"]:
         del sys.modules[name]

@@ -55,8 +55,7 @@ def _explain(words: Sequence[str]) -> int:
         if caution := warning(data):
             say(f"\n{caution}")
     say(policy)
-    from fedrows.flower.gateway.device_runs import why_declined
-    from fedrows.flower.gateway.explained import explain_devices
+    from fedrows.flower.gateway.device_runs import explain_devices, why_declined
 
     privacy, weighting = settings.privacy, settings.plan.weighting
     declined = why_declined(privacy, weighting, data) if privacy.secret_sums else None

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.flower.node.label_counters import counter_sets
 from fedrows.flower.node.node_sums import Arrays, NodeSums
 from fedrows.flower.node.private_node import PrivateNode
+from fedrows.flower.node.sum_inputs import counter_sets
 from fedrows.flower.wire.signing import own_key
 from fedrows.flower.wire.sums import cohort, distributed_mean, update_parties, update_terms
 from fedrows.privacy import openings

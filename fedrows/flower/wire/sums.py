@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any
 
 from fedrows.flower.wire.contract import Contract
-from fedrows.flower.wire.tags import round_of
+from fedrows.flower.wire.names import round_of
 from fedrows.privacy import union
 from fedrows.privacy.distributed_mean import DistributedMean
 from fedrows.privacy.layout import SumLayout
