@@ -123,6 +123,11 @@ def layout(
     for column in numbers:
         if column in fields:
             raise DataError(f"Column {column!r} is both an id and a number: name it in one place.")
+    if label in (*fields, *numbers):
+        raise DataError(
+            f"Column {label!r} is the label, and a feature too: a model that reads what it is to "
+            "predict learns nothing, so leave it out of the features."
+        )
     for table, how in (tables or {}).items():
         if table not in fields.values():
             raise DataError(f"No field reads table {table!r}: leave it out.")
