@@ -75,13 +75,13 @@ class Measured(LocalFederation):
 
     relay: Relay | None = None
 
-    def _begin_node(self, index: int) -> None:
+    def begin_node(self, index: int) -> None:
         own = self.port
         if self.relay is None:
             self.relay = Relay(own)
         self.port = self.relay.port
         try:
-            super()._begin_node(index)
+            super().begin_node(index)
         finally:
             self.port = own
 

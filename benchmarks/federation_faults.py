@@ -10,8 +10,9 @@ import os
 import signal
 from collections.abc import Sequence
 
+from benchmarks.child_processes import children
 from fedrows.flower.launch.federation import LaunchError, LocalFederation
-from fedrows.flower.launch.processes import ProcessGroup, children
+from fedrows.flower.launch.processes import ProcessGroup
 from fedrows.flower.launch.starting import EXECUTOR
 
 

@@ -13,12 +13,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from child_processes import children
+
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import write_project
 from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch.federation import LocalFederation
-from fedrows.flower.launch.processes import children
+from fedrows.flower.launch.starting import EXECUTOR, SUPERLINK
 from fedrows.report.exchange import read_rounds
 
 NODES, CLIENTS = 4, 12
@@ -88,11 +90,11 @@ def _measured(
 
 def _spent(federation: LocalFederation) -> dict[str, float]:
     """Processor seconds so far by kind of process, and how many ClientApps have run."""
-    link = federation._link
+    link = federation.link
     assert link is not None
-    app = link.processes["serverapp"].pid
+    app = link.processes[EXECUTOR].pid
     seconds = {
-        "superlink": _own(link.processes["superlink"].pid),
+        "superlink": _own(link.processes[SUPERLINK].pid),
         "server_app": sum(map(_own, children(app))),
         "server_executor": _own(app),
         "super_nodes": 0.0,
@@ -101,7 +103,7 @@ def _spent(federation: LocalFederation) -> dict[str, float]:
         "client_apps": 0.0,
     }
     for index, node in enumerate(federation.nodes):
-        processes = federation._node(index).processes
+        processes = federation.group(index).processes
         seconds["super_nodes"] += _own(processes[node.name].pid)
         executor = processes[f"{node.name}-app"].pid
         seconds["executors"] += _own(executor)
