@@ -314,7 +314,17 @@ def test_counts_share_words_without_spilling_over() -> None:
         counts = np.array([n, 0, n, n, 1, n, n])
         added = plan.pack_counts(counts // 2) + plan.pack_counts(counts - counts // 2)
         assert (plan.unpack_counts(added) == counts).all()
-        assert plan.forgery <= 2**-60
+
+
+@pytest.mark.parametrize(("cohort", "odds"), [(255, -100), (1000, -60)])
+def test_wrong_counts_hardly_ever_pass_the_check(cohort: int, odds: int) -> None:
+    """A count off by δ shifts a tag by ρ·δ, which the server would have to guess modulo 2^bits.
+
+    δ is below the lane's size, so it costs at most the lane's bits but one.
+    """
+    plan = Openings("x", tuple(range(cohort)), rows=7, width=1, minimum=2)
+    bits, lost = 8 * np.dtype(plan.word).itemsize, 8 * plan.lane.itemsize - 1
+    assert -TAGS * (bits - lost) <= odds
 
 
 @pytest.mark.parametrize(

@@ -38,16 +38,25 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return words[order], rank[codes]
 
 
+def nulls(values: np.ndarray) -> np.ndarray:
+    """Which values are missing, None, NaN, NaT or the NA of pandas: (n,) bool."""
+    if values.dtype.kind != "O":
+        missing: np.ndarray = values != values
+        return missing
+    try:
+        return np.array([value is None or value != value for value in values], dtype=bool)
+    except TypeError:  # pandas' NA is neither equal to itself nor different: it answers with NA
+        same = [value is not None and value == value for value in values]
+        return np.array([not isinstance(x, bool | np.bool_) or not x for x in same])
+
+
 def no_nulls(column: str, values: np.ndarray, first: int = 0) -> None:
     """Raises a DataError if an example has no value; `first` is the number of the first one."""
-    if values.dtype.kind != "O":
-        bad = values != values  # NaN and NaT
-    elif any(isinstance(value, list | tuple | np.ndarray) for value in values):
+    if values.dtype.kind == "O" and any(isinstance(x, list | tuple | np.ndarray) for x in values):
         raise DataError(
             f"Column {column!r} holds lists, but only features do: one value an example."
         )
-    else:
-        bad = np.array([value is None or value != value for value in values], dtype=bool)
+    bad = nulls(values)
     if bad.any():
         raise DataError(
             f"Column {column!r} has no value in example {first + int(np.argmax(bad))} "
@@ -111,7 +120,11 @@ def as_numbers(
     try:
         exact = values.astype(np.float64)
     except (TypeError, ValueError):
-        raise DataError(f"Column {column!r} holds {values.dtype} values, not numbers.") from None
+        at, value = _first_no_number(values)
+        raise DataError(
+            f"Column {column!r} is {value!r} in example {first + at}, but must hold numbers: "
+            "convert the column."
+        ) from None
     with np.errstate(over="ignore"):
         numbers: np.ndarray = (exact if scaled is None else scaled(exact)).astype(np.float32)
     bad = ~np.isfinite(numbers)
@@ -122,6 +135,16 @@ def as_numbers(
             "float32."
         )
     return numbers
+
+
+def _first_no_number(values: np.ndarray) -> tuple[int, object]:
+    """The example of the first value that is no number, and the value."""
+    for at, value in enumerate(values.tolist()):
+        try:
+            np.asarray(value).astype(np.float64)
+        except (TypeError, ValueError):
+            return at, value
+    return 0, values.tolist()[0]
 
 
 def as_weights(column: str, values: np.ndarray, count: int, first: int = 0) -> np.ndarray:

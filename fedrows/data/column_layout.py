@@ -157,6 +157,11 @@ class Layout:
                 raise DataError(
                     f"Column {column!r} is both an id and a number: name it in one place."
                 )
+        if self.label in (*self.fields, *numbers):
+            raise DataError(
+                f"Column {self.label!r} is the label, and a feature too: a model that reads what "
+                "it is to predict learns nothing, so leave it out of the features."
+            )
 
     def _check_tables(self) -> None:
         """Raises a DataError if tables, lengths of lists or local tables make no sense."""

@@ -7,6 +7,7 @@ and the path of a CSV file are all read here. No package is imported: a frame br
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ WANTED = (
     "a pandas or polars frame, an Arrow table, a Hugging Face data set, a mapping of columns, or "
     "the path of a CSV file"
 )
+# Python reads numbers in them, but 007 is not 7 and 1_2 is not 12.
+_NO_NUMBER = re.compile(r"[-+]?0[0-9]|.*_")
 
 
 class FrameColumns(Mapping[str, Any]):
@@ -117,8 +120,19 @@ def objects_of(values: list[Any]) -> np.ndarray:
     return objects
 
 
+def is_frame(given: Any) -> bool:
+    """Whether something has columns, rather than values."""
+    kinds = ("collect_schema", "column_names", "columns")  # the first is a LazyFrame's
+    return isinstance(given, Mapping) or any(hasattr(given, kind) for kind in kinds)
+
+
 def _csv_columns(path: Path) -> dict[str, np.ndarray]:
     """The columns of a CSV file with a header; those of numbers only are numbers."""
+    return {name: _typed(texts) for name, texts in csv_texts(path).items()}
+
+
+def csv_texts(path: Path) -> dict[str, list[str]]:
+    """The columns of a CSV file with a header, as they are written."""
     if path.suffix.lower() == ".parquet" or path.is_dir():
         raise DataError(f"{path} is not a CSV file: read it with fedrows.read_parquet.")
     try:
@@ -138,14 +152,14 @@ def _csv_columns(path: Path) -> dict[str, np.ndarray]:
             f"Row {odd + 1} of {path} has {len(rows[odd])} values, but its header {len(names)}: "
             "mend the file."
         )
-    return {name: _typed([row[i] for row in rows]) for i, name in enumerate(names)}
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
 
 def _typed(texts: list[str]) -> np.ndarray:
     """Texts as whole numbers, as numbers, as true and false, or as they are; "" is no value."""
     if texts and all(text in ("True", "False", "true", "false") for text in texts):
         return np.array([text.lower() == "true" for text in texts])
-    for kind in (int, float):
+    for kind in () if any(_NO_NUMBER.match(text) for text in texts) else (int, float):
         try:
             return np.array([kind(text) for text in texts])
         except (ValueError, OverflowError):

@@ -17,6 +17,7 @@ from fedrows.data.column_checks import (
     as_target,
     as_weights,
     no_nulls,
+    nulls,
     number_clients,
 )
 from fedrows.data.column_layout import Layout
@@ -182,11 +183,7 @@ def as_raw(column: str, values: Any) -> Raw:
 
 def _no_nulls_within(column: str, lists: Lists) -> None:
     """Raises a DataError that names the example if a list has a null in it."""
-    values = lists.values
-    if values.dtype.kind == "O":
-        bad = np.array([value is None or value != value for value in values], dtype=bool)
-    else:
-        bad = values != values
+    bad = nulls(lists.values)
     if bad.any():
         example = int(np.searchsorted(np.cumsum(lists.sizes), np.argmax(bad), "right"))
         raise DataError(

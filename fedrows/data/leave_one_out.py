@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedrows.data.column_checks import no_nulls
 from fedrows.data.federation import FederatedData
 from fedrows.data.splits import as_times
 from fedrows.errors import DataError
@@ -37,6 +38,8 @@ def leave_one_out(
     in place of the user, for models of sequences; 0 for none. users, items: all that there are in
     any order, where several hosts have a part of the log each and must number rows alike.
     """
+    if isinstance(history, bool) or not isinstance(history, int) or history < 0:
+        raise DataError(f"history is {history!r}, but must be a whole number of at least 0.")
     alike = items is not None
     (users, user), (items, item) = (
         _numbered("client", client, "users", users),
@@ -47,6 +50,8 @@ def leave_one_out(
             f"{name} has {len(user)} clients and {len(item)} items: give one of each in every row."
         )
     by = (user,) if time is None else (as_times("time", np.asarray(time)), user)
+    if len(by[0]) != len(user):
+        raise DataError(f"{name} has {len(by[0])} times, but {len(user)} rows: give one for each.")
     order = np.lexsort(by)  # by client, then time, then row
     pairs = (user * len(items) + item)[order]
     first = np.zeros(len(order), dtype=bool)
@@ -106,6 +111,7 @@ def _numbered(
     values = np.asarray(values)
     if values.ndim != 1:
         raise DataError(f"Column {column!r} has shape {values.shape}: give one value for each row.")
+    no_nulls(column, values)
     try:
         words, number = np.unique(values, return_inverse=True)
         if known is None:

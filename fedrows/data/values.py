@@ -123,6 +123,6 @@ def _number_text(text: str) -> str:
     if _WHOLE.fullmatch(text):
         return text
     number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is not finite")
+    if not math.isfinite(number) or "_" in text:
+        raise ValueError(f"{text} is no finite number")
     return str(int(number)) if number.is_integer() else str(number)

@@ -103,16 +103,6 @@ class Openings:
         return np.dtype("<u1" if len(self.cohort) < 2**8 else "<u2")
 
     @property
-    def forgery(self) -> float:
-        """The odds, at most, that wrong counts pass an opener's check.
-
-        A count off by δ shifts a tag by ρ·δ, which the server would have to guess modulo 2^bits; δ
-        is below the lane's size, so it costs at most the lane's bits but one.
-        """
-        bits, lost = 8 * np.dtype(self.word).itemsize, 8 * self.lane.itemsize - 1
-        return 2.0 ** (-TAGS * (bits - lost))
-
-    @property
     def length(self) -> int:
         """Words in a client's vector."""
         return self.rows * self.width + self.extra + self.openers * self._claim

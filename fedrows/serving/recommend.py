@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedrows.data.encode_rows import EncodedRows, KnownValues, rows_of
 from fedrows.data.encoder import GIVEN, HASHES, Encoder
+from fedrows.data.frame_sources import columns_in, is_frame
 from fedrows.data.frames import as_objects
 from fedrows.data.values import text_of, texts
 from fedrows.errors import DataError, ModelError
@@ -108,11 +109,13 @@ def recommend(
         _check_items(name, given)
     columns = _context(served, target, history, client, context or {})
     kind = encoder.features[target].kind
-    if hasattr(candidates, "columns") or isinstance(candidates, Mapping):
-        items = _listed(candidates, target)
+    if is_frame(candidates):
+        rows = columns_in(candidates)
+        if target not in rows:
+            raise DataError(f"The candidates have no column {target!r}, the items: add it.")
+        items = rows[target].tolist()
         filled = {name: [value] * len(items) for name, value in columns.items()}
-        names = candidates.columns if hasattr(candidates, "columns") else candidates
-        filled |= {str(name): list(candidates[name]) for name in names}
+        filled |= {name: list(values) for name, values in rows.items()}
         _require(served, filled)
         encoded = served.encode(filled)
     else:
@@ -230,13 +233,6 @@ def _all_items(served: ItemModel, target: str) -> list[Any]:
     if table.how == GIVEN:
         return list(range(int(name in encoder.padded), table.rows))
     return served.bundle.vocabulary[name].tolist()
-
-
-def _listed(frame: Any, target: str) -> list[Any]:
-    names = frame.columns if hasattr(frame, "columns") else frame
-    if target not in list(names):
-        raise DataError(f"The candidates have no column {target!r}, the items: add it.")
-    return list(frame[target])
 
 
 def _one_row_each(
