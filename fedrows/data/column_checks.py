@@ -129,9 +129,9 @@ def as_numbers(
         numbers: np.ndarray = (exact if scaled is None else scaled(exact)).astype(np.float32)
     bad = ~np.isfinite(numbers)
     if bad.any():
-        at = tuple(np.argwhere(bad)[0])
+        where = tuple(np.argwhere(bad)[0])
         raise DataError(
-            f"Column {column!r} is {exact[at]} in example {first + at[0]}: it must be finite in "
+            f"Column {column!r} is {exact[where]} in example {first + where[0]}: it must be finite in "
             "float32."
         )
     return numbers
