@@ -7,8 +7,7 @@ Every flag of the grid takes several values, and all combinations are run with a
 alone, for --search-rounds rounds. For each algorithm the one with the best validation NDCG@10, over
 combinations and evaluated rounds, is run with all seeds. Its test metrics are those of the round
 that validation chooses, seed by seed. With --at-once N, N processes share the GPU: first the
-combinations, then the seeds. Runs that --out has already are not made again. With --chosen FILE
-nothing is searched: the settings are those of FILE, such as results/recommenders.json.
+combinations, then the seeds. Runs that --out has already are not made again.
 Needs torch and numpy, and ml-1m.zip in FEDROWS_DATA (or data/) under movielens-1m/.
 """
 
@@ -43,7 +42,6 @@ from fedrows.models import mf, sasrec
 from fedrows.options import NoOptions, options
 
 CHOOSES = "validation_ndcg10"
-CHOICE = ("setting", "trials", "at_the_end_of", CHOOSES)  # what a search comes to
 SEARCH_SEED = 1000
 SHOWN = ("hr10", "ndcg10", "mrr", "hr10_all", "ndcg10_all", "mrr_all")
 MODEL = {"mf": ("factors",), "sasrec": ("width", "blocks", "dropout")}
@@ -86,11 +84,7 @@ def main() -> None:
     axes = {name: getattr(args, name) for name in (*grid, *MODEL[args.model])}
     axes = {name: values for name, values in axes.items() if values}
     for algorithm in args.algorithms:
-        if args.chosen:
-            saved = json.loads(args.chosen.read_text("utf-8"))["ranking"][args.model]["algorithms"]
-            chosen = {name: saved[algorithm][name] for name in CHOICE}
-        else:
-            chosen = searched(args, algorithm, axes, report)
+        chosen = searched(args, algorithm, axes, report)
         setting = chosen["setting"]
         print("chosen", algorithm, setting, flush=True)
         seeds: list[Run] = []
@@ -112,8 +106,8 @@ def searched(
     tried = list(made(jobs, report, args.out))
     best = max(tried, key=lambda run: run["best"][CHOOSES])
     setting = best["setting"]
-    values = (setting, len(tried), ends(setting, axes), best["best"][CHOOSES])
-    return dict(zip(CHOICE, values, strict=True))
+    chosen = {"setting": setting, "trials": len(tried), "at_the_end_of": ends(setting, axes)}
+    return chosen | {CHOOSES: best["best"][CHOOSES]}
 
 
 def before(file: Path | None) -> dict[str, Any]:
@@ -243,7 +237,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0,1,2,3,4", help="of the runs reported, or none")
     parser.add_argument("--rounds", type=int, default=600)
     parser.add_argument("--search-rounds", type=int, default=300)
-    parser.add_argument("--chosen", type=Path, metavar="FILE", help="settings searched before")
     parser.add_argument("--anchors", action="store_true", help="and EASE, in one place")
     parser.add_argument("--evaluate-every", type=int, default=50)
     parser.add_argument("--history", type=int, default=20)
