@@ -71,8 +71,8 @@ def run(
     with FaultyFederation(folder, plain.nodes, keys) as federation:
         relay = federation.relay
         assert relay is not None
-        number = federation.submit(project, {})
-        while not (status := federation.status(number)).startswith("finished"):
+        number = federation.control.submit(project, {})
+        while not (status := federation.control.look(number).status).startswith("finished"):
             for line in read_rounds(out / ROUNDS):
                 passed.setdefault(line["round"], (relay.down, relay.up))
             time.sleep(0.1)

@@ -9,9 +9,10 @@ import contextlib
 import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 from fedrows.flower.launch.federation import LaunchError, LocalFederation
-from fedrows.flower.launch.processes import ProcessGroup, children
+from fedrows.flower.launch.processes import ProcessGroup
 from fedrows.flower.launch.starting import EXECUTOR
 
 
@@ -66,3 +67,14 @@ def _kill_all(pids: Sequence[int]) -> bool:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     return bool(pids)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that still run."""
+    pids = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                pids.append(int(entry.name))
+    return pids

@@ -13,13 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.federation_faults import children
 from benchmarks.speed.machine import processor_seconds
 from fedrows import catalogue
 from fedrows.cli.settings import choose
 from fedrows.flower.demo import write_project
 from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch.federation import LocalFederation
-from fedrows.flower.launch.processes import children
 from fedrows.report.exchange import read_rounds
 
 NODES, CLIENTS = 4, 12
@@ -61,7 +61,7 @@ def _measured(
     project = write_project(
         folder / f"project-{mode}-{turn}", settings, terms, out, folder / "data"
     )
-    run = federation.submit(project, {})
+    run = federation.control.submit(project, {})
     ended, spent = dict[int, float](), dict[int, dict[str, float]]()
     while len(ended) < rounds:
         time.sleep(0.02)

@@ -7,7 +7,8 @@ Every flag of the grid takes several values, and all combinations are run with a
 alone, for --search-rounds rounds. For each algorithm the one with the best validation NDCG@10, over
 combinations and evaluated rounds, is run with all seeds. Its test metrics are those of the round
 that validation chooses, seed by seed. With --at-once N, N processes share the GPU: first the
-combinations, then the seeds. Runs that --out has already are not made again.
+combinations, then the seeds. Runs that --out has already are not made again. With --chosen FILE
+nothing is searched: the settings are those of FILE, such as results/recommenders.json.
 Needs torch and numpy, and ml-1m.zip in FEDROWS_DATA (or data/) under movielens-1m/.
 """
 
@@ -39,9 +40,10 @@ from fedrows.measure.ranking_baselines import ranking_baselines
 from fedrows.measure.summary import spread
 from fedrows.model import RANKING_LOSSES
 from fedrows.models import mf, sasrec
-from fedrows.options import options
+from fedrows.options import NoOptions, options
 
 CHOOSES = "validation_ndcg10"
+CHOICE = ("setting", "trials", "at_the_end_of", CHOOSES)  # what a search comes to
 SEARCH_SEED = 1000
 SHOWN = ("hr10", "ndcg10", "mrr", "hr10_all", "ndcg10_all", "mrr_all")
 MODEL = {"mf": ("factors",), "sasrec": ("width", "blocks", "dropout")}
@@ -84,22 +86,34 @@ def main() -> None:
     axes = {name: getattr(args, name) for name in (*grid, *MODEL[args.model])}
     axes = {name: values for name, values in axes.items() if values}
     for algorithm in args.algorithms:
-        settings = [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
-        jobs = [(args, algorithm, one, SEARCH_SEED, args.search_rounds) for one in settings]
-        tried = list(made(jobs, report, args.out))
-        best = max(tried, key=lambda run: run["best"][CHOOSES])["setting"]
-        print("chosen", algorithm, best, flush=True)
+        if args.chosen:
+            saved = json.loads(args.chosen.read_text("utf-8"))["ranking"][args.model]["algorithms"]
+            chosen = {name: saved[algorithm][name] for name in CHOICE}
+        else:
+            chosen = searched(args, algorithm, axes, report)
+        setting = chosen["setting"]
+        print("chosen", algorithm, setting, flush=True)
         seeds: list[Run] = []
-        for run in made([(args, algorithm, best, s, args.rounds) for s in args.seeds], report):
+        for run in made([(args, algorithm, setting, s, args.rounds) for s in args.seeds], report):
             seeds.append(run)
-            chosen = {"setting": best, "trials": len(tried), "at_the_end_of": ends(best, axes)}
-            of_best = max(run["best"][CHOOSES] for run in tried)
-            chosen |= {CHOOSES: of_best, **spreads(seeds)}
-            report["chosen"][algorithm] = chosen
+            report["chosen"][algorithm] = chosen | spreads(seeds)
             write(args.out, report)
     if args.anchors:
         report["anchors"] = anchors(data)
         write(args.out, report)
+
+
+def searched(
+    args: argparse.Namespace, algorithm: str, axes: dict[str, list[Any]], report: dict[str, Any]
+) -> dict[str, Any]:
+    """The setting of an algorithm that is best on validation examples, and how it was found."""
+    settings = [dict(zip(axes, x, strict=True)) for x in itertools.product(*axes.values())]
+    jobs = [(args, algorithm, one, SEARCH_SEED, args.search_rounds) for one in settings]
+    tried = list(made(jobs, report, args.out))
+    best = max(tried, key=lambda run: run["best"][CHOOSES])
+    setting = best["setting"]
+    values = (setting, len(tried), ends(setting, axes), best["best"][CHOOSES])
+    return dict(zip(CHOICE, values, strict=True))
 
 
 def before(file: Path | None) -> dict[str, Any]:
@@ -120,7 +134,7 @@ def ends(setting: dict[str, Any], axes: dict[str, list[Any]]) -> list[str]:
 def load(model: str, history: int) -> Any:
     """The data of a model, once in every process."""
     if model == "mf":
-        return movielens_rank_mf.load(movielens_rank_mf.MovieLensRankMFOptions())
+        return movielens_rank_mf.load(NoOptions())
     return movielens_rank.load(movielens_rank.MovieLensRankOptions(history))
 
 
@@ -229,6 +243,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0,1,2,3,4", help="of the runs reported, or none")
     parser.add_argument("--rounds", type=int, default=600)
     parser.add_argument("--search-rounds", type=int, default=300)
+    parser.add_argument("--chosen", type=Path, metavar="FILE", help="settings searched before")
     parser.add_argument("--anchors", action="store_true", help="and EASE, in one place")
     parser.add_argument("--evaluate-every", type=int, default=50)
     parser.add_argument("--history", type=int, default=20)

@@ -23,7 +23,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.speed.blocks import Rounds, medians, seconds_per_round
-from fedrows.privacy import graph
 from fedrows.privacy.keys import AgreementKey, NodeKey, add_stream_, derive, random_words
 from fedrows.privacy.protocol import run
 from fedrows.privacy.ring import Coding
@@ -44,7 +43,6 @@ def main() -> None:
     print(f"{typed.clients} clients x {typed.values:,} values, medians of {typed.blocks} blocks\n")
     table("masking", masking(typed.clients, typed.values), typed.blocks)
     table("encoding", encoding(typed.values), typed.blocks)
-    print(f"{'neighbours instead of all':32}", *graph_line(typed.clients))
     print(
         "\nunion of 10^6 features, |S| = 500, K = 50, false positives <= 1 %, bytes up per client"
     )
@@ -141,16 +139,6 @@ def _key_pairs() -> tuple[Any, Any]:
 
     secret = ec.generate_private_key(ec.SECP384R1())
     return secret, secret.public_key()
-
-
-def graph_line(clients: int) -> tuple[str, ...]:
-    """How many neighbours are enough where 5 % collude and 5 % drop out."""
-    k, needed = graph.choose(clients, 0.05, 0.05)
-    odds = graph.failure(clients, k, needed, 0.05, 0.05)
-    return (
-        f"k = {k}, {needed} shares needed: security {odds.security:.1e},",
-        f"correctness {odds.correctness:.1e}",
-    )
 
 
 def whole(clients: int, values: int) -> None:

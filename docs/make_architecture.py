@@ -32,7 +32,7 @@ def main(page: Path) -> None:
 
 
 def drawn() -> str:
-    """Returns the layers as a drawing, the top one first, and a table of what is in each room."""
+    """Returns the layers as a drawing, the top one first, and a table of what is in each."""
     files = modules()
     units = between_units(imports(files), files)
     needs = {name: sorted(direct(name, units)) for name in units}
@@ -44,7 +44,7 @@ def drawn() -> str:
         for _, names in reversed(there)
         for name in reversed(names)
     ]
-    head = ["| room | what is inside | stands on |", "|---|---|---|"]
+    head = ["| package or module | what is inside | imports |", "|---|---|---|"]
     return "\n".join(["```", *drawing, "```", "", *head, *table])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from typing import Any
 
 from fedrows import cli
@@ -74,7 +74,7 @@ def help_of(words: str) -> Any:
     name, *rest = words.split()
     Parser.print_help = record  # type: ignore[assignment]
     try:
-        with redirect_stdout(printed):
+        with redirect_stdout(printed), suppress(SystemExit):
             importlib.import_module(f"fedrows.cli.{name}").main([*rest, "--help"])
     finally:
         Parser.print_help = usual  # type: ignore[method-assign]

@@ -23,14 +23,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedrows.errors import PluginError, UnknownNameError
-from fedrows.files.plugin_checks import (
+from fedrows.files.plugins import (
+    attribute,
     check_class,
     check_is,
     check_options,
+    file_of,
+    import_module,
     kind_of,
+    refer,
     source_of,
 )
-from fedrows.files.plugins import attribute, file_of, import_module, refer
 from fedrows.options import NoOptions, options
 
 if TYPE_CHECKING:  # nothing is imported until it is asked for

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from fedrows.algorithm import Algorithm, Round
-from fedrows.data.batches import Batch, LocalData, batches, steps_of
-from fedrows.data.occurrences import occurred
+from fedrows.data.batches import Batch, LocalData, batches, occurred, steps_of
 from fedrows.model import Model
 from fedrows.optimizers.local_optimizer import LocalOptimizer, local_optimizer
 from fedrows.plan import Plan

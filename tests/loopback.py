@@ -14,7 +14,8 @@ from fedrows.flower.node import joining
 from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.server.fleet import FlowerFleet
-from fedrows.flower.server.noisy_fleet import private_fleet
+from fedrows.flower.server.noisy_fleet import NoisyFlowerFleet
+from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.server.registry import EnrolmentLimits, Registry
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.flower.wire.message import Message, unpack
@@ -82,12 +83,15 @@ def federation(
         draws=agreed.draws(data),
     )
     fingerprint = agreed.fingerprint(model, data)
-    parts = (agreed, model.schema, registry, loopback, fingerprint, "0" * 16, _quiet)
+    parts = (agreed, registry, loopback, fingerprint, _quiet)
     if not agreed.secret:
-        return FlowerFleet(*parts), loopback
-    write_peers(folder / "peers.json", {name: own_key(folder / name).public for name in shards})
-    peers, noise = folder / "peers.json", agreed.privacy.noise_in_sum
-    return private_fleet(parts, noise, peers, data.groups), loopback
+        fleet = FlowerFleet(*parts)
+    else:
+        write_peers(folder / "peers.json", {n: own_key(folder / n).public for n in shards})
+        kind = NoisyFlowerFleet if agreed.privacy.noise_in_sum else PrivateFlowerFleet
+        fleet = kind(*parts, peers=folder / "peers.json", groups=data.groups)
+    fleet.run = "0" * 16
+    return fleet, loopback
 
 
 def fresh(

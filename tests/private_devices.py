@@ -40,8 +40,8 @@ from fedrows.flower.server.fleet import FlowerFleet
 from fedrows.flower.wire.codings import ids_from_bytes
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
+from fedrows.flower.wire.names import round_of
 from fedrows.flower.wire.submodels import SubmodelLayout, decode_submodels
-from fedrows.flower.wire.tags import round_of
 from fedrows.privacy import openings, secure_sum
 from fedrows.privacy.families import RowFamilies
 from fedrows.privacy.held_back import HeldBack

@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from fedrows.data import amazon_log as amazon
-from fedrows.data.amazon_log import AmazonOptions
+from fedrows.data.amazon_log import AmazonOptions, dispersion
 from fedrows.data.examples import Examples
-from fedrows.data.histories import dispersion
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged
 

@@ -11,8 +11,7 @@ import pytest
 from attack import bytes_of, proven_epsilon
 
 from fedrows.errors import PlanError, RunFolderError
-from fedrows.privacy.answers import Answers, TwoStage
-from fedrows.privacy.asking import Asking
+from fedrows.privacy.answers import Answers, Asking, TwoStage
 from fedrows.privacy.response import Response
 from fedrows.privacy.row_space import RowSpace
 from fedrows.privacy.values import Values, derived, rows_per_value

@@ -1,10 +1,14 @@
 """The house: imports point one way, and a name, a file and a room have one meaning each."""
 
 import ast
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from import_graph import ORDER, between_units, imports, in_cycles, modules, named, unit
+from website.public_names import NAMES
+
+from fedrows.catalogue import FOLDERS
 
 ROOT = Path(__file__).parent.parent
 FILES = modules()
@@ -140,3 +144,37 @@ def test_imports_are_read_wherever_they_are(tmp_path: Path) -> None:
     assert graph == {"a": {"room.b"}, "room": {"room.b"}, "room.b": {"a", ""}}
     assert in_cycles(graph) == [("a", "room.b"), ("room.b", "a")]
     assert between_units(graph, files) == {"a": {"room"}, "room": {"a"}}
+
+
+CALLED_BY_LIBRARIES = {
+    *("_repr_html_", "extra_repr", "setup_context", "handleError", "log_message", "intercept"),
+    *("reconcile", "wait_closed", "_unsupported_upgrade_warning", "_should_skip_dynamo"),
+}
+
+
+def test_nothing_in_the_package_is_there_for_tests_alone() -> None:
+    """Every function, class and constant is used in the package, or is public."""
+    used, defined = Counter(), {}
+    for module, path in FILES.items():
+        tree = ast.parse(path.read_text("utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                defined[node.name] = module
+            elif isinstance(node, ast.Name | ast.Attribute):
+                assigned = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                used[node.id if isinstance(node, ast.Name) else node.attr] += not assigned
+            elif isinstance(node, ast.keyword):
+                used[node.arg] += 1
+            elif isinstance(node, ast.Constant) and len(str(node.value)) < 60:
+                used.update(re.findall(r"\w+", str(node.value)))
+        targets = (x.targets for x in tree.body if isinstance(x, ast.Assign))
+        defined |= {x.id: module for some in targets for x in some if isinstance(x, ast.Name)}
+    public = {name.rpartition(".")[2] for name in NAMES} | {"from_hf", "RANKING_LOSSES"}
+    assert {
+        name: module
+        for name, module in defined.items()
+        if not used[name]
+        and name not in public | CALLED_BY_LIBRARIES
+        and not name.startswith("__")
+        and module not in (f"{folder}.{name.lower()}" for folder in FOLDERS.values())
+    } == {}

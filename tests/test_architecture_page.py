@@ -60,6 +60,14 @@ def test_every_step_names_a_function_of_a_file(title: str) -> None:
         assert name in defined(ROOT / file), f"{file} has no {name}"
 
 
+@pytest.mark.parametrize("title", walks())
+def test_every_method_that_is_named_beside_the_steps_exists(title: str) -> None:
+    text = walks()[title]
+    files = set(re.findall(r"`(fedrows/[\w/]+\.py)`", text))
+    methods = {name for file in files for name in defined(ROOT / file)}
+    assert set(re.findall(r"`([A-Z_]\w*\.\w+)`", text)) - methods == set()
+
+
 def test_every_file_that_is_named_exists() -> None:
     pages = PAGE.read_text("utf-8") + (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     named = re.findall(r"`((?:fedrows|docs|tests)/[\w/]+\.\w+)`", pages)

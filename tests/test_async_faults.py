@@ -26,8 +26,8 @@ from fedrows.flower.deployment import Deployment
 from fedrows.flower.journal import ROUNDS, Journal, carry_out
 from fedrows.flower.launch.following import in_words
 from fedrows.flower.launch.operator_folder import OperatorFolder
-from fedrows.flower.launch.run_progress import ProgressWriter
 from fedrows.flower.node.state import NodeState
+from fedrows.flower.run_progress import ProgressWriter
 from fedrows.flower.server import async_fleet, unwaited_fleet
 from fedrows.flower.server.node_records import LATE
 from fedrows.flower.server.update_log import (
@@ -352,7 +352,7 @@ def test_operators_see_the_buffer_who_is_under_way_and_ages(tmp_path: Path) -> N
     assert run.schedule is not None
     folder = OperatorFolder(tmp_path / "operators")
     (tmp_path / "operators").mkdir()
-    writer = ProgressWriter(folder, 17, buffer=run.schedule.now)
+    writer = ProgressWriter(folder, 17, run)
     log, meters = tmp_path / "log", tmp_path / "metrics.prom"
     seen = Watching(log="json", log_file=str(log), metrics_file=str(meters))
     with Journal.opened(tmp_path / "run", run) as journal, watching(seen) as observer:

@@ -29,7 +29,7 @@ from fedrows.flower.launch.resubmit import submit_until_done
 from fedrows.flower.server import async_fleet
 from fedrows.flower.server.update_log import ARRIVALS, UPDATES, read_updates
 from fedrows.flower.wire.message import pack, unpack
-from fedrows.flower.wire.tags import round_of, tag_of
+from fedrows.flower.wire.names import round_of, tag_of
 from fedrows.report.exchange import read_rounds
 from fedrows.watch import Observers
 

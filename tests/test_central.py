@@ -15,11 +15,12 @@ from twin import index_of
 from fedrows.algorithm import Round
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.errors import PlanError
-from fedrows.privacy.central import capped_counts, corrected, draw_cohort, private_heat
+from fedrows.privacy.heat_of_mode import capped_counts, private_heat
 from fedrows.privacy.ledger import Ledger
-from fedrows.privacy.mechanism import Touched
+from fedrows.privacy.mechanism import Touched, draw_cohort
 from fedrows.privacy.mechanisms.gaussian import Gaussian
 from fedrows.privacy.noise import GridNoise
+from fedrows.privacy.noisy_mean import corrected
 from fedrows.rows.heat import Heat, heat_of
 from fedrows.rows.index import Index
 from fedrows.rows.params import Params, RowTotal, Submodels, Total, total

@@ -2,7 +2,6 @@
 
 import itertools
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,6 @@ def test_an_address_is_a_host_and_a_port(address: str) -> None:
     with pytest.raises(control.ControlError, match="write HOST:PORT"):
         control.split_address(address)
     assert control.split_address("[::1]:8000") == ("::1", 8000)
-
-
-def test_settings_are_read_back_as_they_were() -> None:
-    config: dict[str, control.Value] = {
-        "text": 'it\'s a "path" \\ with ü and\nlines \x7f',
-        "rounds": 5,
-        "rate": 1e-05,
-        "yes": True,
-        "a-b": "",
-    }
-    assert tomllib.loads(control.as_toml(config)) == config
 
 
 class Servers:

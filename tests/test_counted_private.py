@@ -29,7 +29,7 @@ from fedrows.flower.server.fleet import FlowerFleet
 from fedrows.flower.server.private_sums import PrivateSumFleet
 from fedrows.flower.wire.codings import integers_to_bytes
 from fedrows.flower.wire.message import pack, unpack
-from fedrows.privacy.central import private_counts
+from fedrows.privacy.heat_of_mode import private_counts
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Event, Ledger
 from fedrows.privacy.mechanisms.distributed import Distributed
 from fedrows.privacy.protocol import ProtocolError

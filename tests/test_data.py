@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedrows.data.examples import Examples
 from fedrows.data.federation import FederatedData
 from fedrows.data.splits import split_at_random
-from fedrows.data.vocabulary import EVERY
+from fedrows.data.vocabulary import Vocabulary
 from fedrows.errors import DataError
 
 frames = pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
@@ -180,7 +180,7 @@ def test_a_random_split_has_its_share_and_its_seed():
 
 @frames
 def test_a_frame_with_text_ids(frame):
-    data = ratings(frame(RATINGS), tables={"item": EVERY})
+    data = ratings(frame(RATINGS), tables={"item": Vocabulary(oov=False)})
     assert data.vocabulary["item"].tolist() == ["oat", "rye", "tea"]
     assert data.tables == {"item": 3}
     assert data.client_names.tolist() == ["ann", "bob", "eve"]
@@ -194,7 +194,7 @@ def test_a_frame_with_text_ids(frame):
 @frames
 def test_columns_may_share_a_table(frame):
     fields = {"item": "product", "then": "product", "page": "page"}
-    every = {"product": EVERY, "page": EVERY}
+    every = {"product": Vocabulary(oov=False), "page": Vocabulary(oov=False)}
     data = ratings(frame(RATINGS), features=fields, tables=every)
     assert data.fields == {"item": "product", "then": "product", "page": "page"}
     assert data.vocabulary["product"].tolist() == ["egg", "oat", "rye", "tea"]

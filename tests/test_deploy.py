@@ -134,7 +134,7 @@ def test_deployed_is_simulated_on_movielens(tmp_path: Path, data_folder: Path) -
                 out,
                 tmp_path / "data",
             )
-            status = federation.wait(federation.submit(project, {}), LIMIT)
+            status = federation.wait(federation.control.submit(project, {}), LIMIT)
             assert status == "finished:completed"
             lines = read_rounds(out / ROUNDS)
             assert [line["answered"] for line in lines] == [50] * 3
@@ -165,7 +165,7 @@ def test_the_example_project_runs(tmp_path: Path) -> None:
     with LocalFederation(tmp_path / "federation", nodes) as federation:
         sample = str(tmp_path / "data" / "sample.csv")
         config = {"out": str(out), "rounds": 3, "ratings-sample": sample}
-        run = federation.submit(example, config)
+        run = federation.control.submit(example, config)
         assert federation.wait(run, LIMIT) == "finished:completed"
     assert [line["answered"] for line in read_rounds(out / ROUNDS)] == [20] * 3
 
@@ -230,7 +230,7 @@ def persisting(federation: LocalFederation, project: Path) -> Iterator[threading
     yield thread
     for run in federation.control.runs():
         if not run.over:
-            federation.stop(run.run)
+            federation.control.stop(run.run)
     thread.join(timeout=LIMIT)
     assert not thread.is_alive(), said[-5:]
 
@@ -273,7 +273,7 @@ def test_a_clientapp_that_is_killed_alone_costs_its_node_one_answer(tmp_path: Pa
     terms = {"min_nodes": 2, "timeout": 45.0, "min_answers": 1}  # flwr notices after a minute
     with federate(tmp_path, data, nodes=2) as federation:
         project = write_project(tmp_path / "project", settings, terms, out, tmp_path / "data")
-        run, until = federation.submit(project, {}), time.monotonic() + LIMIT
+        run, until = federation.control.submit(project, {}), time.monotonic() + LIMIT
         while killed < 8 and time.monotonic() < until:
             lines = read_rounds(out / ROUNDS) if (out / ROUNDS).exists() else []
             if lines and not lines[-1]["dropped"] and kill_clientapp(federation, 1):
@@ -281,7 +281,7 @@ def test_a_clientapp_that_is_killed_alone_costs_its_node_one_answer(tmp_path: Pa
                 while len(read_rounds(out / ROUNDS)) < len(lines) + 2:
                     assert time.monotonic() < until
                     time.sleep(0.02)
-        federation.stop(run)
+        federation.control.stop(run)
     assert killed == 8
     reasons = {why for line in read_rounds(out / ROUNDS) for why in line["dropped"]}
     assert reasons
@@ -303,7 +303,9 @@ def test_a_private_federation_equals_the_simulation(tmp_path: Path) -> None:
     terms = {**PRIVATE, "min_contributors": 1, "min_nodes": 3, "timeout": LIMIT}
     with federate(tmp_path, data, nodes=3) as federation:
         project = write_project(tmp_path / "project", settings, terms, out, tmp_path / "data")
-        assert federation.wait(federation.submit(project, {}), LIMIT) == "finished:completed"
+        assert (
+            federation.wait(federation.control.submit(project, {}), LIMIT) == "finished:completed"
+        )
     assert [line["answered"] for line in read_rounds(out / ROUNDS)] == [12, 12]
     assert difference(out, settings, data, bounds={}) <= 1e-5
 
@@ -350,7 +352,7 @@ def test_a_node_killed_in_a_phase_of_every_sum(tmp_path: Path) -> None:
         terms = {**PRIVATE, "min_contributors": 1, "min_nodes": 4, "min_answers": 1}
         terms["timeout"] = patience()
         write_project(project, settings, terms, out, tmp_path / "data")
-        run = federation.submit(project, {})
+        run = federation.control.submit(project, {})
         known: set[str] = set()
         for use, phase in (("heat", 1), ("union", 3), ("update", 5)):
             known = killed_in(federation, VICTIM, use, phase, known)
@@ -359,8 +361,8 @@ def test_a_node_killed_in_a_phase_of_every_sum(tmp_path: Path) -> None:
             while len(read_rounds(out / ROUNDS)) <= before:
                 assert time.monotonic() < until, (use, phase)
                 time.sleep(0.1)
-        assert federation.status(run) == "running"
-        federation.stop(run)
+        assert federation.control.look(run).status == "running"
+        federation.control.stop(run)
         federation.wait(run, LIMIT)
     lines = read_rounds(out / ROUNDS)
     assert [line["round"] for line in lines] == list(range(1, len(lines) + 1))

@@ -145,7 +145,7 @@ def test_an_exchange_and_an_error_that_takes_everything_down(tmp_path: Path, pro
 
     def fail_after_an_exchange() -> None:
         with federation:
-            run = federation.submit(project, {"nodes": 2, "out": str(out)})
+            run = federation.control.submit(project, {"nodes": 2, "out": str(out)})
             assert federation.wait(run, LIMIT) == "finished:completed"
             assert list(marked(federation.mark))
             raise ZeroDivisionError
@@ -194,12 +194,12 @@ def test_only_nodes_with_a_listed_key_and_the_right_authority_are_let_in(
     with LocalFederation(
         tmp_path / "federation", [NodeSpec("a", {"name": "a"})], keys
     ) as federation:
-        run = federation.submit(project, {"nodes": 1, "out": str(out)})
+        run = federation.control.submit(project, {"nodes": 1, "out": str(out)})
         assert federation.wait(run, LIMIT) == "finished:completed"
 
         kill_node(federation, 0)
         start_node(federation, 0)  # the same key, so the same node
-        run = federation.submit(project, {"nodes": 1, "out": str(out)})
+        run = federation.control.submit(project, {"nodes": 1, "out": str(out)})
         assert federation.wait(run, LIMIT) == "finished:completed"
         assert len({node for _, _, node in said(out)}) == 1
 
@@ -235,17 +235,17 @@ def test_a_superlink_and_a_serverapp_that_were_killed_are_back_at_work(
 ) -> None:
     out = tmp_path / "out"
     with LocalFederation(tmp_path / "federation", [NodeSpec("a", {"name": "a"})]) as federation:
-        run = federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
+        run = federation.control.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
         _until_said(out, 1)
         assert kill_serverapp(federation)
         assert federation.wait(run, LIMIT) == "finished:failed"
 
-        federation.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
+        federation.control.submit(project, {"nodes": 1, "rounds": 1000, "out": str(out)})
         _until_said(out, len(said(out)) + 1)
         kill_superlink(federation)
         federation.start_superlink()
         freeze_node(federation, 0)
-        run = federation.submit(project, {"nodes": 1, "out": str(out)})
+        run = federation.control.submit(project, {"nodes": 1, "out": str(out)})
         before = len(said(out))
         time.sleep(2)
         assert len(said(out)) == before  # the node is frozen

@@ -21,7 +21,7 @@ pytest.importorskip("starlette")
 from browser_devices import BrowserRounds, silent
 
 from fedrows.flower.gateway.device_sums import AgreedTerms, DeviceSums, SumDevice
-from fedrows.flower.gateway.phase_form import PhaseForm, read_form
+from fedrows.flower.gateway.forms import PhaseForm, read_form
 from fedrows.flower.gateway.store import GatewayStore
 from fedrows.flower.gateway.work import WorkStore
 from fedrows.flower.wire.codings import ids_to_bytes
@@ -92,7 +92,7 @@ class Cohort:
         thread.start()
         try:
             own = [{"number": i, "accepted": 0, "tag": 2**31} for i in range(len(self.devices))]
-            return self.sums.carry(half, agreed, self.devices, own, size, seconds)
+            return self.sums.carry(half(agreed), agreed, self.devices, own, size, seconds)
         finally:
             stop.set()
             thread.join()

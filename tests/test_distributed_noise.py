@@ -16,11 +16,10 @@ from fedrows.algorithms.fedavg import FedAvg
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError
 from fedrows.privacy import in_memory
-from fedrows.privacy.amplification import sampled_divergences
-from fedrows.privacy.central import heat_coding, private_heat
 from fedrows.privacy.discrete_gaussian import discrete_gaussians
 from fedrows.privacy.distributed_mean import DistributedMean
-from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Event, Ledger
+from fedrows.privacy.heat_of_mode import heat_coding, private_heat
+from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Event, Ledger, sampled_divergences
 from fedrows.privacy.mechanisms.distributed import Distributed
 from fedrows.privacy.noisy_coding import NoisyCoding
 from fedrows.privacy.options import Privacy, from_config

@@ -17,6 +17,7 @@ from fedrows import Vocabulary, catalogue
 from fedrows.cli import main
 from fedrows.cli.export import read
 from fedrows.nn.interest_network import DIN
+from fedrows.notebook.simulate import simulate
 from fedrows.runs.export import (
     ExportError,
     Trained,
@@ -25,7 +26,6 @@ from fedrows.runs.export import (
     save_vocabulary,
 )
 from fedrows.runs.folder import RunFolder
-from fedrows.runs.simulate import simulate
 
 SMALL = ["--clients=30", "--items=20", "--examples-per-client=8", "--clients-per-round=5"]
 RUN = ["run", "synthetic", *SMALL, "--rounds", "4", "--evaluate-every", "2"]

@@ -11,6 +11,7 @@ from exported import Tied, expected, history, items, ratings
 from torch import Tensor, nn
 
 from fedrows import FederatedData, catalogue
+from fedrows.notebook.simulate import simulate
 from fedrows.runs.export import (
     ExportError,
     Trained,
@@ -18,7 +19,6 @@ from fedrows.runs.export import (
     onnx_inputs,
     save,
 )
-from fedrows.runs.simulate import simulate
 
 
 @pytest.fixture(autouse=True)

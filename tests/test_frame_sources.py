@@ -68,6 +68,20 @@ def test_a_csv_file_is_a_frame(tmp_path: Path) -> None:
         assert_same(read, FederatedData.from_frame(flat, client="user", **FLAT))
 
 
+@pytest.mark.parametrize(
+    "items", [["007", "7", "8"], ["1_2", "12", "3"], ["7", "007", "1.5"]], ids=" ".join
+)
+def test_ids_of_a_csv_file_that_only_look_like_numbers_stay_apart(
+    items: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("user,item,liked\n" + "".join(f"{u},{i},1\n" for u in "ab" for i in items))
+    data = FederatedData.from_frame(path, client="user", label="liked", features=["item"], test=0)
+    assert data.vocabulary["item"].tolist() == sorted(items)
+    ids = data.encode({"item": items}).examples.ids["item"]
+    assert len(set(ids.tolist())) == 3
+
+
 def test_splits_of_a_data_set_are_kept() -> None:
     datasets = pytest.importorskip("datasets")
     whole = datasets.Dataset.from_dict(ROWS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -170,6 +172,42 @@ def test_pandas_types_that_are_not_numpys():
     assert data.train.label.tolist() == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize(
+    ("column", "dtype", "options"),
+    [
+        ("like", "boolean", {}), ("item", "string", {}), ("user", "string", {}),
+        ("page", "Int64", {"features": ["page"]}), ("age", "Float64", {"numbers": ["age"]}),
+        ("page", "Int64", {"features": ["item"], "test": Split.last(1, "page")}),
+    ],
+)  # fmt: skip
+def test_a_missing_value_of_pandas_is_named(column, dtype, options):
+    """Its NA is neither equal to itself nor different from itself."""
+    frame = pd.DataFrame(LOG).astype({column: dtype})
+    frame.loc[1, column] = pd.NA
+    with pytest.raises(DataError, match=f"'{column}' has no value in example 1"):
+        log(frame, **options)
+
+
+def test_a_missing_value_of_pandas_within_a_list_is_named():
+    frame = pd.DataFrame(LOG | {"seen": [[], ["a"], ["a", pd.NA], *[["b"]] * 3]})
+    with pytest.raises(DataError, match="null within the list of example 2"):
+        log(frame, features=["item", "seen"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [UUID(int=1), Decimal("1.5"), b"tea", timedelta(1), time(9)],
+    ids=lambda x: type(x).__name__,
+)
+def test_ids_that_could_not_be_served_are_refused(value):
+    """A bundle keeps the text of every value, and these have none that is theirs alone."""
+    frame = pd.DataFrame(LOG | {"item": pd.Series([value] * 6, dtype=object)})
+    with pytest.raises(DataError, match=r"'item' holds .* an id is a number, text or a time"):
+        log(frame)
+    with pytest.raises(DataError, match="'item'"):
+        log(frame.assign(item=pd.Series([value] * 6)))
+
+
 def pieces() -> dict:
     """LOG, client by client."""
     frame = pd.DataFrame(LOG)
@@ -271,6 +309,14 @@ BAD = {
     "time null": ({"time": [1, 2, None, 3, 4, 5]}, {"test": Split.last(1, "time")}, ["'time'"]),
     "number of text": ({}, {"numbers": ["seen"]}, ["'seen'"]),
     "number null": ({"age": [1, None, 2, 3, 4, 5]}, {"numbers": ["age"]}, ["'age'", "example 1"]),
+    "label of words": (
+        {"like": ["yes", "no", *["yes"] * 4]}, {}, ["'like'", "'yes'", "example 0", "numbers"],
+    ),
+    "a price with its sign": (
+        {"age": ["3", "$4", *"5678"]}, {"numbers": ["age"]}, ["'age'", "'$4'", "example 1"],
+    ),
+    "the label as a feature": ({}, {"features": ["item", "like"]}, ["'like'", "label", "feature"]),
+    "the label as a number": ({}, {"numbers": ["like"]}, ["'like'", "label", "feature"]),
     "weight negative": ({"trust": [1, 1, -1, 1, 1, 1]}, {"weight": "trust"}, ["'trust'", "-1"]),
     "an id and a number": ({}, {"numbers": ["item"]}, ["'item'", "both"]),
     "numbers as text": ({}, {"numbers": "age"}, ["numbers", "'age'"]),

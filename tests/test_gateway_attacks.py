@@ -170,10 +170,8 @@ def test_nothing_of_a_removed_device_stays(tmp_path: Path) -> None:
         target = f"/v1/work/{id_}?offset=0&total=99&sha256={'0' * 64}"
         assert session.http.ask("PUT", target, b"half").json()["received"] == 4
         assert store.remove_device(session.name)
-        with store.read() as database:
-            for table in ("pieces", "work", "nonces", "registrations", "keys", "devices"):
-                found = database.execute(f"SELECT count(*) FROM {table}").fetchone()
-                assert found == (0,), table
+        for table in ("pieces", "work", "nonces", "registrations", "keys", "devices"):
+            assert store.row(f"SELECT count(*) FROM {table}") == (0,), table
         with pytest.raises(GatewayRefused, match="does not know the device"):
             session.http.ask("POST", "/v1/check-in")
         session.http.close()

@@ -169,7 +169,7 @@ def test_a_real_federation_over_https(tmp_path: Path, data_folder: Path, mode: s
             own += ["--state", str(tmp_path / "alone" / "state"), "--name", "device-00000"]
             device = [sys.executable, "-m", "fedrows_device", *own, "--token", store.make_token()]
             alone = subprocess.Popen(device, env=environment)
-            number = federated.submit(project, {})
+            number = federated.control.submit(project, {})
             with Devices(url, store, data, tmp_path, keys / "ca.pem") as devices:
                 devices.run(range(1, 12))
                 work = tmp_path / "alone" / "state" / "registered"

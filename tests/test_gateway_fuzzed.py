@@ -20,8 +20,7 @@ pytest.importorskip("starlette")
 from gateway_devices import FREE, DeviceSession, DeviceStorage, SignedHttp, serving
 from test_gateway_hostile import form_and_upload
 
-from fedrows.flower.gateway.forms import RegistrationForm
-from fedrows.flower.gateway.phase_form import PhaseForm
+from fedrows.flower.gateway.forms import PhaseForm, RegistrationForm
 from fedrows.flower.gateway.programs import Programs
 from fedrows.flower.gateway.store import GatewayStore
 from fedrows.flower.gateway.web import GatewayLimits, application

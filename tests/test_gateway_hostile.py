@@ -172,8 +172,7 @@ def test_a_thousand_hostile_requests_change_nothing(tmp_path: Path) -> None:
         def attack() -> None:
             try:
                 for i in range(1000):
-                    with store.read() as database:
-                        others[:] = [r[0] for r in database.execute("SELECT id FROM work LIMIT 1")]
+                    others[:] = [r[0] for r in store.rows("SELECT id FROM work LIMIT 1")]
                     kind = kinds[i % len(kinds)]
                     method, target, body, headers = forged(kind)
                     status, content, _ = raw.ask(method, target, body, headers)

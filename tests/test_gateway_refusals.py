@@ -38,7 +38,7 @@ from loopback import federation
 from fedrows.cli import deploy
 from fedrows.errors import FedrowsError
 from fedrows.flower.gateway import gateway_node as node_side
-from fedrows.flower.gateway.explained import explain_devices
+from fedrows.flower.gateway.device_runs import explain_devices
 from fedrows.flower.gateway.forms import RegistrationForm
 from fedrows.flower.gateway.programs import Programs
 from fedrows.flower.gateway.store import GatewayStore, StoreError

@@ -29,7 +29,7 @@ from loopback import federation
 from private_runs import run
 
 from fedrows.errors import RunFolderError
-from fedrows.flower.server.heat_file import load_heat
+from fedrows.flower.server.heat_sum import load_heat
 from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.privacy.answers import Answers, TwoStage

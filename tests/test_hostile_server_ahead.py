@@ -15,8 +15,8 @@ from loopback import federation
 
 from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.wire.message import Message, pack, unpack
+from fedrows.flower.wire.names import tag_of
 from fedrows.flower.wire.sums import VECTORS
-from fedrows.flower.wire.tags import tag_of
 from fedrows.server import begin, rounds
 
 PRIVATE: dict[str, Any] = CONFIG | {

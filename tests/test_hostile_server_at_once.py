@@ -18,8 +18,8 @@ from loopback import with_policy
 from fedrows.flower.node.state import DECLINED
 from fedrows.flower.wire.contract import digest, make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
+from fedrows.flower.wire.names import SumNames
 from fedrows.flower.wire.signing import own_key, write_peers
-from fedrows.flower.wire.sum_names import SumNames
 from fedrows.flower.wire.sums import row_space, union_terms
 from fedrows.privacy import union
 from fedrows.privacy.messages import pack as pack_parts

@@ -23,8 +23,8 @@ from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.codings import ids_to_bytes
 from fedrows.flower.wire.contract import digest, make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
+from fedrows.flower.wire.names import SumNames
 from fedrows.flower.wire.signing import own_key, write_peers
-from fedrows.flower.wire.sum_names import SumNames
 
 INDEX: dict[str, Any] = CONFIG | {"privacy": "index", "timeout": 5.0}
 NAMES = ("n0", "n1", "n2", "n3")

@@ -26,8 +26,8 @@ from fedrows.flower.node.parties import party_keys
 from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.wire.contract import digest, make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
+from fedrows.flower.wire.names import SumNames
 from fedrows.flower.wire.signing import own_key, read_peers, write_peers
-from fedrows.flower.wire.sum_names import SumNames
 from fedrows.flower.wire.sums import (
     heat_terms,
     row_space,

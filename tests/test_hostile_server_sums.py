@@ -19,11 +19,10 @@ from fedrows.flower.wire.codings import ids_from_bytes
 from fedrows.flower.wire.contract import digest, make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
 from fedrows.flower.wire.model_digests import DIGESTS, model_digests, model_name
+from fedrows.flower.wire.names import SumNames, tag_of
 from fedrows.flower.wire.signing import own_key, write_peers
 from fedrows.flower.wire.submodels import encode_submodels
-from fedrows.flower.wire.sum_names import SumNames
 from fedrows.flower.wire.sums import row_space, union_terms, update_terms, weighted_mean
-from fedrows.flower.wire.tags import tag_of
 from fedrows.privacy import openings, union
 from fedrows.privacy.protocol import ProtocolError, ServerHalf
 from fedrows.privacy.ring import Coding

@@ -76,7 +76,7 @@ def opened_shares(
         shown |= set(audience)
         opened: dict[int, bytes] = {}
         for one in signed:
-            others = [other for other in signed if other != one][: terms.shares_needed - 1]
+            others = [other for other in signed if other != one][: terms.threshold - 1]
             kept = dict(sessions[one]._held)
             try:
                 opened[one] = sessions[one].open(
@@ -103,8 +103,8 @@ def unmasked(
                 piles[one, one in survivors][holder] = int.from_bytes(share, "little")
 
     def secret(one: int, seed: bool) -> bytes | None:
-        pile = list(piles[one, seed].items())[: terms.shares_needed]
-        if len(pile) < terms.shares_needed:
+        pile = list(piles[one, seed].items())[: terms.threshold]
+        if len(pile) < terms.threshold:
             return None
         return value_at(0, dict(pile)).to_bytes(SHARE, "little")[:32]
 

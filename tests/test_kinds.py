@@ -12,7 +12,7 @@ from torch import nn
 from fedrows.data.federation import FederatedData
 from fedrows.errors import DataError, ModelError
 from fedrows.lifting.lifted import Lifted
-from fedrows.runs.simulate import simulate
+from fedrows.notebook.simulate import simulate
 
 SETTINGS = {"rounds": 40, "clients_per_round": 10, "lr": 0.5, "device": "cpu"}
 

@@ -126,3 +126,20 @@ def test_movielens_rank_of_the_real_file(data_folder):
     data = movielens_rank_mf.read(data_folder / movielens_rank_mf.SOURCE.folder / "ml-1m.zip")
     assert (data.clients, data.tables["item"]) == (6_040, 3_706)
     assert (len(data.train), len(data.validation), len(data.test)) == (988_129, 6_040, 6_040)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"item": [7, None, *ITEM[2:]]}, "Column 'item' has no value in example 1"),
+        ({"item": [7.0, np.nan, *ITEM[2:]]}, "Column 'item' has no value in example 1"),
+        ({"client": [None, *CLIENT[1:]]}, "Column 'client' has no value in example 0"),
+        ({"time": TIME[:-1]}, "10 times, but 11 rows"),
+        ({"history": -1}, "history is -1"),
+        ({"history": "5"}, "history is '5'"),
+        ({"history": True}, "history is True"),
+    ],
+)
+def test_what_cannot_be_a_log_is_named(changes, said):
+    with pytest.raises(DataError, match=said):
+        leave_one_out(**{"client": CLIENT, "item": ITEM, "time": TIME, **changes})

@@ -26,7 +26,7 @@ from fedrows.live.page import page
 from fedrows.live.server import Viewers
 from fedrows.runs.folder import RunFolder
 from fedrows.runs.status_file import STATUS, StatusFile, process_alive, process_facts, read_status
-from fedrows.study.status import written
+from fedrows.study.scheduling import written
 from fedrows.watch import RoundReport
 
 CONFIG = {"task": {"name": "synthetic"}, "algorithm": {"name": "fedavg"}, "plan": {"rounds": 100}}

@@ -15,8 +15,8 @@ pytest.importorskip("safetensors")
 from deployed import CONFIG, difference, examples, run, shards_of, simulated, task_of
 from loopback import federation
 
-from fedrows.flower.wire.marks import decode_marks, encode_marks
 from fedrows.flower.wire.message import WireError, pack, unpack
+from fedrows.flower.wire.submodels import decode_marks, encode_marks
 from fedrows.rows.index import Index
 
 STEPPED = CONFIG | {"algorithm": "steppedmean"}

@@ -16,10 +16,9 @@ from loopback import federation
 
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
-from fedrows.flower.node import label_counters
+from fedrows.flower.node import sum_inputs
 from fedrows.flower.node.private_node import PrivateNode
 from fedrows.privacy.layout import PartyVectors
-from fedrows.privacy.mean_bounds import bounded
 from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.row_space import RowSpace
 from fedrows.privacy.weighted_mean import Mean, WeightedMean
@@ -36,7 +35,7 @@ def mean(*rows: float, weight: float = 20.0, bias: float = 0.0) -> Mean:
 
 
 def test_rows_are_clamped_after_the_correction() -> None:
-    found = bounded(mean(9e10, -1e4, 3.9, bias=-1e9), SUMMING, WEIGHTS, FedSubAvg(cap=50.0), HEAT)
+    found = SUMMING.bounded(mean(9e10, -1e4, 3.9, bias=-1e9), WEIGHTS, FedSubAvg(cap=50.0), HEAT)
     assert found is not None
     assert found.rows["t"][1].flatten().tolist() == pytest.approx([4.0, -0.4, 4.0 / 50])
     assert float(found.dense["bias"]) == -4.0
@@ -44,7 +43,7 @@ def test_rows_are_clamped_after_the_correction() -> None:
 
 def test_honest_means_stay_as_they_are() -> None:
     honest = mean(0.24, -0.3, 0.05, bias=0.2)
-    found = bounded(honest, SUMMING, WEIGHTS, FedSubAvg(cap=50.0), HEAT)
+    found = SUMMING.bounded(honest, WEIGHTS, FedSubAvg(cap=50.0), HEAT)
     assert found is not None
     assert torch.equal(found.rows["t"][1], honest.rows["t"][1])
 
@@ -52,7 +51,7 @@ def test_honest_means_stay_as_they_are() -> None:
 @pytest.mark.parametrize("weight", [1e-9, 4.9, 20.1, 4e6, float("inf")])
 def test_weights_that_cannot_be_right_are_refused(weight: float) -> None:
     with pytest.raises(ProtocolError, match=r"add up to .* but only 4\.995 to 20\.02 can"):
-        bounded(mean(0.1, weight=weight), SUMMING, WEIGHTS, FedSubAvg(), HEAT)
+        SUMMING.bounded(mean(0.1, weight=weight), WEIGHTS, FedSubAvg(), HEAT)
 
 
 LIES = {
@@ -91,7 +90,7 @@ def test_a_lie_in_a_secure_sum_moves_a_row_no_further_than_the_range(
 
 def test_a_lie_about_heat_stops_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that more clients held than there are would move by next to nothing, for ever."""
-    data, honest = examples(), label_counters.heat_vector
+    data, honest = examples(), sum_inputs.heat_vector
 
     def lying(space: RowSpace, shard: FederatedData) -> np.ndarray:
         words = honest(space, shard)
@@ -99,7 +98,7 @@ def test_a_lie_about_heat_stops_no_row(tmp_path: Path, monkeypatch: pytest.Monke
         words[4:5] -= np.uint64(2**20)  # a sum below 0
         return words
 
-    monkeypatch.setattr(label_counters, "heat_vector", lying)
+    monkeypatch.setattr(sum_inputs, "heat_vector", lying)
     config = CONFIG | {"privacy": "index", "index-epsilon": "", "index-epsilon-for-ever": ""}
     fleet, _ = federation(task_of(data), config, shards_of(data, 3), tmp_path)
     fleet.gather()

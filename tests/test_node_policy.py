@@ -23,8 +23,8 @@ from fedrows.flower.node.policy_use import FILE, PolicyUse
 from fedrows.flower.node.state import DECLINED, NodeState
 from fedrows.flower.wire.contract import digest, make_contract
 from fedrows.flower.wire.message import Message, pack, unpack
+from fedrows.flower.wire.names import SumNames
 from fedrows.flower.wire.signing import own_key, write_peers
-from fedrows.flower.wire.sum_names import SumNames
 from fedrows.privacy.options import Privacy
 from fedrows.server import begin, rounds
 

@@ -18,7 +18,7 @@ from loopback import federation, phases_in
 
 from fedrows.errors import FedrowsError
 from fedrows.flower.node.node_sums import NodeSums
-from fedrows.flower.wire.sum_names import SumNames
+from fedrows.flower.wire.names import SumNames
 from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.replay import Done
 from fedrows.server import begin, rounds

@@ -22,9 +22,8 @@ from fedrows.flower.journal import Journal, carry_out
 from fedrows.flower.launch import control_token, gate
 from fedrows.flower.launch.control import ControlError
 from fedrows.flower.launch.following import RoundLines, in_words, span
-from fedrows.flower.launch.operator_api import OperatorApi
 from fedrows.flower.launch.operator_folder import KEPT, OperatorFolder
-from fedrows.flower.launch.run_progress import ProgressWriter, nodes_now
+from fedrows.flower.run_progress import ProgressWriter
 from fedrows.flower.server.node_records import LATE, NOT_CONNECTED, NodeRecords
 from fedrows.flower.wire.contract import make_contract
 from fedrows.runs.folder import RunFolder
@@ -242,7 +241,7 @@ def ask(
         "headers": [(control_token.HEADER, token.encode())] if token else [],
         "app": SimpleNamespace(),
     }
-    here = gate.Gate(app, gate.networks(gate.THIS_MACHINE), TOKEN, operator=OperatorApi(folder))
+    here = gate.Gate(app, gate.networks(gate.THIS_MACHINE), TOKEN, operator=folder)
     asyncio.run(here(scope, receive, send))
     return int(sent[0]["status"]), sent[1]["body"]
 
@@ -299,8 +298,7 @@ def test_a_malformed_request_changes_nothing(tmp_path: Path, path: str, body: by
 
 def test_progress_has_rounds_nodes_and_time_left(tmp_path: Path) -> None:
     folder, deployment = OperatorFolder(tmp_path / "operator"), deployed(tmp_path / "nodes")[0]
-    fleet = deployment.fleet
-    writer = ProgressWriter(folder, 17, lambda: nodes_now(fleet), lambda: fleet.turned_away)
+    writer = ProgressWriter(folder, 17, deployment)
     with Journal.opened(tmp_path / "run", deployment) as journal:
         carry_out(deployment, journal, Observers([writer]))
     (told,) = folder.progress()

@@ -227,7 +227,7 @@ def test_operators_commands_work_against_a_live_federation(
     with LocalFederation(tmp_path, plain.nodes, security) as federation:
         where = ["--superlink", federation.address, "--certificates", str(keys)]
         where += ["--token", str(federation.token)]
-        number = federation.submit(project, {})
+        number = federation.control.submit(project, {})
         _until(federation.control, number, 3)
         capsys.readouterr()
         assert deploy("nodes", "--json", *where) == 0

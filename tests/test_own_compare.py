@@ -266,8 +266,7 @@ def test_they_show_themselves_in_one_line_and_in_a_notebook() -> None:
 def test_the_page_of_ones_own_study_says_nothing_of_the_paper() -> None:
     own = fedrows.OwnTask(ratings(), module())
     study = fedrows.Study.grid(own, ["fedavg"], seeds=[0], plan=STUDY)
-    study.run("study")
-    page = study.page("study", "Mine").read_text("utf-8")
+    page = study.run("study").page("study", "Mine").read_text("utf-8")
     shown = re.sub(r"(?s)<(style|script).*?</\1>", "", page)
     assert "Mine" in shown
     assert "paper" not in shown.lower()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from fedrows.report.artefact import (
     Figure,
     Panel,
     ResultTable,
-    as_dict,
     from_dict,
 )
 from fedrows.study.finished import path_of
@@ -299,7 +299,7 @@ def test_an_artefact_survives_its_file() -> None:
         (ResultTable("key", "Title", ("a", "b"), ((cell, Cell("–")),), "note"),),
         (Figure("figure", "Title", (Panel("p", "x", "y", (curve,), True, True),), "note"),),
     )
-    assert from_dict(json.loads(json.dumps(as_dict(found)))) == found
+    assert from_dict(json.loads(json.dumps(asdict(found)))) == found
 
 
 def test_the_real_experiments_have_their_names() -> None:

@@ -5,7 +5,7 @@ import io
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from paper_page import ARTEFACTS, ATTACK, CLAIMS, FACTS, HEAT, MISSING, RACE, RU
 
 from fedrows.errors import RunFolderError
 from fedrows.report import (
+    axes,
     csv_files,
     line_styles,
-    panel_layout,
     payload,
     results,
     results_page,
@@ -34,7 +34,6 @@ from fedrows.report.artefact import (
     Figure,
     Panel,
     ResultTable,
-    as_dict,
     from_dict,
 )
 from fedrows.report.file_names import Files
@@ -120,7 +119,7 @@ def test_markdown_has_both_values_and_no_live_marks(written: Path) -> None:
 
 def test_an_artefact_read_back_gives_the_same_page() -> None:
     # as kept by JSON, which knows no NaN
-    kept = [from_dict(json.loads(payload.inline_json(as_dict(a)))) for a in ARTEFACTS]
+    kept = [from_dict(json.loads(payload.inline_json(asdict(a)))) for a in ARTEFACTS]
     pages = [results_page.render(each, RUNS, FACTS, Files(each)) for each in (ARTEFACTS, kept)]
     assert pages[0] == pages[1]
 
@@ -205,7 +204,7 @@ def test_labels_of_guides_hide_neither_curves_nor_each_other() -> None:
     guides = [
         Curve(n, (0.0, 10.0), (y, y), kind="guide") for n, y in (("high", 0.98), ("low", 0.96))
     ]
-    high, low = labels(panel_layout.lay_out(Panel("", "", "", (rising, *guides))))
+    high, low = labels(axes.lay_out(Panel("", "", "", (rising, *guides))))
     assert not high.right  # the curve ends where its name would be
     boxes = high.box, low.box
     across = min(b[2] for b in boxes) > max(b[0] for b in boxes)
@@ -215,10 +214,10 @@ def test_labels_of_guides_hide_neither_curves_nor_each_other() -> None:
 
 def test_lost_numbers_part_a_line() -> None:
     curve = Curve("a", (1.0, 2.0, 3.0, 4.0), (1.0, math.nan, 0.0, 2.0))
-    assert [len(piece) for piece in panel_layout.pieces(curve, Panel("", "", "", ()))] == [1, 2]
+    assert [len(piece) for piece in axes.pieces(curve, Panel("", "", "", ()))] == [1, 2]
     logs = Panel("", "", "", (curve,), log_y=True)
-    assert [piece[0].x for piece in panel_layout.pieces(curve, logs)] == [1.0, 4.0]
-    assert panel_layout.left_out(logs) == 1
+    assert [piece[0].x for piece in axes.pieces(curve, logs)] == [1.0, 4.0]
+    assert axes.left_out(logs) == 1
 
 
 def test_a_heavy_page_is_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

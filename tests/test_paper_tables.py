@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fedrows.paper import claims, figure1, rates_search, table1, table2, table3,
 from fedrows.paper.evaluated_task import ALL
 from fedrows.paper.task_runs import compare
 from fedrows.paper.tasks import AMAZON, MOVIELENS, SENT140, TASKS
-from fedrows.report.artefact import as_dict, from_dict
+from fedrows.report.artefact import from_dict
 from fedrows.study import FinishedRun, Results, Study
 
 # How fast each one learns in the made-up runs: after r rounds the loss is 0.7 − 0.1·min(1, pace·r).
@@ -289,7 +290,7 @@ def test_artefacts_go_to_json_and_back(quick):
         lambda work: table3.make(work, SENT140),
     ):
         made = make(work)
-        assert from_dict(json.loads(json.dumps(as_dict(made)))) == made
+        assert from_dict(json.loads(json.dumps(asdict(made)))) == made
 
 
 def test_figure_1_by_hand():

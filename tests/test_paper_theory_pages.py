@@ -1,6 +1,7 @@
 """Every experiment of the theory gives a whole artefact: tables and figures with numbers."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fedrows.paper import (
     overhead,
 )
 from fedrows.paper.cells import number_cell, slope
-from fedrows.report.artefact import as_dict, from_dict
+from fedrows.report.artefact import from_dict
 
 
 class Asked:
@@ -93,7 +94,7 @@ def test_an_experiment_gives_a_whole_artefact(
             for curve in panel.curves:
                 assert len(curve.x) == len(curve.y) > 0
                 assert not panel.log_y or min(curve.y) > 0
-    assert from_dict(json.loads(json.dumps(as_dict(made), allow_nan=False))) == made
+    assert from_dict(json.loads(json.dumps(asdict(made), allow_nan=False))) == made
 
 
 def test_numbers_in_cells() -> None:

@@ -116,10 +116,10 @@ def test_files_give_what_a_frame_gives(tmp_path, small, options):
 
 
 def test_the_tests_have_many_parts(tmp_path, small):
-    from fedrows.data.column_layout import layout
+    from fedrows.data.column_layout import Layout
 
     files = sorted(written(tmp_path / "raw", made_up()).iterdir())
-    its = layout(client="user", label="like", features=["item", "seen"])
+    its = Layout(client="user", label="like", features=["item", "seen"])
     table = parquet_table.ParquetTable(files, its)
     assert table.batch < 100
     assert table.part < 200
@@ -192,6 +192,10 @@ BAD = {
     "null within a list": ({"seen": NULLS}, {"features": ["seen"]}, ["'seen'", "example 1"]),
     "list entry outside": (
         {}, {"features": ["seen"], "tables": {"seen": 2}}, ["'seen'", "example 1", "id 2"],
+    ),
+    "array entry outside": (
+        {"pair": pa.array([[1, 2], [3, 1], [2, 2]], pa.list_(pa.int64(), 2))},
+        {"features": ["pair"], "tables": {"pair": 3}}, ["'pair'", "example 1", "id 3"],
     ),
     "time of text": ({}, {"test": Split.last(1, "word")}, ["'word'", "text"]),
     "latest time of text": ({}, {"test": Split.latest(0.5, "word")}, ["'word'", "text"]),

@@ -45,7 +45,7 @@ def test_a_study_makes_runs_anew_when_a_file_of_the_task_has_changed() -> None:
 
     def ids() -> set[str]:
         study = Study.grid("shop/data.py:TASK", ["fedavg"], seeds=[0])
-        return set(study.ids())
+        return set(study.planned())
 
     first, file = ids(), Path("shop/ratings.csv")
     assert ids() == first

@@ -159,11 +159,11 @@ def test_a_study_makes_runs_anew_when_the_file_has_changed(mine: Path) -> None:
     first = study()
     results = first.run("study", workers=1)
     assert [run.setting.name for run in results] == ["fedavg", "halved"]
-    fedavg, halved = first.ids()
-    assert study().ids().keys() == {fedavg, halved}
+    fedavg, halved = first.planned()
+    assert study().planned().keys() == {fedavg, halved}
     mine.write_text(ALGORITHM.replace("0.5", "0.6"))
-    assert fedavg in study().ids()
-    assert halved not in study().ids()
+    assert fedavg in study().planned()
+    assert halved not in study().planned()
 
 
 def test_a_reference_that_names_no_object(mine: Path) -> None:

@@ -23,8 +23,9 @@ from fedrows.flower.launch.processes import ProcessGroup, environment
 from fedrows.flower.node.node_sums import EXPIRY, LONGEST, NodeSums, forget_sums
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.contract import make_contract
+from fedrows.flower.wire.names import SumNames
 from fedrows.flower.wire.signing import own_key, write_peers
-from fedrows.flower.wire.sum_names import SumNames
+from fedrows.runs.folder import CHECKPOINT
 
 RUNS = ("0" * 16, "1" * 16)
 
@@ -148,6 +149,6 @@ def test_the_servers_files_are_its_users_alone(tmp_path: Path, privacy: str) -> 
         os.umask(before)
     folder = tmp_path / "run"
     assert folder.stat().st_mode & 0o777 == 0o700
-    secret = [*folder.glob("registry-*"), *folder.glob("heat.*")]
-    assert len(secret) == (1 if privacy == "clear" else 2)
+    secret = [*folder.glob("registry-*"), *folder.glob("heat.*"), folder / CHECKPOINT]
+    assert len(secret) == (2 if privacy == "clear" else 3)
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in secret)

@@ -18,7 +18,7 @@ from loopback import federation, phases_in
 from fedrows.errors import PlanError
 from fedrows.flower.server import fleet as fleet_module
 from fedrows.flower.server.private_fleet import PrivateFlowerFleet
-from fedrows.flower.server.sum_exchange import Lane, SumCarrier, SumExchange
+from fedrows.flower.server.sum_exchange import Lane, SumCourse, SumExchange, carried
 from fedrows.flower.wire.contract import make_contract
 from fedrows.flower.wire.message import unpack
 from fedrows.privacy.accounts import BudgetSpentError
@@ -165,7 +165,8 @@ def test_no_union_is_asked_beside_a_sum_that_carries_none() -> None:
     lane: Lane[Any] = Lane(
         SumExchange({1: "n0"}, {"sum": "0" * 32, "run": "r", "contract": "c"}), half()
     )
-    SumCarrier(lambda messages, awaited: {}).carry(lane, (), lambda: asked.append("second"))
+    steps = SumCourse().steps(lane, (), lambda: asked.append("second"))
+    carried(steps, lambda messages, awaited: {})
     assert (lane.sum.phases, asked) == (2, [])
 
 

@@ -61,8 +61,7 @@ def test_devices_in_a_private_run_train_as_simulated(tmp_path: Path) -> None:
         devices = begin(it, PrivateDevice)
         it.loopback.meddle = lambda node, x: answers.append((node, x)) or x  # type: ignore[func-returns-value]
         found = run(it.fleet, data)
-        with it.store.read() as database:
-            kept = database.execute("SELECT message, examples FROM registrations").fetchall()
+        kept = it.store.rows("SELECT message, examples FROM registrations")
         # Nor does it let devices train in the clear, whatever the server asks.
         known = unpack(it.loopback.sent[-1][1]).facts
         asks = {name: known[name] for name in ("run", "contract")} | {"tag": 9, "version": 1}

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.federation_faults import children
 from fedrows.flower.launch import starting
 from fedrows.flower.launch.processes import (
     MARK,
     LaunchError,
     ProcessGroup,
     check_port,
-    children,
     end_marked,
     environment,
     free_port,

@@ -163,8 +163,7 @@ def test_a_row_whose_steps_cancel_was_stepped_on() -> None:
 
 
 def test_rows_that_fill_lists_up_and_examples_of_weight_0_do_not_occur() -> None:
-    from fedrows.data.batches import local_data
-    from fedrows.data.occurrences import occurred
+    from fedrows.data.batches import local_data, occurred
 
     data = FederatedData.build(
         client=np.array([0, 0, 1]),

@@ -17,6 +17,7 @@ from served_module import Shop, build
 import fedrows
 from fedrows import FederatedData, Hashed
 from fedrows.errors import BundleError, DataError, ModelError
+from fedrows.models import mf
 from fedrows.runs.export import Trained
 from fedrows.serving.bundle import save_bundle
 from fedrows.serving.rebuild import TorchScorer
@@ -212,6 +213,37 @@ def test_bad_questions_are_named(served: ServedModel, ask: Any, names: list[str]
     assert "\n" not in said
     assert said.endswith(".")
     assert all(name in said for name in names), said
+
+
+def held_by(kind: str, rows: pd.DataFrame, folder: Path) -> Any:
+    """The same rows in something else that holds rows."""
+    if kind == "CSV":
+        rows.to_csv(folder / "rows.csv", index=False)
+        return folder / "rows.csv"
+    if kind == "Arrow":
+        return pytest.importorskip("pyarrow").Table.from_pandas(rows)
+    return pl.from_pandas(rows).lazy()
+
+
+@pytest.mark.parametrize("kind", ["CSV", "Arrow", "lazy polars"])
+def test_whatever_holds_rows_is_taken_by_every_question(kind: str, tmp_path: Path) -> None:
+    columns = COLUMNS | {"features": ["user", "item"], "numbers": []}
+    data = FederatedData.from_frame(shop(), **columns)
+    model = mf.build(data)
+    result = fedrows.simulate(data, model, rounds=1, clients_per_round=5, device="cpu")
+    one = replace(Trained.of(result, data), built_by="mf")
+    save_bundle(one, tmp_path / "m.fedrows", onnx=False)
+    served = fedrows.load(tmp_path / "m.fedrows")
+    rows = shop()[["user", "item", "liked"]].iloc[:6]
+    given = held_by(kind, rows, tmp_path)
+    assert (served.predict(given).scores == served.predict(rows).scores).all()
+    assert served.evaluate(given) == served.evaluate(rows)
+    adapted, wanted = served.adapt(given), served.adapt(rows)
+    assert (adapted.predict(given).scores == wanted.predict(rows).scores).all()
+    if kind != "CSV":
+        items = rows[["item"]].drop_duplicates()
+        found = served.recommend(client="u3", k=3, candidates=held_by(kind, items, tmp_path))
+        assert found.items == served.recommend(client="u3", k=3, candidates=items).items
 
 
 def test_new_rows_need_no_label(served: ServedModel) -> None:

@@ -154,11 +154,14 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(
 def test_without_pandas_and_polars_it_is_said(
     bundle: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    written(shop().iloc[:2], "rows.csv")
+    """Parquet needs one of them; CSV does not."""
+    for name in ("rows.csv", "rows.parquet"):
+        written(shop().iloc[:2], name)
     for name in ("pandas", "polars"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert main(["evaluate", bundle, "--data", "rows.csv", *NAMED]) == 2
-    assert "needs pandas or polars: install one" in capsys.readouterr().err
+    fedrows("evaluate", bundle, "--data", "rows.csv", *NAMED)
+    assert main(["evaluate", bundle, "--data", "rows.parquet", *NAMED]) == 2
+    assert "need pandas or polars: install one" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("quick_starts")
@@ -183,7 +186,9 @@ def test_a_deployed_run_predicts_alike_in_python_in_onnx_and_on_the_command_line
     ]
     with LocalFederation(tmp_path / "federation", nodes) as federation:
         config: dict[str, Any] = {"out": str(out), "rounds": 3}
-        run = federation.submit(example, config | {"ratings-sample": str(data / "sample.csv")})
+        run = federation.control.submit(
+            example, config | {"ratings-sample": str(data / "sample.csv")}
+        )
         assert federation.wait(run, 180) == "finished:completed"
     for name in [name for name in sys.modules if name.split(".")[0] == "ratings"]:
         del sys.modules[name]

@@ -259,7 +259,7 @@ def test_the_command_of_a_run_repeats_it(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_study_has_a_page(tmp_path: Path) -> None:
     study = small()
     results = study.run(tmp_path / "study", 1)
-    page = study.page(tmp_path / "page", "My study")
+    page = results.page(tmp_path / "page", "My study")
     text = page.read_text("utf-8")
     assert "My study" in text
     for run in results:

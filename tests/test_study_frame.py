@@ -23,10 +23,8 @@ def test_the_frame_is_tidy(package: str, tmp_path: Path) -> None:
         data=DATA,
         vary={"tau": [0.1, 0.2]},
     )
-    with pytest.raises(StudyError, match=r"call its run\(folder\) first"):
-        study.frame(package)
     results = study.run(tmp_path, 1)
-    frame = study.frame(package)
+    frame = results.frame(package)
     assert len(frame) == 3 * 2 * 2  # settings, seeds, evaluated rounds
     assert list(frame.columns)[:4] == ["run", "task", "algorithm", "label"]
     assert list(frame["round"]) == [3, 6] * 6

@@ -19,9 +19,8 @@ import httpx
 
 from fedrows.flower.launch import certificates, flwr_patches, supervising
 from fedrows.flower.launch.flwr_calls import sign_off
-from fedrows.flower.launch.notices import MARK, Notices, leave_notice, notices_in
+from fedrows.flower.launch.notices import MARK, FailedRequests, Notices, leave_notice, notices_in
 from fedrows.flower.launch.processes import LaunchError, ProcessGroup, end_marked, environment
-from fedrows.flower.launch.reasons import FailedRequests
 from fedrows.flower.launch.starting import wait_for, why_ended
 
 

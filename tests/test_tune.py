@@ -19,10 +19,10 @@ from fedrows.algorithms.fedadam import FedAdam
 from fedrows.algorithms.fedavg import FedAvg
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.data.federation import FederatedData
-from fedrows.errors import FedrowsError, PlanError
+from fedrows.errors import DataError, FedrowsError, ModelError, PlanError
 from fedrows.tuning import methods
 from fedrows.tuning.methods import Ask, Search, cost, schedule
-from fedrows.tuning.rates import read_rates
+from fedrows.tuning.result import read_rates
 from fedrows.tuning.space import Space, half_decade_from, half_decades, spaces
 from fedrows.tuning.trials import without_test
 
@@ -201,9 +201,9 @@ def test_a_task_without_validation_examples_is_refused(tmp_path: Path) -> None:
             **SMALL,
         )  # fmt: skip
     assert not (tmp_path / "x").exists()
-    with pytest.raises(PlanError, match="second argument"):
+    with pytest.raises(ModelError, match=r"The module is None: give an nn\.Module"):
         fedrows.tune(federation(), None, "fedavg")
-    with pytest.raises(PlanError, match="of type int"):
+    with pytest.raises(DataError, match="The data are a int, but must be FederatedData"):
         fedrows.tune(3, Scores(), "fedavg")  # type: ignore[arg-type]
 
 

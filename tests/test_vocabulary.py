@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from fedrows.data.column_checks import distinct
 from fedrows.data.values import hashed
-from fedrows.data.vocabulary import EVERY, Hashed, Vocabulary, number_columns, value_of
+from fedrows.data.vocabulary import Hashed, Vocabulary, number_columns, value_of
 from fedrows.errors import DataError
 
 ITEMS = np.array(["tea", "rye", "tea", "oat", "egg", "tea", "rye"], dtype=object)
 HELD = np.array([0, 0, 0, 0, 1, 1, 1], dtype=bool)
+
+EVERY = Vocabulary(oov=False)
 
 
 def numbered(how, padded=False):

@@ -25,7 +25,7 @@ CHAPTERS = (
         "Train a module on a federation, in one call or round by round.",
         (
             "fedrows.simulate",
-            "fedrows.runs.simulate.Result",
+            "fedrows.notebook.simulate.Result",
             "fedrows.Simulation",
             "fedrows.Plan",
             "fedrows.with_personal",
@@ -100,7 +100,7 @@ CHAPTERS = (
         (
             "fedrows.load",
             "fedrows.serving.served_model.ServedModel",
-            "fedrows.serving.predictions.Predictions",
+            "fedrows.serving.recommend.Predictions",
             "fedrows.serving.bundle.save_bundle",
             "fedrows.runs.export.Trained",
             "fedrows.runs.export.save",

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import FrameType
+from types import FrameType, ModuleType
 
 from fedrows.cli import stored_help
 from fedrows.errors import INTERRUPTED, FedrowsError, UnknownNameError
@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as end:  # argparse's way to end after --help
+        return int(end.code or 0)
     except FedrowsError as error:
         return _refuse(str(error))
     except (MemoryError, RuntimeError, OSError) as error:
@@ -77,9 +79,13 @@ def _dispatch(words: list[str]) -> int:
         raise UnknownNameError("command", words[0], COMMANDS)
     if stored_help.shown(words):
         return 0
+    return int(module_of(words[0]).main(words[1:]))
+
+
+def module_of(name: str) -> ModuleType:
+    """One of the files beside this one, imported now."""
     with _leaving_at_once():
-        command = importlib.import_module(f"fedrows.cli.{words[0]}")
-    return int(command.main(words[1:]))
+        return importlib.import_module(f"fedrows.cli.{name}")
 
 
 def _open_streams() -> None:
@@ -116,7 +122,7 @@ def _leaving_at_once() -> Iterator[None]:
 
 
 def _help() -> str:
-    commands = "\n".join(f"  {name:8} {what}" for name, what in COMMANDS.items())
+    commands = "\n".join(f"  {name:8} {text}" for name, text in COMMANDS.items())
     return (
         "usage: fedrows COMMAND …\n\n"
         "Federated learning for models with large embedding tables: move rows, not models.\n\n"

@@ -15,7 +15,6 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "speed"  # each file has a `
 
 
 def main(words: Sequence[str]) -> int:
-    """Hands the rest of the command line to the measurement."""
     known = measurements()
     if not known:
         raise UsageError(
@@ -23,7 +22,7 @@ def main(words: Sequence[str]) -> int:
             "package, so run fedrows bench in a clone of it (pip install -e .)."
         )
     if words and words[0] in ("-h", "--help"):
-        lines = "\n".join(f"  {name:9} {what}" for name, what in known.items())
+        lines = "\n".join(f"  {name:9} {text}" for name, text in known.items())
         print(f"usage: fedrows bench NAME [options]\n\n{lines}")
         return 0
     if not words:
@@ -32,10 +31,7 @@ def main(words: Sequence[str]) -> int:
         raise UnknownNameError("benchmark", words[0], known)
     if (root := str(FOLDER.parents[1])) not in sys.path:
         sys.path.insert(0, root)
-    try:
-        importlib.import_module(f"benchmarks.speed.{words[0]}").main(list(words[1:]))
-    except SystemExit as stop:  # argparse's way to end after --help or an error
-        return int(stop.code or 0)
+    importlib.import_module(f"benchmarks.speed.{words[0]}").main(list(words[1:]))
     return 0
 
 

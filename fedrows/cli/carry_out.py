@@ -8,23 +8,16 @@ from typing import Any
 import torch
 
 from fedrows import report
-from fedrows.cli.several_processes import agreed
+from fedrows.cli.several_processes import Stop, agreed
 from fedrows.cli.show import print_table, say, show
-from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
-from fedrows.errors import (
-    INTERRUPTED,
-    MemoryShortageError,
-    NotFiniteError,
-    PlanError,
-    RunFolderError,
-)
-from fedrows.files.whole import reason
+from fedrows.errors import INTERRUPTED, PlanError, RunFolderError
+from fedrows.measure.all_anchors import COUNTED, TITLES, anchors, counted
+from fedrows.measure.metric_choice import about, measured
 from fedrows.measure.summary import Target, table
 from fedrows.plan import Plan
 from fedrows.runs.driver import InFolder, drive
-from fedrows.runs.folder import REPORT, RunFolder
-from fedrows.runs.resume import kept
+from fedrows.runs.folder import ANCHORS, REPORT, RunFolder
 from fedrows.runs.settings import check_clients, loaded
 from fedrows.simulation import Simulation
 from fedrows.simulator.process_group import GoneError
@@ -32,6 +25,7 @@ from fedrows.task import Task
 from fedrows.watch import Observer, RunInfo
 
 SHOWN = 5  # notes of a run
+ANCHORS_HELP = "Then also fit centralised models to the same data, and show them in the report."
 
 
 def load(task: Task, options: Any, plans: Iterable[Plan]) -> FederatedData:
@@ -86,10 +80,7 @@ def close(
         return INTERRUPTED
     summary = report.write_summary(folder.path, target)
     print_table(*table(summary))
-    try:
-        say(f"Report: {report.write(folder.path)}")
-    except ImportError:
-        say(f"Metrics: {folder.path}; for a report, pip install jinja2.")
+    say(f"Report: {report.write(folder.path)}")
     return 0
 
 
@@ -117,23 +108,15 @@ def carry_out(
     keeper = InFolder(folder, simulation, checkpoint_seconds)
     display = show(label, simulation.progress.round, simulation.plan.rounds)
     try:
-        done = drive(simulation, keeper, [observer, display], agreed(stop, simulation))
+        with keeper.saying_what_is_kept(again):
+            done = drive(simulation, keeper, [observer, display], agreed(stop, simulation))
     except BrokenPipeError:
         keeper.save()
         raise
-    except RunFolderError:
-        raise
-    except (MemoryShortageError, NotFiniteError) as error:
-        raise kept(error, folder.path, keeper.saved, again) from error
     except GoneError as error:
         if simulation.progress.round > keeper.saved:
             keeper.save()
         raise GoneError(error.what, f"go on from round {keeper.saved} with `{again}`") from error
-    except OSError as error:
-        raise RunFolderError(
-            f"{folder.path} cannot be written ({reason(error)}): make room, then go on from "
-            f"round {keeper.saved} with `{again}`."
-        ) from error
     except KeyboardInterrupt:
         display.end()
         say(f"Stopped at once. Go on from round {keeper.saved} with: {again}")
@@ -152,3 +135,22 @@ def say_notes(notes: Sequence[str], round_: int, stopped: str) -> None:
         say(f"Note: and {len(notes) - SHOWN} more like these.")
     if stopped:
         say(f"Ended after round {round_}: {stopped}.")
+
+
+def write_anchors(folder: RunFolder, data: FederatedData, train_sample: int) -> None:
+    """Prints the table, writes its numbers into the run's folder, and draws them in its report.
+
+    A DataError says that the data have no items, or labels that no anchor is fitted to.
+    """
+    say("Anchors: what needs no model, and models that are trained on all data in one place.")
+    plain, fitted = counted(data, train_sample), anchors(data, say)
+    folder.write_json(ANCHORS, {"baselines": plain, "anchors": fitted})
+    shown = [x for x in measured([*plain.values(), *fitted.values()]) if x.startswith("test_")]
+    rows = []
+    for titles, results in ((COUNTED, plain), (TITLES, fitted)):
+        for name, metrics in results.items():
+            cells = [f"{metrics[x]:.{about(x)[2]}f}" if x in metrics else "–" for x in shown]
+            rows.append([titles[name], *cells])
+    print_table(["Anchor", *(about(x)[0] for x in shown)], rows)
+    say(f"Anchors: {folder.path / ANCHORS}")
+    report.write(folder.path)

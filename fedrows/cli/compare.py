@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedrows import catalogue
-from fedrows.cli.anchor_table import ANCHORS_HELP, write_anchors
 from fedrows.cli.carry_out import (
+    ANCHORS_HELP,
     carry_out,
     check_machine,
     close,
@@ -22,43 +21,41 @@ from fedrows.cli.carry_out import (
     run_of,
     say_notes,
     say_threads,
+    write_anchors,
 )
-from fedrows.cli.flags import Parser, UsageError, whole
-from fedrows.cli.live import LivePage
-from fedrows.cli.parse import algorithms_of, folder_of, parse, parser_of, seeds_of, watched
+from fedrows.cli.flags import Parser, UsageError, whole_or_none
+from fedrows.cli.parse import (
+    TrainingCommand,
+    parse,
+    parser_of,
+    seeds_of,
+    task_named,
+    watched,
+)
 from fedrows.cli.per_algorithm import add_rates, add_set
-from fedrows.cli.settings import (
-    add_privacy,
-    choose,
-    extended,
-    refuse_change,
-    shared_plan,
-)
-from fedrows.cli.several_processes import one_voice
+from fedrows.cli.settings import add_privacy, choose, extended, shared_plan
+from fedrows.cli.several_processes import Stop, one_voice
 from fedrows.cli.show import metrics_of, say, show
-from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.errors import NotFiniteError, PlanError, UnknownNameError
 from fedrows.files.whole import Json
 from fedrows.measure.all_anchors import check_data
 from fedrows.measure.metric_choice import DIVERGED
 from fedrows.measure.summary import METRICS, Target
-from fedrows.privacy.packages import check_packages
 from fedrows.runs.folder import RunFolder, check_free
+from fedrows.runs.resume import refuse_change
 from fedrows.runs.settings import Settings, resolve
 from fedrows.simulation import threads
 from fedrows.simulator import process_group
 from fedrows.study.compared import ComparedRun, replay
-from fedrows.study.comparison import COMPARE, Comparison, config_of
-from fedrows.study.jobs import ReportRound
-from fedrows.study.scheduling import executor_for
+from fedrows.study.comparison import Comparison
+from fedrows.study.scheduling import ReportRound, executor_for
 from fedrows.watch import Observers, RoundReport, RunInfo
 
 SEEDS = "0,1,2"
 
 
 def main(words: Sequence[str]) -> int:
-    """Compares, or goes on; gives the exit code."""
     with one_voice():
         if process_group.several():
             raise UsageError(
@@ -66,66 +63,53 @@ def main(words: Sequence[str]) -> int:
                 "algorithm."
             )
     typed = parse(words, _parser, without=["seed"])
-    if typed is None:
-        return 0
     with watched(typed) as observer:
-        return _main(typed, observer)
+        command = TrainingCommand.taken(typed, observer)
+        workers, listed = whole_or_none("--workers", typed.pop("workers")), typed.pop("seeds")
+        seeds = [] if listed is None else sorted(seeds_of("--seeds", listed))
+        target, path = _target(typed), command.folder("compare")
+        if command.resume is None:
+            comparison, data = _new(path, command, seeds, target, typed, workers)
+        else:
+            comparison, data = _extended(path, command, seeds, target, typed)
+        with threads(comparison.plan.threads), command.live.following(path):
+            return _go(comparison, data, command, workers)
 
 
-def _main(typed: dict[str, Any], observer: Observers) -> int:
-    live = LivePage.typed(typed)
-    resume, out, overwrite = typed.pop("resume"), typed.pop("out"), typed.pop("overwrite")
-    seconds, command, task = (
-        typed.pop("checkpoint_seconds"),
-        typed.pop("command"),
-        typed.pop("task"),
-    )
-    algorithms = algorithms_of(typed)
-    typed.pop("algorithms")
-    workers = typed.pop("workers")
-    workers = None if workers is None else whole("--workers", workers)
-    anchored, listed = typed.pop("anchors"), typed.pop("seeds")
-    seeds = [] if listed is None else seeds_of("--seeds", listed)
-    target = _target(typed)
-    if resume is not None:
-        path = folder_of(resume, out, task, "compare")
-        seeds = sorted(set(seeds))
-        with live.following(path):
-            return _resume(
-                path, task, algorithms, seeds, target, typed, seconds, observer, workers, anchored
-            )
-    if task is None:
-        raise UsageError(f"Name a task to compare on: {', '.join(catalogue.names('task'))}.")
-    path = folder_of(None, out, task, "compare")
-    left_out: dict[str, str] | None = None if algorithms else {}
-    algorithms = algorithms or catalogue.built_in("algorithm")
-    seeds = sorted(set(seeds)) or [int(seed) for seed in SEEDS.split(",")]
-    chosen = catalogue.task(task)
+def _new(
+    path: Path,
+    command: TrainingCommand,
+    seeds: list[int],
+    target: Target | None,
+    typed: dict[str, Any],
+    workers: int | None,
+) -> tuple[Comparison, FederatedData]:
+    """A comparison that begins, and its data."""
+    left_out: dict[str, str] | None = None if command.algorithms else {}
+    algorithms = command.algorithms or catalogue.built_in("algorithm")
+    seeds = seeds or [int(seed) for seed in SEEDS.split(",")]
+    task = task_named(command.task)
     share = min(workers or 1, len(algorithms) * len(seeds))
     with threads(max(1, torch.get_num_threads() // share)):  # the part that each process has
-        made = choose(chosen, algorithms, typed, left_out)
-        settings = {name: one.resolved() for name, one in made.items()}
-        plan = resolve(shared_plan(chosen, typed))
-    target = target or Target()
-    if target.rounds is None:  # leave room for those who need longer than CentralSGD
-        target = replace(target, rounds=max(1, plan.rounds * 2 // 3))
+        made = choose(task, algorithms, typed, left_out)
+        settings = {name: setting.resolved() for name, setting in made.items()}
+        plan = resolve(shared_plan(task, typed))
     first = next(iter(settings.values()))
-    check_packages(first.privacy)
+    first.privacy.check_packages()
     if workers is None:
         say_threads(plan, typed)
-    check_free(path, overwrite=overwrite)
+    check_free(path, overwrite=command.overwrite)
     with threads(plan.threads):
-        data = load(chosen, first.options, [one.plan for one in settings.values()])
+        data = load(task, first.options, [setting.plan for setting in settings.values()])
         settings = _usable(settings, data, left_out)
-        if anchored:
+        if command.anchors:
             check_data(data)
-        config = config_of(settings, plan, seeds, target) | {"command": command}
-        folder = RunFolder.create(path, COMPARE, config, overwrite=overwrite)
-        comparison = Comparison(folder, settings, seeds, target)
-        with folder.locked():
+        comparison = Comparison.new(
+            path, settings, plan, seeds, target or Target(), command.words, command.overwrite
+        )
+        with comparison.folder.locked():
             comparison.begin(data)
-        with live.following(path):
-            return _go(comparison, data, seconds, observer, workers, anchored)
+    return comparison, data
 
 
 def _usable(
@@ -137,63 +121,55 @@ def _usable(
     that cannot is an error.
     """
     usable = {}
-    for name, one in settings.items():
+    for name, setting in settings.items():
         try:
-            one.check_data(data)
+            setting.check_data(data)
         except PlanError as error:
             if left_out is None:
                 raise
             left_out[name] = str(error)
         else:
-            usable[name] = one
+            usable[name] = setting
     for name, why in (left_out or {}).items():
         say(f"Left out {name}: {why}")
     return usable
 
 
-def _resume(
+def _extended(
     path: Path,
-    task: str | None,
-    algorithms: list[str],
+    command: TrainingCommand,
     seeds: list[int],
     target: Target | None,
     typed: dict[str, Any],
-    seconds: float,
-    observer: Observers,
-    workers: int | None,
-    anchored: bool,
-) -> int:
+) -> tuple[Comparison, FederatedData]:
+    """The comparison in a folder, perhaps with more seeds or rounds, and its data."""
     old = Comparison.opened(path)
-    folder, settings, stored = old.folder, old.settings, old.seeds
-    if task is not None and task != old.task.name:
-        raise refuse_change("TASK", task, old.task.name, path)
+    settings, stored, algorithms = old.settings, old.seeds, command.algorithms
+    if command.task is not None and command.task != old.task.name:
+        raise refuse_change("TASK", command.task, old.task.name, path)
     if algorithms and sorted(algorithms) != sorted(settings):
         raise refuse_change("--algorithms", ",".join(algorithms), ",".join(settings), path)
     if missing := sorted(set(stored) - set(seeds or stored)):
         raise refuse_change("--seeds without", missing[0], _listed(stored), path)
     settings = extended(settings, typed, path)
-    comparison = Comparison(folder, settings, seeds or stored, target or old.target)
+    comparison = Comparison(old.folder, settings, seeds or stored, target or old.target)
     if comparison.plan.rounds < old.plan.rounds:
         raise refuse_change("--rounds", comparison.plan.rounds, old.plan.rounds, path)
-    check_machine(folder, comparison.plan)
+    check_machine(old.folder, comparison.plan)
     with threads(comparison.plan.threads):
         first = next(iter(settings.values()))
-        data = load(first.task, first.options, [one.plan for one in settings.values()])
-        with folder.locked():
+        data = load(first.task, first.options, [setting.plan for setting in settings.values()])
+        with comparison.folder.locked():
             comparison.begin(data)
-        return _go(comparison, data, seconds, observer, workers, anchored)
+    return comparison, data
 
 
 def _go(
-    comparison: Comparison,
-    data: FederatedData,
-    seconds: float,
-    observer: Observers,
-    workers: int | None,
-    anchored: bool,
+    comparison: Comparison, data: FederatedData, command: TrainingCommand, workers: int | None
 ) -> int:
     """Makes the runs that are missing: here one after another, or in processes."""
     folder, plan, again = comparison.folder, comparison.plan, comparison.again
+    observer, seconds = command.observer, command.checkpoint_seconds
     runs = comparison.runs()
     executor = None if workers is None else executor_for(workers, plan.device, len(runs))
     say(
@@ -222,7 +198,7 @@ def _go(
         name, rounds = folder.path.resolve().name, plan.rounds
         observer.begin(RunInfo(name, folder.config, rounds, rounds, folder.path))
         conclude(observer, folder, True)
-    if anchored and code == 0:
+    if command.anchors and code == 0:
         with folder.locked():
             write_anchors(folder, data, plan.train_sample)
     return code
@@ -309,7 +285,7 @@ def _target(typed: dict[str, Any]) -> Target | None:
         number = math.nan
     if number is not None and not math.isfinite(number):
         raise UsageError(f"--target-value is {value!r}, but must be a finite number.")
-    within = None if rounds is None else whole("--target-rounds", rounds)
+    within = whole_or_none("--target-rounds", rounds)
     return Target(metric or "train_loss", number, within)
 
 

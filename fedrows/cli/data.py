@@ -20,13 +20,12 @@ ACTIONS = {
 
 
 def main(words: Sequence[str]) -> int:
-    """Lists, says where, or fetches."""
-    parser = Parser("data", "; ".join(f"{name}: {what}" for name, what in ACTIONS.items()) + ".")
-    parser.add_argument("action", metavar="list|path|fetch", nargs="?", help="What to do (list).")
-    parser.add_argument("name", metavar="NAME", nargs="?", help="A task.")
-    parser.add_argument("--force", action="store_true", help="Fetch even if the file is there.")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    parser = Parser("data", "; ".join(f"{name}: {text}" for name, text in ACTIONS.items()) + ".")
+    add = parser.add_argument
+    add("action", metavar="list|path|fetch", nargs="?", help="What to do (list).")
+    add("name", metavar="NAME", nargs="?", help="A task.")
+    add("--force", action="store_true", help="Fetch even if the file is there.")
+    typed = parser.parse(words)
     action, name, force = typed["action"] or "list", typed["name"], typed["force"]
     if action not in ACTIONS:
         raise UnknownNameError("action", action, ACTIONS)

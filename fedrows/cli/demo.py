@@ -9,8 +9,7 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.cli.flags import Parser, UsageError, add_options, values_for, whole
-from fedrows.cli.live import LivePage
-from fedrows.cli.parse import algorithms_of, parse, parser_of
+from fedrows.cli.parse import TrainingCommand, parse, parser_of
 from fedrows.cli.settings import choose
 from fedrows.cli.show import say
 from fedrows.files import fetch
@@ -19,7 +18,7 @@ from fedrows.flower.wire.contract import BOUNDS, DeploymentOptions
 from fedrows.live.start import beside, check_installed
 from fedrows.runs.folder import check_free
 from fedrows.runs.settings import Settings
-from fedrows.watch import Watching
+from fedrows.watch import Observers, Watching
 
 # What makes rounds with devices worth looking at: small steps, so that one sees them come.
 DEVICE_PLAN = {
@@ -32,21 +31,16 @@ DEVICE_TIMEOUT = 30.0  # seconds: a tab that is closed holds up a round for so l
 def main(words: Sequence[str]) -> int:
     """Runs the demo; 0 if the deployed model is the simulated one."""
     typed = parse(words, _parser)
-    if typed is None:
-        return 0
-    for unused in ("resume", "checkpoint_seconds", "command"):
-        typed.pop(unused, None)
-    live = LivePage.typed(typed)
-    out, overwrite, count = typed.pop("out"), typed.pop("overwrite"), typed.pop("nodes")
+    command = TrainingCommand.taken(typed, Observers())
+    count, overwrite = typed.pop("nodes"), command.overwrite
     devices = _devices(typed.pop("devices"), count)
-    named = algorithms_of(typed) or [catalogue.DEFAULT]
-    task = typed.pop("task") or (_device_task() if devices else "synthetic")
-    typed.pop("algorithm")
+    algorithm = (command.algorithms or [catalogue.DEFAULT])[0]
+    task = command.task or (_device_task() if devices else "synthetic")
     terms, typed = values_for(DeploymentOptions, typed)
     watching, typed = values_for(Watching, typed)
     terms |= watching
     nodes = whole("--nodes", count or "4")
-    for kind, name in (("task", task), ("algorithm", named[0])):
+    for kind, name in (("task", task), ("algorithm", algorithm)):
         if (reference := catalogue.reference(kind, name)) is not None:
             raise UsageError(
                 f"The {kind} {reference} is a file or a module, but nodes know what is installed: "
@@ -56,21 +50,21 @@ def main(words: Sequence[str]) -> int:
         for option_name, value in DEVICE_PLAN.get(task, DEVICE_PLAN[""]).items():
             typed.setdefault(option_name, value)
         terms.setdefault("timeout", DEVICE_TIMEOUT)
-    settings = _settings(task, named[0], typed)
+    settings = _settings(task, algorithm, typed)
     terms |= {name: "" for name in BOUNDS if getattr(settings.plan, name) is None}
     own = settings.algorithm
     terms |= {name: "" for name in own.deployed if getattr(own, name) is None}
-    path = Path(out or f"runs/deploy-{task}-{named[0]}").absolute()
+    path = Path(command.out or f"runs/deploy-{task}-{algorithm}").absolute()
     check_free(path, overwrite=overwrite)
     data = settings.task.load(settings.options)
     if devices:
         from fedrows.flower.device_demo import device_demo
 
-        with beside([path], live.port) as page:
+        with beside([path], command.live.port) as page:
             return device_demo(settings, data, devices, path, terms, overwrite, say, page)
     if data.clients < nodes:
         raise UsageError(f"--nodes is {nodes}, but {task} has {data.clients} clients only.")
-    with live.following(path):
+    with command.live.following(path):
         return demo(settings, data, nodes, path, terms, overwrite, say)
 
 
@@ -114,14 +108,13 @@ def _parser() -> Parser:
         "The folder to write (default: runs/deploy-TASK-ALGORITHM).",
         "Not used here.",
     )
-    parser.add_argument("--nodes", metavar="N", help="How many nodes (default: 4).")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--nodes", metavar="N", help="How many nodes (default: 4).")
+    add(
         "--devices",
         metavar="N",
         help="Have N devices in a browser take part, through a gateway; prints the page's address.",
     )
-    parser.add_argument(
-        "--algorithm", metavar="NAME", help=f"The algorithm (default: {catalogue.DEFAULT})."
-    )
+    add("--algorithm", metavar="NAME", help=f"The algorithm (default: {catalogue.DEFAULT}).")
     add_options(parser, "deployment", [DeploymentOptions], {})
     return parser

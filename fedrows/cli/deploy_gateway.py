@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrows.cli.deploy_typed import add_joining, needed, number, positive, writable
-from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.deploy_typed import add_joining, needed, positive, writable
+from fedrows.cli.flags import Parser, UsageError, whole
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError
 
@@ -17,26 +17,19 @@ MOST_TOKENS = 10_000
 
 
 def main(words: Sequence[str]) -> int:
-    """Starts a gateway."""
     parser = Parser("deploy gateway", "Joins a SuperLink as a node whose clients are devices.")
+    add = parser.add_argument
     add_joining(parser, "A sample of the task's data, for its tables and fields.")
-    parser.add_argument(
-        "--tls-certificate", metavar="FILE", help="What devices see (server.pem of that folder)."
-    )
-    parser.add_argument("--tls-key", metavar="FILE", help="Its key (server.key of that folder).")
-    parser.add_argument("--host", default="0.0.0.0", help="Address for devices (0.0.0.0).")
-    parser.add_argument("--port", metavar="N", default="8443", help="Port for devices (8443).")
-    parser.add_argument("--devices", metavar="N", help="Devices to wait for (a round's clients).")
-    parser.add_argument(
-        "--enough", metavar="X", default="1", help="Share of a round's devices to wait for (1)."
-    )
-    parser.add_argument("--program", metavar="DIR", help="A device program, made beforehand.")
-    parser.add_argument("--page", metavar="DIR", help="A page for browsers, served at /.")
-    parser.add_argument(
-        "--insecure", action="store_true", help="Use no TLS and no key, on this machine alone."
-    )
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    add("--tls-certificate", metavar="FILE", help="What devices see (server.pem of that folder).")
+    add("--tls-key", metavar="FILE", help="Its key (server.key of that folder).")
+    add("--host", default="0.0.0.0", help="Address for devices (0.0.0.0).")
+    add("--port", metavar="N", default="8443", help="Port for devices (8443).")
+    add("--devices", metavar="N", help="Devices to wait for (a round's clients).")
+    add("--enough", metavar="X", default="1", help="Share of a round's devices to wait for (1).")
+    add("--program", metavar="DIR", help="A device program, made beforehand.")
+    add("--page", metavar="DIR", help="A page for browsers, served at /.")
+    add("--insecure", action="store_true", help="Use no TLS and no key, on this machine alone.")
+    typed = parser.parse(words)
     if importlib.util.find_spec("starlette") is None:
         raise FedrowsError("`fedrows deploy gateway` serves HTTPS: install fedrows[live,onnx].")
     from fedrows.cli.deploy_joining import Joining, stay
@@ -47,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     from fedrows.flower.launch.starting import RUNS_ON
 
     joining = Joining.typed(typed, "a sample of the data")
-    host, port = typed["host"], number(typed["port"], "--port", 1, 65535)
+    host, port = typed["host"], whole("--port", typed["port"], 1, 65535)
     if joining.certificates is None:
         host = "127.0.0.1" if host == "0.0.0.0" else host
         if host not in ("127.0.0.1", "localhost", "::1"):
@@ -64,7 +57,7 @@ def main(words: Sequence[str]) -> int:
         tls += ["--ca", str(joining.ca), "--hosts", ",".join(hosts_of(shown))]
     config: dict[str, str | int | float] = {"gateway": "yes", "enough": float(enough)}
     if typed["devices"]:
-        config["devices"] = number(typed["devices"], "--devices", 1, 10**6)
+        config["devices"] = whole("--devices", typed["devices"], 1, 10**6)
     if typed["program"]:
         read_manifest(program := Path(typed["program"]).absolute())
         config["program"] = str(program)
@@ -93,18 +86,17 @@ def main(words: Sequence[str]) -> int:
 
 
 def tokens(words: Sequence[str]) -> int:
-    """Makes one-time tokens."""
     parser = Parser("deploy gateway-token", "Makes one-time tokens, each of which enrols a device.")
-    parser.add_argument("--state", metavar="DIR", help="The gateway's state folder.")
-    parser.add_argument("--count", metavar="N", default="1", help="How many tokens (1).")
-    parser.add_argument("--hours", metavar="X", default="24", help="How long they are good (24).")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    add = parser.add_argument
+    add("--state", metavar="DIR", help="The gateway's state folder.")
+    add("--count", metavar="N", default="1", help="How many tokens (1).")
+    add("--hours", metavar="X", default="24", help="How long they are good (24).")
+    typed = parser.parse(words)
     from fedrows.flower.gateway.store import GatewayStore
 
     state = Path(needed(typed, "state", "Name the gateway's state folder with --state"))
     hours = positive(typed["hours"], "--hours")
-    count = number(typed["count"], "--count", 1, MOST_TOKENS)
+    count = whole("--count", typed["count"], 1, MOST_TOKENS)
     store = GatewayStore(writable(state, "--state"))
     for _ in range(count):
         say(store.make_token(hours))
@@ -112,12 +104,10 @@ def tokens(words: Sequence[str]) -> int:
 
 
 def devices(words: Sequence[str]) -> int:
-    """Shows the devices of a gateway, or takes one out."""
     parser = Parser("deploy gateway-devices", "Shows the devices of a gateway.")
     parser.add_argument("--state", metavar="DIR", help="The gateway's state folder.")
     parser.add_argument("--remove", metavar="NAME", help="Take this device out, with its key.")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     from fedrows.flower.gateway.store import FILE, GatewayStore
 
     state = Path(needed(typed, "state", "Name the gateway's state folder with --state"))
@@ -131,6 +121,8 @@ def devices(words: Sequence[str]) -> int:
         return 0
     present = store.fact("program")
     for name, seen, program in store.devices():
-        what = "registered" if program is not None and program == present else "not registered"
-        say(f"device {name}  {what}  last seen {max(0, time.time() - seen):.0f} s ago")
+        registration = (
+            "registered" if program is not None and program == present else "not registered"
+        )
+        say(f"device {name}  {registration}  last seen {max(0, time.time() - seen):.0f} s ago")
     return 0

@@ -6,18 +6,21 @@ import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedrows.cli.deploy_status import find_node
-from fedrows.cli.deploy_typed import add_connection, connect, needed, number
+from fedrows.cli.deploy_typed import add_connection, connect, needed
 from fedrows.cli.export import main as write_export
-from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.flags import Parser, UsageError, whole, whole_or_none
 from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
-
-if TYPE_CHECKING:
-    from fedrows.flower.launch.control import ControlClient, RunState, Value
+from fedrows.flower.launch.certificates import check_file
+from fedrows.flower.launch.control import ControlClient, RunState, Value, split_address
+from fedrows.flower.launch.control_token import is_here
+from fedrows.flower.launch.flwr_calls import start_request
+from fedrows.flower.launch.following import RoundLines
+from fedrows.flower.launch.resubmit import submit_until_done
 
 
 def admit(words: Sequence[str]) -> int:
@@ -25,14 +28,10 @@ def admit(words: Sequence[str]) -> int:
     parser.add_argument("key", metavar="KEY.pub", nargs="?", help="The node's public key.")
     add_connection(parser)
     parser.add_argument("--name", metavar="NAME", help="The node's name (that of its key).")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
-    from fedrows.flower.launch.certificates import check_file
-
+    typed = parser.parse(words)
     key = Path(needed(typed, "key", "Name the node's public key, a file that ends in .pub"))
     check_file(key, "Name the public key that `fedrows deploy keys` has written")
     control = connect(typed)
-    control.check()
     node = control.admit(key, typed["name"] or key.stem)
     say(f"Admitted {key} as node {node}.")
     return 0
@@ -40,9 +39,10 @@ def admit(words: Sequence[str]) -> int:
 
 def run(words: Sequence[str]) -> int:
     parser = Parser("deploy run", "Submits a Flower project, and waits until its run has finished.")
-    parser.add_argument("project", metavar="PROJECT", nargs="?", help="The project's folder.")
+    add = parser.add_argument
+    add("project", metavar="PROJECT", nargs="?", help="The project's folder.")
     add_connection(parser)
-    parser.add_argument(
+    add(
         "--config",
         metavar="KEY=VALUE",
         nargs="+",
@@ -50,33 +50,27 @@ def run(words: Sequence[str]) -> int:
         default=[],
         help="Settings to override.",
     )
-    parser.add_argument(
+    add(
         "--retries",
         metavar="N",
         default="10",
         help="How often to submit again when a server died (10).",
     )
     add_live(parser)
-    parser.add_argument(
-        "--rounds", metavar="N", help="Rounds in all; more than before make a finished run longer."
-    )
-    parser.add_argument(
+    add("--rounds", metavar="N", help="Rounds in all; more than before make a finished run longer.")
+    add(
         "--metrics-port",
         metavar="N",
         help="Serve Prometheus on this port of the SuperLink's machine; 0 takes a free one.",
     )
-    parser.add_argument(
+    add(
         "--metrics-host",
         metavar="HOST",
         help="The address that --metrics-port listens on (127.0.0.1).",
     )
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
-    from fedrows.flower.launch.following import RoundLines
-    from fedrows.flower.launch.resubmit import submit_until_done
-
+    typed = parser.parse(words)
     project = Path(needed(typed, "project", "Name the folder of a Flower project"))
-    rounds = [f"rounds={number(typed['rounds'], '--rounds', 1, 10**9)}"] if typed["rounds"] else []
+    rounds = [f"rounds={whole('--rounds', typed['rounds'], 1, 10**9)}"] if typed["rounds"] else []
     config, known = _config(project, [*typed["config"], *rounds])
     live, out = LivePage.typed(typed), {**known, **config}.get("out")
     if live.wanted and not out:
@@ -84,9 +78,8 @@ def run(words: Sequence[str]) -> int:
             "--live needs the run's folder: give the project's configuration an `out`."
         )
     watching = _watching(typed)
-    retries = number(typed["retries"], "--retries", 0, 10**6)
+    retries = whole("--retries", typed["retries"], 0, 10**6)
     control = connect(typed)
-    control.check()
     control.watch_next(watching)
     say("The log of its rounds is logs/serverapp.log in the SuperLink's state folder.")
     follow = RoundLines(control, say)
@@ -98,13 +91,9 @@ def run(words: Sequence[str]) -> int:
 
 
 def app_hash(words: Sequence[str]) -> int:
-    """Shows the hash by which a node pins an app."""
     parser = Parser("deploy hash", "Shows the hash of a Flower project, for `deploy node --apps`.")
     parser.add_argument("project", metavar="PROJECT", nargs="?", help="The project's folder.")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
-    from fedrows.flower.launch.flwr_calls import start_request
-
+    typed = parser.parse(words)
     project = Path(needed(typed, "project", "Name the folder of a Flower project"))
     try:
         say(str(start_request(project.resolve(), {}).fab.hash_str))
@@ -114,18 +103,15 @@ def app_hash(words: Sequence[str]) -> int:
 
 
 def revoke(words: Sequence[str]) -> int:
-    """Has a node's key refused, at once and for good."""
     parser = Parser(
         "deploy revoke",
         "Has a SuperLink refuse a node's key, at once and after a restart. Runs go on without it.",
     )
     parser.add_argument("node", metavar="NODE", nargs="?", help="Its name or its id.")
     add_connection(parser)
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     text = needed(typed, "node", "Name the node, or its id: `fedrows deploy nodes` shows both")
     control = connect(typed)
-    control.check()
     node = find_node(control, text)
     control.revoke(node.node)
     called = f" ({node.name})" if node.name else ""
@@ -134,7 +120,6 @@ def revoke(words: Sequence[str]) -> int:
 
 
 def stop(words: Sequence[str]) -> int:
-    """Ends a run, whoever submitted it."""
     parser = Parser("deploy stop", "Ends a run after its present round, saved and with its report.")
     parser.add_argument("run", metavar="RUN", nargs="?", help="Its id (the only one that goes on).")
     add_connection(parser)
@@ -144,12 +129,10 @@ def stop(words: Sequence[str]) -> int:
         default="60",
         help="How long the present round may take; then the run is broken off (60).",
     )
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
-    named = number(typed["run"], "RUN", 1, 2**64) if typed["run"] else None
-    wait = number(typed["wait"], "--wait", 0, 86400)
+    typed = parser.parse(words)
+    named = whole_or_none("RUN", typed["run"], 1, 2**64)
+    wait = whole("--wait", typed["wait"], 0, 86400)
     control = connect(typed)
-    control.check()
     state = _going(control) if named is None else control.look(named)
     if state.over:
         say(f"Run {state.run} has ended already: {state.status}.")
@@ -187,26 +170,21 @@ def _ends_in_order(control: ControlClient, run: int, seconds: float) -> bool:
 
 
 def export(words: Sequence[str]) -> int:
-    """Writes the model of a deployed run."""
     parser = Parser(
         "deploy export",
         "Writes the model of a deployed run as a bundle. The run may still be going on.",
     )
-    parser.add_argument("run", metavar="RUN", nargs="?", help="Its id (the newest).")
+    add = parser.add_argument
+    add("run", metavar="RUN", nargs="?", help="Its id (the newest).")
     add_connection(parser)
-    parser.add_argument("--to", metavar="FILE", help="The file to write, such as model.fedrows.")
-    parser.add_argument("--task", metavar="REFERENCE", help="Its task, such as task.py:TASK.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace a file that exists.")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
-    from fedrows.flower.launch.control import split_address
-    from fedrows.flower.launch.control_token import is_here
-
+    add("--to", metavar="FILE", help="The file to write, such as model.fedrows.")
+    add("--task", metavar="REFERENCE", help="Its task, such as task.py:TASK.")
+    add("--overwrite", action="store_true", help="Replace a file that exists.")
+    typed = parser.parse(words)
     to = needed(typed, "to", "Name the file to write with --to, such as model.fedrows")
-    named = number(typed["run"], "RUN", 1, 2**64) if typed["run"] else None
+    named = whole_or_none("RUN", typed["run"], 1, 2**64)
     control = connect(typed)
-    control.check()
-    known = [one for one in control.progress(named) if one.get("folder")]
+    known = [run for run in control.progress(named) if run.get("folder")]
     if not known:
         which = "No run" if named is None else f"Run {named}"
         begun = "has begun" if named is None else "has not begun"
@@ -229,7 +207,7 @@ def _watching(typed: dict[str, Any]) -> dict[str, Value]:
         if typed["metrics_host"]:
             raise UsageError("--metrics-host needs --metrics-port: name the port too.")
         return {}
-    port = number(typed["metrics_port"], "--metrics-port", 0, 65535)
+    port = whole("--metrics-port", typed["metrics_port"], 0, 65535)
     host = {"metrics_host": typed["metrics_host"]} if typed["metrics_host"] else {}
     return {"metrics_port": port, **host}
 

@@ -23,15 +23,13 @@ CLEAR = (
 
 
 def main(words: Sequence[str]) -> int:
-    """Writes a policy, or shows it."""
     parser = Parser(
         "deploy policy", "Writes a node's policy: what a run may ask of the node. See --out."
     )
     parser.add_argument("--out", metavar="FILE", help="The file to write; it is shown otherwise.")
     parser.add_argument("--peers", metavar="FILE", help="The nodes' keys: only for that list.")
     add_options(parser, "policy", [NodePolicy], {}, without=["peers"])
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     out, peers = typed.pop("out"), typed.pop("peers")
     dials, _ = values_for(NodePolicy, typed)
     if peers:

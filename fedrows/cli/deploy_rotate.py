@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedrows.cli.deploy_typed import comma_list, needed
-from fedrows.cli.flags import Parser, UsageError
+from fedrows.cli.deploy_typed import needed
+from fedrows.cli.flags import Parser, UsageError, comma_list
 from fedrows.cli.show import say
+from fedrows.flower.launch import rotation
 
 
 def main(words: Sequence[str]) -> int:
-    """Replaces one kind of file, and says what is left to do."""
     parser = Parser(
         "deploy rotate",
         "Replaces certificates or a node's key. The old ones are put aside in DIR/old.",
     )
-    parser.add_argument("folder", metavar="DIR", nargs="?", help="The folder of the keys.")
-    parser.add_argument("--server", action="store_true", help="The SuperLink's certificate.")
-    parser.add_argument(
-        "--host", metavar="NAMES", help="With --server: its host names (those that it has)."
-    )
-    parser.add_argument("--authority", action="store_true", help="The certificate authority.")
-    parser.add_argument(
+    add = parser.add_argument
+    add("folder", metavar="DIR", nargs="?", help="The folder of the keys.")
+    add("--server", action="store_true", help="The SuperLink's certificate.")
+    add("--host", metavar="NAMES", help="With --server: its host names (those that it has).")
+    add("--authority", action="store_true", help="The certificate authority.")
+    add(
         "--finish",
         action="store_true",
         help="End the rotation of the authority: trust the old no more.",
     )
-    parser.add_argument("--node", metavar="NAME", help="The key of this node.")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
-    from fedrows.flower.launch import rotation
-
+    add("--node", metavar="NAME", help="The key of this node.")
+    typed = parser.parse(words)
     folder = Path(needed(typed, "folder", "Name the folder of the keys"))
     chosen = [name for name in ("server", "authority", "finish", "node") if typed[name]]
     if len(chosen) != 1:
@@ -40,16 +36,14 @@ def main(words: Sequence[str]) -> int:
         )
     if typed["host"] and not typed["server"]:
         raise UsageError("--host is for --server: leave it out.")
-    what = chosen[0]
-    if what == "server":
-        old = rotation.rotate_server(folder, comma_list(typed["host"]))
-    elif what == "authority":
-        old = rotation.rotate_authority(folder)
-    elif what == "finish":
-        old = rotation.finish_authority(folder)
-    else:
-        old = rotation.rotate_node(folder, typed["node"])
-    for line in _STEPS[what]:
+    rotate: dict[str, Callable[[], Path]] = {
+        "server": lambda: rotation.rotate_server(folder, comma_list(typed["host"])),
+        "authority": lambda: rotation.rotate_authority(folder),
+        "finish": lambda: rotation.finish_authority(folder),
+        "node": lambda: rotation.rotate_node(folder, typed["node"]),
+    }
+    old = rotate[chosen[0]]()
+    for line in _STEPS[chosen[0]]:
         say(line.format(folder=folder, node=typed["node"]))
     say(f"The old files are in {old}: delete them when everything runs.")
     return 0

@@ -5,31 +5,28 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedrows.cli.deploy_typed import add_connection, connect, number
-from fedrows.cli.flags import Parser
+from fedrows.cli.deploy_typed import add_connection, connect
+from fedrows.cli.flags import Parser, whole_or_none
 from fedrows.cli.show import say
+from fedrows.errors import FedrowsError, UnknownNameError
 from fedrows.files.whole import Json
-
-if TYPE_CHECKING:
-    from fedrows.flower.launch.control import AdmittedNode, ControlClient, RunState
+from fedrows.flower.launch.control import AdmittedNode, ControlClient, RunState
+from fedrows.flower.launch.following import in_words, span
 
 
 def status(words: Sequence[str]) -> int:
-    """Shows the runs and the nodes of a SuperLink."""
     parser = Parser("deploy status", "Shows the runs of a SuperLink, its nodes and its troubles.")
     parser.add_argument("run", metavar="RUN", nargs="?", help="One run (the last 20).")
     add_connection(parser)
     parser.add_argument("--json", action="store_true", help="As JSON, for programs.")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
-    one = number(typed["run"], "RUN", 1, 2**64) if typed["run"] else None
+    typed = parser.parse(words)
+    named = whole_or_none("RUN", typed["run"], 1, 2**64)
     control = connect(typed)
-    control.check()
-    runs = [control.look(one)] if one is not None else control.runs()
+    runs = [control.look(named)] if named is not None else control.runs()
     progress = {str(own.get("run")): own for own in control.progress()}
-    nodes = list_nodes(control.nodes(), progress.values()) if one is None else []
+    nodes = list_nodes(control.nodes(), progress.values()) if named is None else []
     if typed["json"]:
         known = [{**progress.get(str(run.run), {}), **_facts(run)} for run in runs]
         trouble = control.heard.notice
@@ -43,7 +40,7 @@ def status(words: Sequence[str]) -> int:
         _say_run(run, progress.get(str(run.run)))
     if not runs:
         say("No run was submitted.")
-    if one is None:
+    if named is None:
         _say_nodes(nodes)
     if control.heard.notice:
         say(f"Trouble: {control.heard.notice}")
@@ -51,14 +48,11 @@ def status(words: Sequence[str]) -> int:
 
 
 def nodes(words: Sequence[str]) -> int:
-    """Shows the nodes of a SuperLink."""
     parser = Parser("deploy nodes", "Shows the nodes of a SuperLink: who is there, who answers.")
     add_connection(parser)
     parser.add_argument("--json", action="store_true", help="As JSON, for programs.")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     control = connect(typed)
-    control.check()
     listed = list_nodes(control.nodes(), control.progress())
     if typed["json"]:
         say(json.dumps({"superlink": control.address, "nodes": listed}))
@@ -96,10 +90,8 @@ def list_nodes(admitted: Sequence[AdmittedNode], progress: Any) -> list[Json]:
 
 def find_node(control: ControlClient, text: str) -> AdmittedNode:
     """The node of a name or an id; an error if there is none, or if two have the name."""
-    from fedrows.errors import FedrowsError, UnknownNameError
-
     admitted = control.nodes()
-    called = {str(one["node"]): one["name"] for one in list_nodes(admitted, control.progress())}
+    called = {str(node["node"]): node["name"] for node in list_nodes(admitted, control.progress())}
     # Ids come first, then operators' names: what nodes call themselves hides none of these.
     nodes = [x for x in admitted if text == str(x.node)]
     nodes = nodes or [x for x in admitted if text == x.name]
@@ -107,7 +99,7 @@ def find_node(control: ControlClient, text: str) -> AdmittedNode:
     if not nodes:
         raise UnknownNameError("node", text, [name for name in called.values() if name])
     if len(nodes) > 1:
-        ids = ", ".join(str(one.node) for one in nodes)
+        ids = ", ".join(str(node.node) for node in nodes)
         raise FedrowsError(f"Several nodes are called {text}: name one by its id, of {ids}.")
     return nodes[0]
 
@@ -119,8 +111,6 @@ def _facts(run: RunState) -> Json:
 
 
 def _say_run(run: RunState, progress: Mapping[str, Any] | None) -> None:
-    from fedrows.flower.launch.following import in_words, span
-
     times = " ".join(
         f"{word} {when[:19].replace('T', ' ')}"
         for word, when in (("since", run.began), ("until", run.ended))
@@ -163,8 +153,6 @@ def _say_nodes(listed: Sequence[Json]) -> None:
 
 
 def _node_line(node: Json) -> str:
-    from fedrows.flower.launch.following import span
-
     parts = [f"node {node['node']}", f"{node['status']:10}", node["name"]]
     if node["last_answer"] is not None:
         parts.append(f"last answer {span(time.time() - node['last_answer'])} ago")

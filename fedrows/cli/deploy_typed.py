@@ -21,16 +21,6 @@ def needed(typed: dict[str, Any], name: str, otherwise: str) -> str:
     return str(typed[name])
 
 
-def comma_list(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-def number(text: str, flag: str, low: int, high: int) -> int:
-    if not text.isdigit() or not low <= int(text) <= high:
-        raise UsageError(f"{flag} is {text!r}, but must be a whole number from {low} to {high}.")
-    return int(text)
-
-
 def positive(text: str, flag: str) -> float:
     try:
         value = float(text)
@@ -117,7 +107,7 @@ def add_connection(parser: Parser) -> None:
 
 
 def connect(typed: dict[str, Any]) -> ControlClient:
-    """The operator's connection to the SuperLink that these flags name."""
+    """The operator's connection to the SuperLink that these flags name; it must answer."""
     from fedrows.flower.launch.certificates import read_certificate
     from fedrows.flower.launch.control import ControlClient, split_address
     from fedrows.flower.launch.control_token import find_token, read_token
@@ -131,4 +121,6 @@ def connect(typed: dict[str, Any]) -> ControlClient:
     token = Path(typed["token"]) if typed["token"] else find_token(host, port)
     if token is not None:
         read_token(token)
-    return ControlClient(address, ca, token)
+    control = ControlClient(address, ca, token)
+    control.check()
+    return control

@@ -14,11 +14,9 @@ from fedrows.serving.served_model import load
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints the metrics of a bundle on a file."""
     parser = Parser("evaluate", "Measures the model of a bundle on the rows of a file.")
     add_bundle_flags(parser)
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     if None in (typed["bundle"], typed["data"]):
         raise UsageError(
             "Name a bundle and its data, as in: fedrows evaluate model.fedrows --data new.csv."

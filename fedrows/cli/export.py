@@ -38,10 +38,8 @@ BUNDLE = "bundle"
 
 
 def main(words: Sequence[str]) -> int:
-    """Writes the model, and the vocabulary if it is wanted."""
     parser = _parser()
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     if typed["run"] is None or typed["to"] is None:
         raise UsageError(
             "Name a run and a file, as in: fedrows export runs/NAME --to model.safetensors."
@@ -72,7 +70,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def _device(typed: Mapping[str, Any], path: Path, to: Path) -> int:
-    """Writes the device program of a run into a folder."""
     for flag in ("format", "vocabulary", "module", "onnx"):
         if typed[flag] is not None:
             raise UsageError(f"--{flag} does not go with --device: leave one of them out.")
@@ -129,10 +126,7 @@ def read(path: Path, task: str | None = None) -> Trained:
         progress.round = standing.round
         params = progress.whole()
         params = Params({table: whole(x) for table, x in params.tables.items()}, params.dense)
-    if odd := not_finite(params):
-        raise RunFolderError(
-            f"The model in {path} is of no use, for {odd} is not finite: run it with a lower lr."
-        )
+    _check_finite(params, path)
     model.calibrate(params, Evaluator(model, data, plan).train)
     lines = [line for line in folder.lines() if line["round"] <= standing.round]
     metrics = lines[-1] if lines else None
@@ -140,7 +134,6 @@ def read(path: Path, task: str | None = None) -> Trained:
 
 
 def _source(folder: RunFolder, task: str | None) -> RunSource:
-    """Where the data and the model of a run come from."""
     if "deploy" in folder.config:
         return deployed_source(folder, task)
     if task is not None:
@@ -162,14 +155,17 @@ def _read_released(folder: RunFolder, source: RunSource) -> Trained:
         )
     tables = {name: tensors.get(f"table/{name}", x) for name, x in start.tables.items()}
     params = Params(tables, {name: tensors[f"dense/{name}"] for name in start.dense})
-    if odd := not_finite(params):
-        raise RunFolderError(
-            f"The model in {folder.path} is of no use, for {odd} is not finite: run it with a "
-            "lower lr."
-        )
+    _check_finite(params, folder.path)
     # Moments of normalisation stay as they started: measured ones would be exact numbers.
     # Metrics are exact numbers too.
     return Trained(model, params, data, source.about(round_), None, source.builder(data))
+
+
+def _check_finite(params: Params, path: Path) -> None:
+    if odd := not_finite(params):
+        raise RunFolderError(
+            f"The model in {path} is of no use, for {odd} is not finite: run it with a lower lr."
+        )
 
 
 def _fill_(progress: Progress, saved: Path, tables: SavePoint | None) -> None:
@@ -206,7 +202,6 @@ def _check_place(path: Path, overwrite: bool) -> None:
 
 
 def _tell(trained: Trained, path: Path, format: str) -> None:
-    """Says what is in the file."""
     if format == "onnx":
         titles = ["input", "shape"]
         rows = [[name, _shape(dims)] for name, dims in onnx_inputs(path).items()]

@@ -39,7 +39,10 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse(self, words: Sequence[str]) -> dict[str, Any]:
-        """What was typed, by name; what was not typed is not there."""
+        """What was typed, by name; a call for help is answered, and ends the command."""
+        if asks_for_help(words):
+            self.print_help()
+            raise SystemExit(0)
         for word in words:
             if word == "--":
                 break
@@ -54,16 +57,8 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"{rest[0]!r} is one word too many: see {self.prog} --help.")
         return vars(typed)
 
-    def parse_or_help(self, words: Sequence[str]) -> dict[str, Any] | None:
-        """What was typed; None if it was a call for help, which is then answered."""
-        if any(word in ("-h", "--help") for word in words):
-            self.print_help()
-            return None
-        return self.parse(words)
-
     @property
     def flags(self) -> list[str]:
-        """Every flag that there is."""
         return list(self._option_string_actions)
 
     def error(self, message: str) -> NoReturn:
@@ -119,11 +114,29 @@ def add_options(
         )
 
 
-def whole(flag: str, typed: str, least: int = 1) -> int:
+def asks_for_help(words: Sequence[str]) -> bool:
+    """Whether a command line is a call for help."""
+    return "-h" in words or "--help" in words
+
+
+def comma_list(text: str | None) -> list[str]:
+    """The words of a list with commas."""
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
+
+
+def whole(flag: str, typed: str, least: int = 1, most: int | None = None) -> int:
     """The whole number that was typed after a flag."""
-    if not typed.isdecimal() or int(typed) < least:
-        raise UsageError(f"{flag} is {typed!r}, but must be a whole number of at least {least}.")
+    if not typed.isdecimal() or int(typed) < least or (most is not None and int(typed) > most):
+        domain = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{flag} is {typed!r}, but must be a whole number {domain}.")
     return int(typed)
+
+
+def whole_or_none(
+    flag: str, typed: str | None, least: int = 1, most: int | None = None
+) -> int | None:
+    """The same; None if nothing was typed."""
+    return None if typed is None else whole(flag, typed, least, most)
 
 
 def flag_of(name: str, prefixed: Collection[str] = (), prefix: str = DATA) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, add_options
-from fedrows.cli.parse import task_in
-from fedrows.cli.settings import choose, names_of_prefixed
+from fedrows.cli.flags import Parser, add_options, asks_for_help
+from fedrows.cli.parse import task_in, task_named
+from fedrows.cli.settings import choose, owners_of
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
 from fedrows.errors import FedrowsError
@@ -23,20 +23,15 @@ STEPS = (1, 2, 5)  # where bars begin, times powers of ten
 
 
 def main(words: Sequence[str]) -> int:
-    """Shows the heat of a task's features."""
     parser = _parser()
     add_tasks(parser, catalogue.built_in("task"))
     plugged = task_in([word for word in words if word not in ("-h", "--help")], parser)
     if plugged is not None and plugged not in catalogue.built_in("task"):
         add_tasks(parser, [plugged])
-    if any(word in ("-h", "--help") for word in words):
-        _parser_for(words, parser).print_help()
-        return 0
+    if asks_for_help(words):
+        parser = _parser_for(words, parser)
     typed = parser.parse(words)
-    name = typed.pop("task")
-    if name is None:
-        raise UsageError(f"Name a task: one of {', '.join(catalogue.names('task'))}.")
-    task = catalogue.task(name)
+    task = task_named(typed.pop("task"))
     options = next(iter(choose(task, [catalogue.DEFAULT], typed).values())).options
     _print(task.load(options))
     return 0
@@ -57,12 +52,12 @@ def _print(data: FederatedData) -> None:
     for term, value in facts.items():
         say(f"{term:28}{value:>12}")
     say("")
-    training, whole = data.heat(), data.heat_over_all()
+    training, everything = data.heat(), data.heat_over_all()
     rows = []
     for table, size in data.tables.items():
         groups = {"": (0, size), **data.groups.get(table, {})}
         for group, span in groups.items():
-            inside, all_ = training[table].between(*span), whole[table].between(*span)
+            inside, all_ = training[table].between(*span), everything[table].between(*span)
             title = f"{table}: {group or 'all features'}"
             rows.append([title, f"{len(all_.ids):,}", *_range(inside), *_range(all_)])
     titles = ["features", "number", "training heat", "dispersion", "heat in all data", "dispersion"]
@@ -108,10 +103,9 @@ def _range(heat: Heat) -> list[str]:
 
 
 def add_tasks(parser: Parser, names: Sequence[str]) -> None:
-    """The flags of some tasks."""
     for name in names:
-        task = catalogue.described("task", name)
-        add_options(parser, f"task {name}", [task.options], {}, names_of_prefixed(task))
+        task, _ = owners_of(catalogue.described("task", name))
+        add_options(parser, f"task {name}", [task.of], {}, task.prefixed)
 
 
 def _parser() -> Parser:

@@ -17,11 +17,9 @@ USERS, ITEMS, RATINGS = 200, 100, 6_000
 
 
 def main(words: Sequence[str]) -> int:
-    """Writes the project."""
     parser = Parser("init", "Writes a small working project that you change into your own.")
     parser.add_argument("folder", metavar="DIR", nargs="?", help="The folder to make.")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     if (folder := typed["folder"]) is None:
         raise UsageError("Name the folder to make, as in: fedrows init my-project.")
     write(Path(folder))

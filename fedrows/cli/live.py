@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedrows.cli.flags import UsageError
+from fedrows.cli.flags import UsageError, whole
 from fedrows.cli.show import say
 from fedrows.live.start import beside, check_installed
 
 
 def add_live(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags of the live page."""
     parser.add_argument(
         "--live", action="store_true", help="Serve a page on this machine that follows it."
     )
@@ -59,8 +58,4 @@ class LivePage:
 
 def port_of(flag: str, typed: str | None) -> int:
     """A port that was typed; 0, which is a free one, if none was."""
-    if typed is None:
-        return 0
-    if not typed.isdecimal() or int(typed) > 65535:
-        raise UsageError(f"{flag} is {typed!r}, but must be a whole number from 0 to 65535.")
-    return int(typed)
+    return whole(flag, "0" if typed is None else typed, 0, 65535)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedrows.cli.flags import Parser, UsageError, whole
+from fedrows.cli.flags import Parser, UsageError, comma_list, whole_or_none
 from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.show import say
 from fedrows.errors import INTERRUPTED
@@ -36,8 +36,7 @@ OUT = "paper"
 def main(words: Sequence[str]) -> int:
     """Makes the page; gives the exit code."""
     parser = _parser()
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     experiments = catalogue.chosen(typed["names"])
     if typed["list"]:
         for experiment in experiments:
@@ -52,7 +51,7 @@ def main(words: Sequence[str]) -> int:
         typed["search"],
         _seeds(typed["seeds"]),
         typed["device"],
-        None if typed["workers"] is None else whole("--workers", typed["workers"]),
+        whole_or_none("--workers", typed["workers"]),
         display.say,
         display.progress,
     )
@@ -97,8 +96,8 @@ def _make(
         say(f"{label}: {outcomes[name]}, {time.monotonic() - begun:.1f} s")
     work.close()
     for experiment in catalogue.EXPERIMENTS:
-        if experiment.name not in artefacts and (kept := work.kept(experiment)) is not None:
-            artefacts[experiment.name] = kept
+        if experiment.name not in artefacts and (earlier := work.kept(experiment)) is not None:
+            artefacts[experiment.name] = earlier
     shown = [artefacts[one.name] for one in catalogue.EXPERIMENTS if one.name in artefacts]
     for name, outcome in outcomes.items():
         if outcome == MISSING:
@@ -158,7 +157,6 @@ class _Display:
         self._task = self._bar.add_task(self._label, total=None, detail="")
 
     def progress(self, done: int, of: int, label: str, round_: int) -> None:
-        """Shows how far the runs of an experiment are."""
         if self._bar is not None:
             detail = f"{label}, round {round_}"
             self._bar.update(self._task, completed=done, total=of, detail=detail)
@@ -180,9 +178,8 @@ class _Display:
 
 
 def _seeds(typed: str | None) -> list[int]:
-    words = [word for word in (typed or "").split(",") if word.strip()]
     try:
-        seeds = sorted({int(word) for word in words})
+        seeds = sorted({int(word) for word in comma_list(typed)})
     except ValueError:
         seeds = [-1]
     if seeds and seeds[0] < 0:

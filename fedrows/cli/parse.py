@@ -5,21 +5,78 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, add_options, values_for, whole
-from fedrows.cli.live import add_live
+from fedrows.cli.flags import (
+    Parser,
+    UsageError,
+    add_options,
+    asks_for_help,
+    comma_list,
+    values_for,
+    whole,
+)
+from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.settings import add_mechanisms, add_settings, seconds
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
 from fedrows.privacy.mechanism import Mechanism
+from fedrows.task import Task
 from fedrows.watch import Observers, Watching, opened
 from fedrows.watch.logs import without_secrets
 
 HERE = ""  # --resume without a folder: the one of --out, or the usual one
+
+
+@dataclass(frozen=True)
+class TrainingCommand:
+    """What a command that trains was told beside the settings of its runs."""
+
+    task: str | None
+    algorithms: list[str]
+    out: str | None
+    resume: str | None
+    overwrite: bool
+    anchors: bool
+    checkpoint_seconds: float
+    words: str  # what was typed, without secrets
+    live: LivePage
+    observer: Observers
+
+    @classmethod
+    def taken(cls, typed: dict[str, Any], observer: Observers) -> TrainingCommand:
+        algorithms = algorithms_of(typed)
+        for name in ("algorithm", "algorithms"):
+            typed.pop(name, None)
+        return cls(
+            typed.pop("task"),
+            algorithms,
+            typed.pop("out"),
+            typed.pop("resume"),
+            typed.pop("overwrite"),
+            typed.pop("anchors", False),
+            typed.pop("checkpoint_seconds"),
+            typed.pop("command"),
+            LivePage.typed(typed),
+            observer,
+        )
+
+    def folder(self, name: str) -> Path:
+        """The folder to write or to go on with: the one that was typed, or runs/TASK-NAME."""
+        if self.resume is None:
+            task_named(self.task)
+        return folder_of(self.resume, self.out, self.task, name)
+
+
+def task_named(name: str | None) -> Task:
+    """The task of a command that needs one."""
+    if name is None:
+        raise UsageError(f"Name a task: one of {', '.join(catalogue.names('task'))}.")
+    return catalogue.task(name)
 
 
 def parser_of(
@@ -30,29 +87,28 @@ def parser_of(
     saves: whether its runs are saved and watched while they go.
     """
     parser = Parser(command, description)
+    add = parser.add_argument
     tasks = ", ".join(catalogue.names("task"))
-    parser.add_argument("task", metavar="TASK", nargs="?", help=f"One of {tasks}.")
-    parser.add_argument("--out", metavar="DIR", help=out)
-    parser.add_argument("--resume", metavar="DIR", nargs="?", const=HERE, help=resume)
-    parser.add_argument(
-        "--overwrite", action="store_true", help="Replace the folder if it is a run folder."
-    )
+    add("task", metavar="TASK", nargs="?", help=f"One of {tasks}.")
+    add("--out", metavar="DIR", help=out)
+    add("--resume", metavar="DIR", nargs="?", const=HERE, help=resume)
+    add("--overwrite", action="store_true", help="Replace the folder if it is a run folder.")
     if saves:
-        parser.add_argument(
+        add(
             "--checkpoint-seconds",
             metavar="X",
             type=seconds,
             default=30.0,
             help="Save the run at least every so many seconds (default: 30).",
         )
-    parser.add_argument(
+    add(
         "--metric",
         metavar="REF",
         action="append",
         default=argparse.SUPPRESS,
         help="A metric of your own, as module:name or path/to/file.py:name; may be given again.",
     )
-    parser.add_argument(
+    add(
         "--personal",
         metavar="NAME,NAME",
         default=argparse.SUPPRESS,
@@ -67,8 +123,8 @@ def parser_of(
 @contextmanager
 def watched(typed: dict[str, Any]) -> Iterator[Observers]:
     """Everyone who is to watch, by flags that are taken out of what was typed."""
-    values, _ = values_for(Watching, typed)
-    for name in values:
+    values, rest = values_for(Watching, typed)
+    for name in typed.keys() - rest.keys():
         del typed[name]
     with opened(Watching(**values)) as observers:
         for address in observers.addresses:
@@ -78,14 +134,17 @@ def watched(typed: dict[str, Any]) -> Iterator[Observers]:
 
 def parse(
     words: Sequence[str], build: Callable[[], Parser], without: Collection[str] = ()
-) -> dict[str, Any] | None:
-    """What was typed, as text where it is an option of a dataclass; None if help was wanted."""
-    asked = [word for word in words if word not in ("-h", "--help")]
-    if asked == list(words):
+) -> dict[str, Any]:
+    """What was typed, as text where it is an option of a dataclass; --help ends the command.
+
+    The help has the options of what is named beside it: the task, algorithms and the mechanism.
+    """
+    if not asks_for_help(words):
         parser = with_settings(words, build, without)
         typed = named(parser.parse(words))
         typed["command"] = without_secrets([*parser.prog.split(), *words])
         return typed
+    asked = [word for word in words if word not in ("-h", "--help")]
     task, algorithms, mechanisms = None, [], []
     try:
         typed = named(with_settings(asked, build, without).parse(asked))
@@ -96,8 +155,7 @@ def parse(
     parser = build()
     add_mechanisms(parser, mechanisms)
     add_settings(parser, task, algorithms, only=True, without=without)
-    parser.print_help()
-    return None
+    return parser.parse(["--help"])
 
 
 def with_settings(
@@ -119,8 +177,8 @@ def with_settings(
 
 def _algorithms_in(words: Sequence[str]) -> list[str]:
     """The algorithms that are named on a command line, before it is known which flags there are."""
-    given = _after(words, "--algorithm", "--algorithms")
-    names = [name for text in given for name in algorithms_of({"algorithm": text})]
+    texts = _after(words, "--algorithm", "--algorithms")
+    names = [name for text in texts for name in algorithms_of({"algorithm": text})]
     return [catalogue.algorithm(name)().name for name in names]
 
 
@@ -186,14 +244,13 @@ def _mechanism_name(text: str) -> str:
 
 def algorithms_of(typed: Mapping[str, Any]) -> list[str]:
     """The names and references after --algorithm or --algorithms."""
-    given = typed.get("algorithm") or typed.get("algorithms") or ""
-    words = [word.strip() for word in given.split(",") if word.strip()]
-    return list(dict.fromkeys(word if ":" in word else word.lower() for word in words))
+    text = typed.get("algorithm") or typed.get("algorithms") or ""
+    return list(dict.fromkeys(word if ":" in word else word.lower() for word in comma_list(text)))
 
 
 def listed_once(flag: str, text: str) -> list[str]:
     """The words of a list with commas; a UsageError if there is none, or one comes twice."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    words = comma_list(text)
     if not words:
         raise UsageError(
             f"{flag} is {text!r}, but must name at least one: leave it out, or name it."

@@ -16,14 +16,13 @@ from fedrows.cli.show import say
 from fedrows.errors import UnknownNameError
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.tuning.rates import read_rates
+from fedrows.tuning.result import read_rates
 from fedrows.tuning.space import DECIDED
 
 FLAGS = ("set", "rates")
 
 
 def add_rates(parser: Parser) -> None:
-    """The flag of rates that were found before."""
     parser.add_argument(
         "--rates",
         metavar="FILE",
@@ -34,7 +33,6 @@ def add_rates(parser: Parser) -> None:
 
 
 def add_set(parser: Parser) -> None:
-    """The flag of an option for one algorithm."""
     parser.add_argument(
         "--set",
         metavar="A.NAME=X",
@@ -66,7 +64,6 @@ def rates_of(path: str | None, task: str, algorithms: Sequence[str]) -> dict[str
 
 
 def set_of(words: Sequence[str], algorithms: Sequence[str]) -> dict[str, TypedValues]:
-    """What --set says, by algorithm."""
     by_algorithm: dict[str, TypedValues] = {}
     for word in words:
         key, equals, text = word.partition("=")

@@ -15,16 +15,14 @@ from fedrows.cli.show import say
 from fedrows.data.encoder import Encoder
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import placing, reason, write_whole
-from fedrows.serving.predictions import Predictions
 from fedrows.serving.read_frame import FORMATS, read_frame, reader
+from fedrows.serving.recommend import Predictions
 from fedrows.serving.served_model import ServedModel, load
 
 
 def main(words: Sequence[str]) -> int:
-    """Writes a row with a score for every row of a file."""
     parser = _parser()
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     if None in (typed["bundle"], typed["data"], typed["out"]):
         raise UsageError(
             "Name a bundle, its data and a file to write, as in: fedrows predict model.fedrows "

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
 from fedrows.cli.flags import Parser, UsageError, add_options, values_for
-from fedrows.cli.parse import algorithms_of, named, with_settings
-from fedrows.cli.settings import add_mechanisms, add_privacy, add_settings, choose
+from fedrows.cli.parse import algorithms_of, parse, task_named
+from fedrows.cli.settings import add_privacy, choose
 from fedrows.cli.show import print_table, say
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, UnknownNameError
@@ -32,9 +31,8 @@ SUBCOMMANDS = {
 
 
 def main(words: Sequence[str]) -> int:
-    """Explains, or compares; gives the exit code."""
     if not words or words[0] in ("-h", "--help"):
-        lines = "\n".join(f"  {name:8} {what}" for name, what in SUBCOMMANDS.items())
+        lines = "\n".join(f"  {name:8} {text}" for name, text in SUBCOMMANDS.items())
         say(f"usage: fedrows privacy COMMAND …\n\n{lines}")
         return 0
     if words[0] not in SUBCOMMANDS:
@@ -43,13 +41,12 @@ def main(words: Sequence[str]) -> int:
 
 
 def _explain(words: Sequence[str]) -> int:
-    typed = _parsed(_explain_parser, words)
-    if typed is None:
-        return 0
+    typed = parse(words, _explain_parser)
     name = (algorithms_of(typed) or [DEFAULT])[0]
-    typed.pop("algorithm")
-    policy = _policy(typed.pop("policy"))
-    settings = choose(_task(typed), [name], typed)[name]
+    task, policy = task_named(typed.pop("task")), _policy(typed.pop("policy"))
+    for used in ("algorithm", "command"):
+        del typed[used]
+    settings = choose(task, [name], typed)[name]
     data = settings.task.load(settings.options)
     say(text(setting_of(settings, data)))
     if settings.privacy.secret_sums and settings.privacy.min_contributors > 1:
@@ -58,8 +55,7 @@ def _explain(words: Sequence[str]) -> int:
         if caution := warning(data):
             say(f"\n{caution}")
     say(policy)
-    from fedrows.flower.gateway.device_runs import why_declined
-    from fedrows.flower.gateway.explained import explain_devices
+    from fedrows.flower.gateway.device_runs import explain_devices, why_declined
 
     privacy, weighting = settings.privacy, settings.plan.weighting
     declined = why_declined(privacy, weighting, data) if privacy.secret_sums else None
@@ -80,11 +76,9 @@ def _policy(file: str | None) -> str:
 
 
 def _heat(words: Sequence[str]) -> int:
-    typed = _parsed(_heat_parser, words)
-    if typed is None:
-        return 0
-    dials, typed = values_for(Counting, typed)
-    task = _task(typed)
+    dials, typed = values_for(Counting, parse(words, _heat_parser))
+    task = task_named(typed.pop("task"))
+    del typed["command"]
     settings = choose(task, [DEFAULT], typed)[DEFAULT]
     data = task.load(settings.options)
     lines = table(data, Counting(**dials))
@@ -112,8 +106,7 @@ def _ledger(words: Sequence[str]) -> int:
     parser = Parser("privacy ledger", "Says what the runs that share a ledger have spent.")
     parser.add_argument("file", metavar="FILE", nargs="?", help="The file of --ledger.")
     parser.add_argument("--delta", metavar="X", help="δ at which ε is reported (default: 1e-6).")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     if typed["file"] is None:
         raise UsageError("Name the file of a ledger, as in: fedrows privacy ledger FILE.")
     path = Path(typed["file"])
@@ -190,13 +183,6 @@ def setting_of(settings: Settings, data: FederatedData) -> ExplainedRun:
     )
 
 
-def _task(typed: dict[str, Any]) -> Any:
-    name = typed.pop("task")
-    if name is None:
-        raise UsageError(f"Name a task: one of {', '.join(catalogue.names('task'))}.")
-    return catalogue.task(name)
-
-
 def _parser(command: str, description: str) -> Parser:
     parser = Parser(f"privacy {command}", description)
     tasks = ", ".join(catalogue.names("task"))
@@ -216,17 +202,6 @@ def _heat_parser() -> Parser:
     parser = _parser("heat", "Compares the four ways to count heat on a task's own data.")
     add_options(parser, "counting", [Counting], {}, without=["heat", "heat_cap", "heat_z"])
     return parser
-
-
-def _parsed(build: Callable[[], Parser], words: Sequence[str]) -> dict[str, Any] | None:
-    """What was typed; None if help was wanted."""
-    if any(word in ("-h", "--help") for word in words):
-        parser = build()
-        add_mechanisms(parser, [])
-        add_settings(parser)
-        parser.print_help()
-        return None
-    return named(with_settings(words, build).parse(words))
 
 
 def _epsilon(epsilon: float) -> str:

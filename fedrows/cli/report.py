@@ -14,22 +14,18 @@ from fedrows.runs.folder import RunFolder
 
 
 def main(words: Sequence[str]) -> int:
-    """Makes the report again."""
     parser = Parser("report", "Makes the report.html of a run or comparison again.")
     parser.add_argument("folder", metavar="DIR", nargs="?", help="The folder of the run.")
     parser.add_argument(
         "--private", action="store_true", help="Also what no ε covers, under privacy full."
     )
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     folder = typed["folder"]
     if folder is None:
         raise UsageError("Name the folder of a run or comparison, as in: fedrows report runs/NAME.")
     path = RunFolder.open(Path(folder)).path
     try:
         say(f"Report: {report.write(path, typed['private'])}")
-    except ImportError:
-        raise FedrowsError("Reports need the package jinja2: pip install jinja2.") from None
     except FedrowsError:
         raise
     except OSError as error:

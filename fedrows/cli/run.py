@@ -9,8 +9,8 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
-from fedrows.cli.anchor_table import ANCHORS_HELP, write_anchors
 from fedrows.cli.carry_out import (
+    ANCHORS_HELP,
     carry_out,
     check_machine,
     close,
@@ -18,19 +18,16 @@ from fedrows.cli.carry_out import (
     load,
     run_of,
     say_threads,
+    write_anchors,
 )
-from fedrows.cli.flags import Parser, UsageError
-from fedrows.cli.live import LivePage
-from fedrows.cli.parse import algorithms_of, folder_of, parse, parser_of, watched
+from fedrows.cli.flags import Parser, UsageError, values_for
+from fedrows.cli.parse import TrainingCommand, parse, parser_of, task_named, watched
 from fedrows.cli.per_algorithm import add_rates
 from fedrows.cli.settings import add_privacy, choose, extended
-from fedrows.cli.several_processes import follow, one_voice, threads_of
+from fedrows.cli.several_processes import Stop, follow, one_voice, threads_of
 from fedrows.cli.show import say
-from fedrows.cli.stop import Stop
 from fedrows.data.federation import FederatedData
 from fedrows.measure.all_anchors import check_data
-from fedrows.options import options
-from fedrows.privacy.packages import check_packages
 from fedrows.runs.driver import checked_early_stop
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.resume import begin, go_back_, resumed
@@ -41,73 +38,53 @@ from fedrows.watch import Observers, Watching
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs, or goes on; gives the exit code."""
     with one_voice():
         typed = parse(words, _parser)
-        if typed is None:
-            return 0
         if process_group.rank() > 0:
-            others = {item.name for item in options(Watching)}
-            return _main({k: v for k, v in typed.items() if k not in others}, Observers())
+            return _main(values_for(Watching, typed)[1], Observers())
         with watched(typed) as observer:
             return _main(typed, observer)
 
 
 def _main(typed: dict[str, Any], observer: Observers) -> int:
-    command, live = typed.pop("command"), LivePage.typed(typed)
-    resume, out, seconds = typed.pop("resume"), typed.pop("out"), typed.pop("checkpoint_seconds")
-    overwrite, anchored = typed.pop("overwrite"), typed.pop("anchors")
-    named = algorithms_of(typed)
-    if len(named) > 1:
-        raise UsageError(f"--algorithm is {','.join(named)}, but run takes one: use compare.")
-    algorithm = named[0] if named else None
-    task, _ = typed.pop("task"), typed.pop("algorithm")
-    usual = f"{algorithm or DEFAULT}-{typed.get('seed', 0)}"
-    if resume is not None:
-        path = folder_of(resume, out, task, usual)
-        return _resume(path, task, algorithm, typed, seconds, observer, anchored, live)
-    if task is None:
-        raise UsageError(f"Name a task to run: one of {', '.join(catalogue.names('task'))}.")
-    path = folder_of(None, out, task, usual)
-    name = algorithm or DEFAULT
-    settings = choose(catalogue.task(task), [name], typed)[name].resolved()
-    check_packages(settings.privacy)
+    command = TrainingCommand.taken(typed, observer)
+    if len(command.algorithms) > 1:
+        listed = ",".join(command.algorithms)
+        raise UsageError(f"--algorithm is {listed}, but run takes one: use compare.")
+    [name] = command.algorithms or [DEFAULT]
+    path = command.folder(f"{name}-{typed.get('seed', 0)}")
+    if command.resume is not None:
+        return _resume(path, command, typed)
+    settings = choose(task_named(command.task), [name], typed)[name].resolved()
+    settings.privacy.check_packages()
     say_threads(settings.plan, typed)
     if process_group.rank() == 0:
-        check_free(path, overwrite=overwrite)
+        check_free(path, overwrite=command.overwrite)
     with threads(settings.plan.threads):
         data = load(settings.task, settings.options, [settings.plan])
-        if anchored:
+        if command.anchors:
             check_data(data)
         simulation = settings.simulation(data, path)
         simulation.prepare()
         checked_early_stop(simulation)  # before there is a folder
         if not simulation.leads:
             return follow(simulation, _again(path))
-        config = {**settings.config(), "command": command, **_processes(simulation)}
-        folder = RunFolder.create(path, "run", config, overwrite=overwrite)
+        config = {**settings.config(), "command": command.words}
+        if simulation.ranked is not None:
+            config["processes"] = simulation.ranked.group.size
+        folder = RunFolder.create(path, "run", config, overwrite=command.overwrite)
         with folder.locked():
             begin(folder, simulation, simulation.evaluator.facts())
-            code = _go(folder, settings, simulation, seconds, observer, live)
-            return _anchored(code, folder, settings, data, anchored)
+            return _go(folder, settings, simulation, data, command)
 
 
-def _resume(
-    path: Path,
-    task: str | None,
-    algorithm: str | None,
-    typed: dict[str, Any],
-    seconds: float,
-    observer: Observers,
-    anchored: bool,
-    live: LivePage,
-) -> int:
+def _resume(path: Path, command: TrainingCommand, typed: dict[str, Any]) -> int:
     folder = RunFolder.open(path, "run")
     stored = from_config(folder.config, path)
     [settings] = stored.values()
     for flag, wanted, was in (
-        ("TASK", task, settings.task.name),
-        ("--algorithm", algorithm, settings.algorithm.name),
+        ("TASK", command.task, settings.task.name),
+        ("--algorithm", next(iter(command.algorithms), None), settings.algorithm.name),
     ):
         if wanted is not None and wanted != was:
             raise UsageError(
@@ -116,30 +93,28 @@ def _resume(
             )
     settings = extended(stored, typed, path)[settings.algorithm.name]
     check_machine(folder, settings.plan)
-    own = threads_of(settings.plan.threads, folder.config.get("processes", 1))
-    if process_group.rank() > 0:
-        with threads(own):
+    with threads(threads_of(settings.plan.threads, folder.config.get("processes", 1))):
+        if process_group.rank() > 0:
             data = load(settings.task, settings.options, [settings.plan])
             simulation = settings.simulation(data, path)
             go_back_(simulation, folder)
             return follow(simulation, _again(path))
-    with threads(own), folder.locked():
-        data = load(settings.task, settings.options, [settings.plan])
-        simulation = resumed(folder, settings, data)
-        code = _go(folder, settings, simulation, seconds, observer, live)
-        return _anchored(code, folder, settings, data, anchored)
+        with folder.locked():
+            data = load(settings.task, settings.options, [settings.plan])
+            simulation = resumed(folder, settings, data)
+            return _go(folder, settings, simulation, data, command)
 
 
 def _go(
     folder: RunFolder,
     settings: Settings,
     simulation: Simulation,
-    seconds: float,
-    observer: Observers,
-    live: LivePage,
+    data: FederatedData,
+    command: TrainingCommand,
 ) -> int:
+    """Runs the rounds that are left, then fits the anchors if they are wanted."""
     again, ranked = _again(folder.path), simulation.ranked
-    name, plan = settings.algorithm.name, settings.plan
+    name, plan, observer = settings.algorithm.name, settings.plan, command.observer
     at = simulation.progress.round
     say(
         f"{name} on {settings.task.name}, seed {plan.seed}, on {plan.device}"
@@ -147,31 +122,20 @@ def _go(
         + (f"going on after round {at} of {plan.rounds}" if at else f"{plan.rounds} rounds")
     )
     observer.begin(run_of(folder.path.resolve().name, folder, simulation))
-    with live.following(folder.path):
+    with command.live.following(folder.path):
         with Stop() as stop:
+            seconds = command.checkpoint_seconds
             done = carry_out(simulation, folder, observer, stop, name, again, seconds)
         code = close(folder, done, f"after round {simulation.progress.round}", again)
     conclude(observer, folder, done)
-    return code
-
-
-def _anchored(
-    code: int, folder: RunFolder, settings: Settings, data: FederatedData, wanted: bool
-) -> int:
-    """The exit code of a run, after its anchors if they are wanted and it was not stopped."""
-    if wanted and code == 0:
-        write_anchors(folder, data, settings.plan.train_sample)
+    if command.anchors and code == 0:
+        write_anchors(folder, data, plan.train_sample)
     return code
 
 
 def _again(path: Path) -> str:
     """The command that goes on, in any number of processes."""
     return f"fedrows run --resume {shlex.quote(str(path))}"
-
-
-def _processes(simulation: Simulation) -> dict[str, int]:
-    """How many processes a run was begun in, if there are several."""
-    return {} if simulation.ranked is None else {"processes": simulation.ranked.group.size}
 
 
 def _parser() -> Parser:

@@ -96,20 +96,21 @@ def deployed_source(folder: RunFolder, reference: str | None) -> RunSource:
 
 
 def _task(path: Path, reference: str | None) -> DeployedTask:
-    """The task behind a reference."""
     remedy = "name it with --task, as in --task project/task.py:TASK"
     where, _, word = (reference or "").rpartition(":")
     if not where or not word:
         raise RunFolderError(f"{path} does not say where its task is: {remedy}.")
-    what = f"The task {reference!r} of {path}"
+    called = f"The task {reference!r} of {path}"
     try:
         file = Path(where).expanduser().absolute()
-        module = import_file(file, what) if where.endswith(".py") else import_module(where, what)
-        task = attribute(module, word, what)
+        module = (
+            import_file(file, called) if where.endswith(".py") else import_module(where, called)
+        )
+        task = attribute(module, word, called)
     except FedrowsError as error:
         raise RunFolderError(f"{str(error).rstrip('.')}: {remedy}.") from error
     if not isinstance(task, DeployedTask):
-        raise RunFolderError(f"{what} is a {type(task).__name__}, not a DeployedTask: {remedy}.")
+        raise RunFolderError(f"{called} is a {type(task).__name__}, not a DeployedTask: {remedy}.")
     return task
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +19,47 @@ from fedrows.cli.flags import (
     TypedValues,
     UsageError,
     add_options,
+    comma_list,
     flag_of,
     values_for,
 )
 from fedrows.cli.per_algorithm import parts_of, rates_of, refuse_when_resumed, set_of
 from fedrows.errors import PlanError, PluginError
-from fedrows.files.plugin_checks import source_of
+from fedrows.files.plugins import source_of
 from fedrows.measure.own_metrics import absolute, load_metrics
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.privacy.mechanism import PREFIX, Mechanism
-from fedrows.privacy.named_mechanism import DEFAULT_MECHANISM, DIAL, default_mechanism
+from fedrows.privacy.mechanism import DEFAULT_MECHANISM, DIAL, PREFIX, Mechanism, default_mechanism
 from fedrows.privacy.options import Privacy
+from fedrows.runs.resume import check_longer, refuse_change
 from fedrows.runs.settings import Settings, presets, taken_names
 from fedrows.task import Task
 
 
-def names_of_prefixed(task: Task, algorithms: Sequence[str] = ()) -> set[str]:
-    """The options of a task that are called like another's, and get `data-` in front."""
-    return {item.name for item in options(task.options)} & taken_names(*algorithms)
+@dataclass(frozen=True)
+class FlagOwner:
+    """A dataclass whose options are flags; those in `prefixed` have a prefix."""
+
+    kind: str  # task or model
+    name: str
+    of: type
+    prefixed: Collection[str]
+    prefix: str
+
+    def values(self, typed: Mapping[str, Any]) -> tuple[TypedValues, dict[str, Any]]:
+        """What was typed for it, by its own names, and the rest."""
+        return values_for(self.of, typed, self.prefixed, self.prefix)
 
 
-def names_of_model(task: Task, algorithms: Sequence[str] = ()) -> set[str]:
-    """The options of a task's model that are called like another's, and get `model-` in front."""
-    taken = taken_names(*algorithms) | {item.name for item in options(task.options)}
-    return {item.name for item in options(catalogue.model_options(task.model))} & taken
+def owners_of(task: Task, algorithms: Sequence[str] = ()) -> tuple[FlagOwner, FlagOwner]:
+    """The task and its model: an option that is called like another's gets a prefix."""
+    model, taken = catalogue.model_options(task.model), taken_names(*algorithms)
+    own = {item.name for item in options(task.options)}
+    of_model = {item.name for item in options(model)}
+    return (
+        FlagOwner("task", task.name, task.options, own & taken, DATA),
+        FlagOwner("model", task.model, model, of_model & (taken | own), MODEL),
+    )
 
 
 def add_settings(
@@ -61,12 +77,11 @@ def add_settings(
     dests = {action.dest for action in parser._actions} | {"mechanism"}
     dests |= {item.name for item in options(Privacy)}
     for name in algorithms:
-        _check_free("algorithm", name, catalogue.described("algorithm", name), dests)
+        of = catalogue.described("algorithm", name)
+        _check_free(FlagOwner("algorithm", name, of, (), DATA), dests)
     if task:
-        of_task = catalogue.described("task", task)
-        _check_free("task", task, of_task.options, dests, names_of_prefixed(of_task, algorithms))
-        own, prefixed = catalogue.model_options(of_task.model), names_of_model(of_task, algorithms)
-        _check_free("model", of_task.model, own, dests, prefixed, MODEL)
+        for owner in owners_of(catalogue.described("task", task), algorithms):
+            _check_free(owner, dests)
     tasks = [task] if only and task else catalogue.built_in("task")
     tasks += [task] if task and task not in tasks else []
     plan: Mapping[str, Any] = {}
@@ -86,29 +101,20 @@ def add_settings(
         owners = [catalogue.described("algorithm", name) for name in names]
         add_options(parser, "algorithm " + ", ".join(names), owners, own_presets)
     for name in tasks:
-        of_task = catalogue.described("task", name)
-        add_options(
-            parser, f"task {name}", [of_task.options], {}, names_of_prefixed(of_task, algorithms)
-        )
-        own, prefixed = catalogue.model_options(of_task.model), names_of_model(of_task, algorithms)
-        add_options(parser, f"model {of_task.model}", [own], {}, prefixed, prefix=MODEL)
+        for owner in owners_of(catalogue.described("task", name), algorithms):
+            title = f"{owner.kind} {owner.name}"
+            add_options(parser, title, [owner.of], {}, owner.prefixed, prefix=owner.prefix)
 
 
-def _check_free(
-    kind: str,
-    name: str,
-    owner: type,
-    dests: Collection[str],
-    prefixed: Collection[str] = (),
-    prefix: str = DATA,
-) -> None:
+def _check_free(owner: FlagOwner, dests: Collection[str]) -> None:
     """Raises a PluginError if an option is called like a flag of the command or of privacy."""
-    for item in options(owner):
-        flag = flag_of(item.name, prefixed, prefix)
+    for item in options(owner.of):
+        flag = flag_of(item.name, owner.prefixed, owner.prefix)
         if flag.replace("-", "_") in dests:
             raise PluginError(
-                f"The {kind} {name} ({source_of(owner)}) has an option {item.name}, but "
-                f"--{flag} is a flag of privacy or of the command: give the option another name."
+                f"The {owner.kind} {owner.name} ({source_of(owner.of)}) has an option {item.name}, "
+                f"but --{flag} is a flag of privacy or of the command: give the option another "
+                "name."
             )
 
 
@@ -122,10 +128,9 @@ def choose(
 
     left_out: gets the algorithms that cannot follow the plan, and why; None: that is an error too.
     """
-    prefixed = names_of_prefixed(task, algorithms)
-    of_task, left = values_for(task.options, typed, prefixed)
-    model = catalogue.model_options(task.model)
-    of_model, left = values_for(model, left, names_of_model(task, algorithms), MODEL)
+    own_task, own_model = owners_of(task, algorithms)
+    of_task, left = own_task.values(typed)
+    of_model, left = own_model.values(left)
     plan, left = values_for(Plan, left)
     dials, left = values_for(Privacy, left)
     if dials.get("ledger"):  # the run may go on from another folder
@@ -136,7 +141,7 @@ def choose(
     noise, left = _noise_values(of_noise, left)
     privacy = Privacy.of(**dials, **{f"{DIAL}{name}": value for name, value in noise.items()})
     metrics = tuple(map(absolute, left.pop("metric", ())))
-    personal = tuple(n.strip() for n in left.pop("personal", "").split(",") if n.strip())
+    personal = tuple(comma_list(left.pop("personal", "")))
     load_metrics(metrics)  # an error before anything else is done
     rates = rates_of(left.pop("rates", None), task.name, algorithms)
     set_for_one = set_of(left.pop("set", ()), algorithms)
@@ -150,25 +155,17 @@ def choose(
         plan_rates, own_rates = parts_of(rates.get(name, {}), of)
         plan_set, own_set = parts_of(set_for_one.get(name, {}), of)
         algorithm = of(**{**own_presets, **own_rates, **own, **own_set})
-        its_plan = Plan(**{**plan_presets, **plan_rates, **plan, **plan_set})
+        chosen = Plan(**{**plan_presets, **plan_rates, **plan, **plan_set})
         try:
-            algorithm.check_plan(its_plan)
+            algorithm.check_plan(chosen)
         except PlanError as error:
             if left_out is None:
                 raise
             left_out[name] = str(error)
             continue
-        made[name] = Settings(
-            task,
-            task.options(**of_task),
-            algorithm,
-            its_plan,
-            privacy,
-            metrics,
-            model(**of_model),
-            personal,
-        )
-        privacy.check(made[name].algorithm, made[name].plan.clients_per_round)
+        data, model = task.options(**of_task), own_model.of(**of_model)
+        privacy.check(algorithm, chosen.clients_per_round)
+        made[name] = Settings(task, data, algorithm, chosen, privacy, metrics, model, personal)
     for name in unused:
         whose = " or ".join([task.name, *algorithms, *([mechanism] if mechanism else [])])
         raise UsageError(f"--{name.replace('_', '-')} is not an option of {whose}: leave it out.")
@@ -176,7 +173,6 @@ def choose(
 
 
 def add_privacy(parser: Parser) -> None:
-    """The flags of private runs."""
     add_options(parser, "privacy", [Privacy], {})
     known = ", ".join(catalogue.names("mechanism"))
     parser.add_argument(
@@ -229,11 +225,12 @@ def extended(
             if flag in typed and wanted_now != was_then:
                 was = ", ".join(was_then) or "none"
                 raise refuse_change(f"--{flag}", ", ".join(wanted_now), was, path)
-        parts: list[tuple[Any, Any, set[str], str]] = [
-            (old.options, new.options, names_of_prefixed(task, list(stored)), DATA),
-            (old.model, new.model, names_of_model(task, list(stored)), MODEL),
-            (old.algorithm, new.algorithm, set(), DATA),
-            (old.plan, new.plan, set(), DATA),
+        own_task, own_model = owners_of(task, list(stored))
+        parts: list[tuple[Any, Any, Collection[str], str]] = [
+            (old.options, new.options, own_task.prefixed, DATA),
+            (old.model, new.model, own_model.prefixed, MODEL),
+            (old.algorithm, new.algorithm, (), DATA),
+            (old.plan, new.plan, (), DATA),
         ]
         for before, now, prefixed, prefix in parts:
             for item in fields(before):
@@ -244,12 +241,7 @@ def extended(
                 if flag.replace("-", "_") in typed and not same:
                     raise refuse_change(f"--{flag}", is_now, was, path)
         rounds = new.plan.rounds if "rounds" in typed else old.plan.rounds
-        if rounds != old.plan.rounds and old.plan.lr_schedule != "constant":
-            raise UsageError(
-                f"--rounds is {rounds}, but the {old.plan.lr_schedule} schedule of {path} spreads "
-                f"its learning rates over {old.plan.rounds}: leave it out, or start a new run with "
-                "--out."
-            )
+        check_longer(old.plan, rounds, path)
         go_on = new.plan.go_on if "go_on" in typed else old.plan.go_on
         plan = replace(old.plan, rounds=rounds, go_on=go_on)
         settings[name] = replace(old, plan=plan, privacy=privacy)
@@ -279,14 +271,6 @@ def _without_mechanism(
             flag = flag_of(name, values, PREFIX)
             raise refuse_change(f"--{flag}", wanted, getattr(stored, name), path)
     return left
-
-
-def refuse_change(flag: str, wanted: Any, was: Any, path: Path) -> UsageError:
-    """The error of an option that would make another run of the one that is resumed."""
-    return UsageError(
-        f"{flag} {wanted} would change the run in {path}, which has {was}: "
-        "leave it out, or start a new run with --out."
-    )
 
 
 def seconds(typed: str) -> float:

@@ -1,20 +1,48 @@
-"""A run in several processes on the command line: rank 0 speaks and writes, the others follow."""
+"""How a run is asked to stop, and how several processes make one run together.
+
+Rank 0 speaks and writes, the others follow.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from types import FrameType
 
 import torch
 
-from fedrows.cli.stop import Stop
 from fedrows.errors import INTERRUPTED, FedrowsError
+from fedrows.runs.signals import ENDING, handling
 from fedrows.simulation import Simulation
 from fedrows.simulator import process_group
 from fedrows.simulator.process_group import GoneError
 
 REFUSED = 2
+
+
+class Stop:
+    """Ctrl-C, SIGTERM and signals like it ask a run to stop after its round.
+
+    A second Ctrl-C stops at once.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._handlers = ExitStack()
+
+    def __enter__(self) -> Stop:
+        self._handlers.enter_context(handling([signal.SIGINT, *ENDING], self._ask))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._handlers.close()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
 
 
 @contextmanager

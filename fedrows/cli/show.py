@@ -11,25 +11,17 @@ from typing import Any, Protocol
 
 from fedrows.measure.metric_choice import about, measured
 from fedrows.measure.summary import show_epsilon
-from fedrows.watch.observer import RoundReport
+from fedrows.watch.observer import RoundReport, Watcher
 
 SHOWN_EVERY = 0.1  # seconds; a fast run has thousands of rounds in one
 
 
-class Display(Protocol):
+class Display(Watcher, Protocol):
     """How a run is shown while it goes."""
-
-    def round(self, report: RoundReport) -> None:
-        """A round is done."""
-
-    def measured(self, line: Mapping[str, Any]) -> None:
-        """A round was evaluated."""
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Not shown."""
 
     def end(self) -> None:
         """The run is done, or was stopped."""
+        return
 
 
 class Rate:
@@ -42,14 +34,11 @@ class Rate:
         return (at - self._from) / max(time.monotonic() - self._since, 1e-9)
 
 
-class PlainLines:
+class PlainLines(Display):
     """A line of text for every evaluated round."""
 
     def __init__(self, label: str, at: int, rounds: int) -> None:
         self._label, self._rounds, self._rate = label, rounds, Rate(at)
-
-    def round(self, report: RoundReport) -> None:
-        pass
 
     def measured(self, line: Mapping[str, Any]) -> None:
         at = line["round"]
@@ -57,14 +46,8 @@ class PlainLines:
         rate = f"{self._rate(at):.3g} rounds/s"
         say("  ".join(filter(None, [self._label, done, *metrics_of(line), rate, virtual_of(line)])))
 
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        pass
 
-    def end(self) -> None:
-        pass
-
-
-class LiveLine:
+class LiveLine(Display):
     """One line that changes in place: rounds, loss, rounds per second, time left."""
 
     def __init__(self, label: str, at: int, rounds: int) -> None:
@@ -94,9 +77,6 @@ class LiveLine:
     def measured(self, line: Mapping[str, Any]) -> None:
         words = [f"loss {line['train_loss']:.4f}", epsilon_of(line), virtual_of(line)]
         self._bar.update(self._task, loss="  ".join(filter(None, words)))
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        pass
 
     def end(self) -> None:
         with suppress(OSError):  # the terminal is gone

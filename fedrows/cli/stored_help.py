@@ -27,13 +27,13 @@ def shown(words: Sequence[str]) -> bool:
     """Whether the help that these words ask for was kept, and is now printed."""
     if not any(word in ASKING for word in words):
         return False
-    kept = _read().get(" ".join(word for word in words if word not in ASKING))
-    if kept is None or any(group.startswith(PLUGINS) for group in entry_points().groups):
+    stored = _read().get(" ".join(word for word in words if word not in ASKING))
+    if stored is None or any(group.startswith(PLUGINS) for group in entry_points().groups):
         return False
-    if isinstance(kept, str):
-        sys.stdout.write(kept)
+    if isinstance(stored, str):
+        sys.stdout.write(stored)
     else:
-        parser_from(kept).print_help()
+        parser_from(stored).print_help()
     return True
 
 
@@ -47,10 +47,10 @@ def described(parser: Parser) -> dict[str, Any]:
     return {"command": command, "description": parser.description, "groups": groups}
 
 
-def parser_from(kept: Mapping[str, Any]) -> Parser:
+def parser_from(stored: Mapping[str, Any]) -> Parser:
     """A parser that has the same help; it parses nothing."""
-    parser = Parser(kept["command"], kept["description"])
-    for title, actions in kept["groups"]:
+    parser = Parser(stored["command"], stored["description"])
+    for title, actions in stored["groups"]:
         group = parser if title in OWN_GROUPS else parser.add_argument_group(title)
         for name, more in actions:
             if name != "help":
@@ -64,7 +64,7 @@ class _Shown(argparse.Action):
     """A flag that is only shown."""
 
     def __call__(self, *_: Any) -> None:
-        """Does nothing."""
+        pass
 
 
 def _described(action: argparse.Action) -> list[Any]:

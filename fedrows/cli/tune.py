@@ -10,13 +10,14 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.cli.compare import SEEDS
-from fedrows.cli.flags import Parser, UsageError, whole
+from fedrows.cli.flags import Parser, UsageError, whole_or_none
 from fedrows.cli.live import LivePage
-from fedrows.cli.parse import algorithms_of, folder_of, parse, parser_of, seeds_of
-from fedrows.cli.settings import choose, refuse_change
+from fedrows.cli.parse import algorithms_of, folder_of, parse, parser_of, seeds_of, task_named
+from fedrows.cli.settings import choose
 from fedrows.cli.show import print_table, say
 from fedrows.errors import INTERRUPTED
 from fedrows.runs.folder import RunFolder, check_free
+from fedrows.runs.resume import refuse_change
 from fedrows.study.finished import StudyError
 from fedrows.tuning.page import write
 from fedrows.tuning.result import RATES, TRIALS
@@ -30,21 +31,17 @@ OWN = (
     *("task", "algorithms", "search", "method", "by", "budget", "trials", "eta", "tune_seed"),
     *("sampler", "confirm", "workers", "command"),
 )
+NUMBERS = {"budget": 1, "trials": 1, "eta": 1, "tune_seed": 0, "workers": 1}  # each at least
 LATER = ("workers", "confirm")  # what a search that goes on may have new
 
 
 def main(words: Sequence[str]) -> int:
-    """Searches, or goes on; gives the exit code."""
     parsed = parse(words, _parser, without=["seed"])
-    if parsed is None:
-        return 0
     live = LivePage.typed(parsed)
     resume, out, overwrite = parsed.pop("resume"), parsed.pop("out"), parsed.pop("overwrite")
     typed = {name: value for name, value in parsed.items() if value is not None}
     if resume is None:
-        if "task" not in typed:
-            raise UsageError(f"Name a task to tune on: {', '.join(catalogue.names('task'))}.")
-        path = folder_of(None, out, typed["task"], "tune")
+        path = folder_of(None, out, task_named(typed.get("task")).name, "tune")
         tuner = _tuner(typed, path)
         confirm = _confirm(typed)
         check_free(path, overwrite=overwrite)
@@ -90,39 +87,40 @@ def _go(tuner: Tuner, path: Path, confirm: Sequence[int], command: str) -> int:
 
 
 def _tuner(typed: dict[str, Any], path: Path) -> Tuner:
-    """The search that was typed."""
     left = dict(typed)
-    given = {name: left.pop(name, None) for name in OWN}
-    task = catalogue.task(given["task"])
-    names = algorithms_of({"algorithms": given["algorithms"]})
+    own = {name: left.pop(name, None) for name in OWN}
+    number = {
+        name: whole_or_none(f"--{name.replace('_', '-')}", own[name], least)
+        for name, least in NUMBERS.items()
+    }
+    task = catalogue.task(own["task"])
+    names = algorithms_of({"algorithms": own["algorithms"]})
     if not names:
         raise UsageError(f"Name algorithms to tune: --algorithms {catalogue.DEFAULT},fedavg.")
     device = left.pop("device", "auto")
     settings = choose(task, names, left)
     runs: dict[str, Tunable] = {
-        name: TaskRun(with_validation(one, left).config()) for name, one in settings.items()
+        name: TaskRun(with_validation(setting, left).config()) for name, setting in settings.items()
     }
-    budget, trials = (_whole(given, name) for name in ("budget", "trials"))
     return Tuner(
         task.name,
         runs,
-        spaces({name: type(run.algorithm) for name, run in runs.items()}, _search(given["search"])),
-        given["method"] or METHODS[0],
-        given["by"] or "",
-        rounds_of(budget, trials, runs),
-        _whole(given, "eta") or ETA,
-        SEED if given["tune_seed"] is None else _whole(given, "tune_seed", 0) or 0,
-        given["sampler"] or "tpe",
+        spaces({name: type(run.algorithm) for name, run in runs.items()}, _search(own["search"])),
+        own["method"] or METHODS[0],
+        own["by"] or "",
+        rounds_of(number["budget"], number["trials"], runs),
+        number["eta"] or ETA,
+        SEED if number["tune_seed"] is None else number["tune_seed"],
+        own["sampler"] or "tpe",
         path,
         None,
-        _whole(given, "workers"),
+        number["workers"],
         device,
         say,
     )
 
 
 def _search(words: Sequence[str] | None) -> dict[str, str]:
-    """What follows --search, by option."""
     by_option: dict[str, str] = {}
     for word in words or ():
         name, equals, values = word.partition("=")
@@ -141,12 +139,6 @@ def _extended(stored: dict[str, Any], typed: dict[str, Any], path: Path) -> dict
             flag = "TASK" if name == "task" else f"--{name.replace('_', '-')}"
             raise refuse_change(flag, value, stored.get(name, "none"), path)
     return {**stored, **{name: typed[name] for name in LATER if name in typed}}
-
-
-def _whole(given: Mapping[str, str | None], name: str, least: int = 1) -> int | None:
-    """The whole number after a flag, if it was typed."""
-    typed = given[name]
-    return None if typed is None else whole(f"--{name.replace('_', '-')}", typed, least)
 
 
 def _confirm(typed: Mapping[str, Any]) -> list[int]:

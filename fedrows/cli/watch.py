@@ -14,7 +14,6 @@ from fedrows.live.start import check_installed, listen
 
 
 def main(words: Sequence[str]) -> int:
-    """Serves the page until Ctrl-C."""
     parser = Parser(
         "watch",
         "Serves a page on this machine that follows runs as they go: curves, speed, ε, nodes. It "
@@ -28,11 +27,10 @@ def main(words: Sequence[str]) -> int:
         "is not there yet is waited for.",
     )
     parser.add_argument("--port", metavar="N", help="The port (default: a free one).")
-    if (typed := parser.parse_or_help(words)) is None:
-        return 0
+    typed = parser.parse(words)
     if not typed["folders"]:
         raise UsageError("Name the folder of a run, as in: fedrows watch runs/NAME.")
-    port, paths = port_of("--port", typed["port"]), [Path(one) for one in typed["folders"]]
+    port, paths = port_of("--port", typed["port"]), [Path(folder) for folder in typed["folders"]]
     check_installed("`fedrows watch`")
     from fedrows.live.followed_path import check
     from fedrows.live.server import serve

@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,19 +31,12 @@ from typing import Any
 import numpy as np
 
 from fedrows.data.federation import FederatedData
-from fedrows.data.histories import (
-    build_with_histories,
-    dispersion,
-    dispersion_with,
-    histories,
-    starts_of,
-)
 from fedrows.data.splits import Split, mark_validation
 from fedrows.errors import DataError
 from fedrows.files.fetch import Source
 from fedrows.files.text_files import TextFile, find, shown
 from fedrows.options import check, option
-from fedrows.rows.ragged import Ragged
+from fedrows.rows.ragged import Ragged, histories
 
 REVIEWS, RATINGS = "reviews_Electronics_5.json", "ratings_Electronics.csv"
 FORMS = {
@@ -151,12 +145,12 @@ def _from_log(log: RatingLog, text: TextFile, options: AmazonOptions) -> Federat
     items, item = np.unique(log.items[log.item], return_inverse=True)
     item = item + 1
     before = np.concatenate([[0], np.cumsum(log.liked)])[:-1]  # positives before, of all users
-    own = before - before[starts_of(log.user)]
+    own = before - before[np.searchsorted(log.user, log.user)]  # of the same user
     history = histories(item[log.liked], before, own, options.history)
     test = log.time > options.test_after
     held = Split.latest(options.validation, "time")
     validation = mark_validation(held, test, client, log.time, 0)
-    return build_with_histories(
+    return _build(
         {"user": client, "item": item, "history": history},
         name="amazon",
         client=names[client],
@@ -184,7 +178,7 @@ def _from_authors(text: TextFile, options: AmazonOptions) -> FederatedData:
     share = (
         f"The authors' training rows, of each client the last {options.test_share:.0%} held out."
     )
-    return build_with_histories(
+    return _build(
         {"user": user, "item": item, "history": history},
         name="amazon",
         client=user,
@@ -196,11 +190,19 @@ def _from_authors(text: TextFile, options: AmazonOptions) -> FederatedData:
     )
 
 
+def _build(ids: Mapping[str, np.ndarray | Ragged], **columns: Any) -> FederatedData:
+    """Examples about an item, with the fields user, item and history; histories are of items."""
+    fields = {"user": "user", "item": "item", "history": "item"}
+    return FederatedData.build(ids=ids, fields=fields, target=("item", None), **columns)
+
+
 def _facts(
     user: np.ndarray, item: np.ndarray, history: Ragged, test: np.ndarray, train: np.ndarray
 ) -> list[str]:
     """What the paper says of the data and what a test set must own up to."""
-    alone, both = dispersion(user, item), dispersion_with(user, item, user, history)
+    readers = np.concatenate([user, np.repeat(user, history.sizes.numpy())])
+    alone = dispersion(user, item)
+    both = dispersion(readers, np.concatenate([item, history.values.numpy()]))
     facts = [f"Heat dispersion over items in all data: {alone:g}; with histories {both:g}."]
     if test.any():
         new = ~np.isin(item[test], item[train])
@@ -209,6 +211,15 @@ def _facts(
             "item that no training example is about."
         )
     return facts
+
+
+def dispersion(client: np.ndarray, item: np.ndarray) -> float:
+    """max n_m / min n_m over items, n_m being the number of clients that have the item."""
+    rows = int(item.max()) + 1
+    pairs = np.sort(client * rows + item)
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # np.unique's way of hashing takes far longer
+    _, counts = np.unique(pairs % rows, return_counts=True)
+    return float(counts.max() / counts.min())
 
 
 def _reviews(text: TextFile) -> RatingLog:

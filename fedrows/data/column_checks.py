@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from fedrows.data.scaled import Scaled
+from fedrows.data.values import different
 from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged
 
@@ -28,26 +29,34 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     if values.dtype.kind != "O":
         return np.unique(values, return_inverse=True)
-    seen: dict[object, int] = {}
-    codes = [seen.setdefault(value, len(seen)) for value in values.ravel().tolist()]
+    seen, codes = different(values)
     words = np.empty(len(seen), dtype=object)
-    words[:] = list(seen)
+    words[:] = seen
     order = np.argsort(words, kind="stable")
     rank = np.empty(len(seen), dtype=np.int64)
     rank[order] = np.arange(len(seen))
-    return words[order], rank[np.array(codes, dtype=np.int64)].reshape(values.shape)
+    return words[order], rank[codes]
+
+
+def nulls(values: np.ndarray) -> np.ndarray:
+    """Which values are missing, None, NaN, NaT or the NA of pandas: (n,) bool."""
+    if values.dtype.kind != "O":
+        missing: np.ndarray = values != values
+        return missing
+    try:
+        return np.array([value is None or value != value for value in values], dtype=bool)
+    except TypeError:  # pandas' NA is neither equal to itself nor different: it answers with NA
+        same = [value is not None and value == value for value in values]
+        return np.array([not isinstance(x, bool | np.bool_) or not x for x in same])
 
 
 def no_nulls(column: str, values: np.ndarray, first: int = 0) -> None:
     """Raises a DataError if an example has no value; `first` is the number of the first one."""
-    if values.dtype.kind != "O":
-        bad = values != values  # NaN and NaT
-    elif any(isinstance(value, list | tuple | np.ndarray) for value in values):
+    if values.dtype.kind == "O" and any(isinstance(x, list | tuple | np.ndarray) for x in values):
         raise DataError(
             f"Column {column!r} holds lists, but only features do: one value an example."
         )
-    else:
-        bad = np.array([value is None or value != value for value in values], dtype=bool)
+    bad = nulls(values)
     if bad.any():
         raise DataError(
             f"Column {column!r} has no value in example {first + int(np.argmax(bad))} "
@@ -111,17 +120,31 @@ def as_numbers(
     try:
         exact = values.astype(np.float64)
     except (TypeError, ValueError):
-        raise DataError(f"Column {column!r} holds {values.dtype} values, not numbers.") from None
+        at, value = _first_no_number(values)
+        raise DataError(
+            f"Column {column!r} is {value!r} in example {first + at}, but must hold numbers: "
+            "convert the column."
+        ) from None
     with np.errstate(over="ignore"):
         numbers: np.ndarray = (exact if scaled is None else scaled(exact)).astype(np.float32)
     bad = ~np.isfinite(numbers)
     if bad.any():
-        at = tuple(np.argwhere(bad)[0])
+        where = tuple(np.argwhere(bad)[0])
         raise DataError(
-            f"Column {column!r} is {exact[at]} in example {first + at[0]}: it must be finite in "
+            f"Column {column!r} is {exact[where]} in example {first + where[0]}: it must be finite in "
             "float32."
         )
     return numbers
+
+
+def _first_no_number(values: np.ndarray) -> tuple[int, object]:
+    """The example of the first value that is no number, and the value."""
+    for at, value in enumerate(values.tolist()):
+        try:
+            np.asarray(value).astype(np.float64)
+        except (TypeError, ValueError):
+            return at, value
+    return 0, values.tolist()[0]
 
 
 def as_weights(column: str, values: np.ndarray, count: int, first: int = 0) -> np.ndarray:
@@ -226,26 +249,33 @@ def check(
                 f"{', '.join(tables)}."
             )
         if isinstance(column, Ragged):
-            ends: np.ndarray | None = column.offsets.numpy()[1:]
-            column = column.values.numpy()
+            values, ends = column.values.numpy(), column.offsets.numpy()[1:]
         elif column.ndim in (1, 2):
-            ends = None
+            values, ends = column.ravel(), column.size // count * np.arange(1, count + 1)
         else:
             raise DataError(f"Field {name!r} has shape {column.shape}, but must be (n,) or (n, L).")
-        no_nulls(name, column)
-        if column.dtype.kind not in "iu":
-            kind = "text" if column.dtype.kind in "OUST" else f"{column.dtype} values"
-            raise DataError(
-                f"Field {name!r} holds {kind}, but ids of a table of given size are whole numbers: "
-                f"leave table {fields[name]!r} out of `tables` to get a vocabulary."
-            )
-        rows = tables[fields[name]]
-        bad = ((column < 0) | (column >= rows)).ravel()
-        if bad.any():
-            at = int(np.argmax(bad))
-            each = column.size // count
-            example = at // each if ends is None else int(np.searchsorted(ends, at, "right"))
-            raise DataError(
-                f"Field {name!r} of example {example} has id {column.ravel()[at]}, outside "
-                f"table {fields[name]!r} of {rows} rows: ids go from 0 to {rows - 1}."
-            )
+        no_nulls(name, values)
+        check_ids(f"Field {name!r}", values, fields[name], tables[fields[name]], ends)
+
+
+def check_ids(
+    what: str, ids: np.ndarray, table: str, rows: int, ends: np.ndarray, first: int = 0
+) -> None:  # fmt: skip
+    """Raises a DataError unless ids (T,) are rows of a table of given size.
+
+    ends: where the ids of each example end (n,). first: the number of the first example.
+    """
+    if ids.dtype.kind not in "iu":
+        kind = "text" if ids.dtype.kind in "OUST" else f"{ids.dtype} values"
+        raise DataError(
+            f"{what} holds {kind}, but ids of a table of given size are whole numbers: leave table "
+            f"{table!r} out of `tables` to get a vocabulary."
+        )
+    bad = (ids < 0) | (ids >= rows)
+    if bad.any():
+        at = int(np.argmax(bad))
+        example = first + int(np.searchsorted(ends, at, "right"))
+        raise DataError(
+            f"{what} of example {example} has id {ids[at]}, outside table {table!r} of {rows} "
+            f"rows: ids go from 0 to {rows - 1}."
+        )

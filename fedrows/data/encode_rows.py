@@ -24,7 +24,7 @@ from fedrows.data.column_checks import (
 from fedrows.data.encoder import GIVEN, HASHES, EncodedColumn, Encoder
 from fedrows.data.examples import Examples, sort_by_client
 from fedrows.data.frame_sources import columns_in
-from fedrows.data.frames import Lists, Raw, as_objects, as_raw
+from fedrows.data.frames import Lists, Raw, as_raw
 from fedrows.data.scaled import Scaled
 from fedrows.data.values import NUMBER, hashed, text_of, texts
 from fedrows.errors import DataError
@@ -75,7 +75,8 @@ def encode(
     The features and the numbers must be there. The client, and if wanted the label and the weight,
     are read if they are there; without a client all rows are one client's.
     """
-    read = _read(encoder, labels)
+    more = {encoder.client, *((encoder.label, encoder.weight) if labels else ())}
+    read = {*encoder.features, *encoder.numbers, *(column for column in more if column)}
     frame = columns_in(frame, read)
     known = list(frame)
     for column in (*encoder.features, *encoder.numbers):
@@ -84,7 +85,7 @@ def encode(
                 f"The frame has no column {column!r}, which the model reads; it has "
                 f"{', '.join(known) or 'none'}."
             )
-    values = {column: _column(frame, column) for column in known if column in read}
+    values = {column: frame[column] for column in known if column in read}
     count = len(next(iter(values.values())))
     if not count:
         raise DataError("The frame has no row: give at least one.")
@@ -125,18 +126,6 @@ def encode(
     row = torch.from_numpy(np.argsort(owner, kind="stable"))
     unused = tuple(column for column in known if column not in values)
     return EncodedRows(examples, row, names, labelled, unknown, unused)
-
-
-def _read(encoder: Encoder, labels: bool) -> set[str]:
-    """Every column that means something, the label and the weight only if they are wanted."""
-    more = {encoder.client, *((encoder.label, encoder.weight) if labels else ())}
-    return {*encoder.features, *encoder.numbers, *(column for column in more if column)}
-
-
-def _column(frame: Any, column: str) -> np.ndarray:
-    values = frame[column]
-    values = values.to_numpy() if hasattr(values, "to_numpy") else values
-    return values if isinstance(values, np.ndarray) else as_objects(values)
 
 
 def _shaped(column: str, raw: Raw, feature: EncodedColumn) -> Raw:

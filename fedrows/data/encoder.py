@@ -125,7 +125,7 @@ def encoder_of(
     }
     return Encoder(
         layout.client, layout.label, layout.labels, features, tables, frozenset(padded),
-        layout.local, dict(widths), layout.scaled, layout.weight, target,
+        frozenset(layout.local), dict(widths), layout.scaled, layout.weight, target,
     )  # fmt: skip
 
 

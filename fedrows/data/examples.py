@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedrows.data.vocabulary import value_of
 from fedrows.errors import DataError
-from fedrows.rows.index import Index, index_and_slots
-from fedrows.rows.ragged import Column, Ragged, look_up
+from fedrows.rows.index import Index, entries, index_and_slots
+from fedrows.rows.ragged import Column, Ragged, look_up, pick
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,7 @@ class Examples:
         """Some of the examples, as if they belonged to one client."""
         return Examples(
             torch.tensor([0, len(positions)]),
-            {
-                name: column.pick(positions) if isinstance(column, Ragged) else column[positions]
-                for name, column in self.ids.items()
-            },
+            {name: pick(column, positions) for name, column in self.ids.items()},
             self.label[positions],
             {name: column[positions] for name, column in self.numbers.items()},
             None if self.weight is None else self.weight[positions],
@@ -51,11 +48,10 @@ class Examples:
 
     def of(self, clients: Tensor) -> Examples:
         """The examples of some clients, in the order given."""
-        sizes = self.splits.diff()[clients]
-        splits = torch.cat([sizes.new_zeros(1), torch.cumsum(sizes, 0)])
-        first = torch.repeat_interleave(self.splits[clients] - splits[:-1], sizes)
-        positions = first + torch.arange(int(splits[-1]))
-        return replace(self.pick(positions.to(self.label.device)), splits=splits)
+        starts = self.splits[clients].numpy()
+        sizes = self.splits[clients + 1].numpy() - starts
+        splits, _, positions = entries(starts, sizes, self.label.device)
+        return replace(self.pick(positions), splits=splits)
 
     def none(self) -> Examples:
         """No example, of the same clients and with the same fields."""
@@ -122,13 +118,13 @@ def index_of(
             raise DataError(f"No field reads table {table!r}: leave it out.")
         flat = [_flat(part, name) for name in columns for part in parts]
         real = [ids != 0 if table in padded else np.ones(len(ids), dtype=bool) for _, ids in flat]
-        whole, slots_of = index_and_slots(
+        sets, slots_of = index_and_slots(
             clients,
             [owner[keep] for (owner, _), keep in zip(flat, real, strict=True)],
             [ids[keep] for (_, ids), keep in zip(flat, real, strict=True)],
         )
         device = parts[0].label.device
-        index[table] = whole.to(device)
+        index[table] = sets.to(device)
         every = len(parts)
         for name, own, keep in zip(columns, slots_of[::every], real[::every], strict=True):
             values = np.full(len(keep), -1)
@@ -157,7 +153,7 @@ def check_local(
     padded: Collection[str],
     parts: list[Examples],
     names: np.ndarray,
-    vocabulary: Mapping[str, np.ndarray] | None,
+    vocabulary: Mapping[str, np.ndarray],
     unknown: Mapping[str, int | None],
 ) -> None:
     """Raises a DataError if a row of a local table has two holders.
@@ -183,7 +179,7 @@ def check_local(
             first, second = index.owner[index.place == shared][:2].tolist()
             row = int(index.held[shared])
             raise shared_row(
-                table, value_of(vocabulary or {}, table, table in padded, row), names, first, second
+                table, value_of(vocabulary, table, table in padded, row), names, first, second
             )
 
 

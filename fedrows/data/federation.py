@@ -33,7 +33,7 @@ from fedrows.data.column_checks import (
     check_ranked,
     number_clients,
 )
-from fedrows.data.column_layout import layout
+from fedrows.data.column_layout import Layout
 from fedrows.data.encode_rows import EncodedRows, KnownValues, encode
 from fedrows.data.encoder import Encoder, encoder_of_rows
 from fedrows.data.examples import Examples, check_local, index_of, sort_by_client, untrained_note
@@ -318,7 +318,7 @@ class FederatedData:
         that of a learning rate. None are held out by default; 0.1 is a good share.
         local: tables whose rows stay on their one client.
         """
-        columns = layout(
+        columns = Layout(
             client=client,
             label=label,
             features=features,
@@ -381,5 +381,5 @@ class FederatedData:
         A piece is a mapping of columns, a list of examples (mappings), or a data frame. The column
         called `client` is made of the names. Options are those of `from_frame`.
         """
-        columns = layout(client=client, label=label, features=features, **options)
+        columns = Layout(client=client, label=label, features=features, **options)
         return cls.build(**frames.from_clients(clients, columns))

@@ -7,6 +7,7 @@ and the path of a CSV file are all read here. No package is imported: a frame br
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ WANTED = (
     "a pandas or polars frame, an Arrow table, a Hugging Face data set, a mapping of columns, or "
     "the path of a CSV file"
 )
+# Python reads numbers in them, but 007 is not 7 and 1_2 is not 12.
+_NO_NUMBER = re.compile(r"[-+]?0[0-9]|.*_")
 
 
 class FrameColumns(Mapping[str, Any]):
@@ -90,7 +93,7 @@ def _as_array(values: Any) -> Any:
     if hasattr(values, "combine_chunks") and hasattr(values, "to_pylist"):  # Arrow
         kind = str(values.type)
         if kind.startswith(("list", "large_list", "fixed_size_list", "string", "large_string")):
-            return _objects(values.to_pylist())
+            return objects_of(values.to_pylist())
     if hasattr(values, "to_numpy"):
         return values.to_numpy()
     return values if isinstance(values, np.ndarray) else _listed(values)
@@ -105,19 +108,31 @@ def _listed(values: Any) -> np.ndarray:
             f"A column is {_kind(values)}: give a list or an array of values."
         ) from None
     if any(isinstance(value, list | tuple | np.ndarray | str) for value in values):
-        return _objects(values)
+        return objects_of(values)
     return np.asarray(values)
 
 
-def _objects(values: list[Any]) -> np.ndarray:
+def objects_of(values: list[Any]) -> np.ndarray:
+    """Values as an array of objects, lists among them as they are."""
     objects = np.empty(len(values), dtype=object)
-    for position, value in enumerate(values):
+    for position, value in enumerate(values):  # objects[:] = values would unpack lists
         objects[position] = value
     return objects
 
 
+def is_frame(given: Any) -> bool:
+    """Whether something has columns, rather than values."""
+    kinds = ("collect_schema", "column_names", "columns")  # the first is a LazyFrame's
+    return isinstance(given, Mapping) or any(hasattr(given, kind) for kind in kinds)
+
+
 def _csv_columns(path: Path) -> dict[str, np.ndarray]:
     """The columns of a CSV file with a header; those of numbers only are numbers."""
+    return {name: _typed(texts) for name, texts in csv_texts(path).items()}
+
+
+def csv_texts(path: Path) -> dict[str, list[str]]:
+    """The columns of a CSV file with a header, as they are written."""
     if path.suffix.lower() == ".parquet" or path.is_dir():
         raise DataError(f"{path} is not a CSV file: read it with fedrows.read_parquet.")
     try:
@@ -137,19 +152,19 @@ def _csv_columns(path: Path) -> dict[str, np.ndarray]:
             f"Row {odd + 1} of {path} has {len(rows[odd])} values, but its header {len(names)}: "
             "mend the file."
         )
-    return {name: _typed([row[i] for row in rows]) for i, name in enumerate(names)}
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
 
 
 def _typed(texts: list[str]) -> np.ndarray:
     """Texts as whole numbers, as numbers, as true and false, or as they are; "" is no value."""
     if texts and all(text in ("True", "False", "true", "false") for text in texts):
         return np.array([text.lower() == "true" for text in texts])
-    for kind in (int, float):
+    for kind in () if any(_NO_NUMBER.match(text) for text in texts) else (int, float):
         try:
             return np.array([kind(text) for text in texts])
         except (ValueError, OverflowError):
             continue
-    return _objects([text or None for text in texts])
+    return objects_of([text or None for text in texts])
 
 
 def _kind(value: Any) -> str:

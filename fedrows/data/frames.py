@@ -5,7 +5,7 @@ They come from a pandas or polars frame, or from pieces, one per client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +17,12 @@ from fedrows.data.column_checks import (
     as_target,
     as_weights,
     no_nulls,
+    nulls,
     number_clients,
 )
 from fedrows.data.column_layout import Layout
 from fedrows.data.encoder import Encoder, encoder_of, kind_of_table
-from fedrows.data.frame_sources import columns_in
+from fedrows.data.frame_sources import columns_in, objects_of
 from fedrows.data.splits import mark_validation
 from fedrows.data.values import hashed
 from fedrows.data.vocabulary import Hashed, Vocabulary, number_columns
@@ -90,19 +91,17 @@ def from_clients(
     return arguments
 
 
-def _pairs(clients: Any) -> Iterable[tuple[Any, Any]]:
+def _pairs(clients: Any) -> Iterator[tuple[Any, Any]]:
     """The clients' names and pieces; a DataError if they are not given as such."""
     if isinstance(clients, Mapping):
-        return clients.items()
-    if not isinstance(clients, Iterable) or isinstance(clients, str) or hasattr(clients, "columns"):
+        clients = clients.items()
+    elif (
+        not isinstance(clients, Iterable) or isinstance(clients, str) or hasattr(clients, "columns")
+    ):
         raise DataError(
             f"The clients are a {type(clients).__name__}: give a mapping from client to examples, "
             "or pairs of both; FederatedData.from_frame takes a frame."
         )
-    return _checked_pairs(clients)
-
-
-def _checked_pairs(clients: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
     for number, pair in enumerate(clients):
         if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
             raise DataError(
@@ -114,7 +113,7 @@ def _checked_pairs(clients: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
 def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
     """What `build` takes, from raw columns."""
     flat = {c: _plain(c, columns[c]) for c in columns if c not in layout.fields}
-    by, by_validation = layout.split.column, layout.validation.column
+    by, by_validation = layout.test_split.column, layout.validation_split.column
     for column in (layout.client, layout.label, layout.weight, by, by_validation):
         if column is not None:
             flat[column] = _plain(column, columns[column])
@@ -122,11 +121,11 @@ def assemble(columns: Mapping[str, Raw], layout: Layout) -> dict[str, Any]:
     count = len(owner)
     if not count:
         raise DataError("There is not a single example: check the file or the filter before it.")
-    test = layout.split.mark(owner, None if by is None else flat[by], layout.seed)
+    test = layout.test_split.mark(owner, None if by is None else flat[by], layout.seed)
     time = None if by_validation is None else flat[by_validation]
-    validation = mark_validation(layout.validation, test, owner, time, layout.seed)
+    validation = mark_validation(layout.validation_split, test, owner, time, layout.seed)
     notes: list[str] = []
-    if not test.any() and not layout.split.takes_nothing:
+    if not test.any() and not layout.test_split.takes_nothing:
         notes.append("The split holds no test example out: every test metric will be missing.")
     raw = {c: _cut(c, columns[c], layout.longest(c), notes) for c in layout.fields}
     ids, sizes, vocabulary, more = _number(raw, layout, test | validation)
@@ -184,11 +183,7 @@ def as_raw(column: str, values: Any) -> Raw:
 
 def _no_nulls_within(column: str, lists: Lists) -> None:
     """Raises a DataError that names the example if a list has a null in it."""
-    values = lists.values
-    if values.dtype.kind == "O":
-        bad = np.array([value is None or value != value for value in values], dtype=bool)
-    else:
-        bad = values != values
+    bad = nulls(lists.values)
     if bad.any():
         example = int(np.searchsorted(np.cumsum(lists.sizes), np.argmax(bad), "right"))
         raise DataError(
@@ -349,10 +344,7 @@ def as_objects(values: Iterable[Any]) -> np.ndarray:
     alike = kinds <= {int, bool} or kinds <= {int, float}
     if alike or all(issubclass(kind, np.number) for kind in kinds):
         return np.array(values)
-    objects = np.empty(len(values), dtype=object)
-    for position, value in enumerate(values):  # objects[:] = values would unpack lists
-        objects[position] = value
-    return objects
+    return objects_of(values)
 
 
 def _join(column: str, parts: list[Raw]) -> Raw:

@@ -58,7 +58,7 @@ def joined(source: Any, options: dict[str, Any]) -> tuple[Mapping[str, Any], dic
                 f"The splits train and {name} differ in column {missing[0]!r}: give both the same."
             )
     columns = {
-        column: _one_after_another([part[column] for part in splits.values()]) for column in first
+        column: np.concatenate([part[column] for part in splits.values()]) for column in first
     }
     sizes = {name: len(part[next(iter(part))]) for name, part in splits.items()}
     held = dict(options)
@@ -66,9 +66,3 @@ def joined(source: Any, options: dict[str, Any]) -> tuple[Mapping[str, Any], dic
         columns[marks[name]] = np.concatenate([np.full(n, s == name) for s, n in sizes.items()])
         held[name] = marks[name]
     return columns, held
-
-
-def _one_after_another(arrays: list[np.ndarray]) -> np.ndarray:
-    if any(array.dtype.kind == "O" for array in arrays):
-        arrays = [array.astype(object) for array in arrays]
-    return np.concatenate(arrays)

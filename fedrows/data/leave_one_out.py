@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from fedrows.data.column_checks import no_nulls
 from fedrows.data.federation import FederatedData
-from fedrows.data.histories import histories, starts_of
 from fedrows.data.splits import as_times
 from fedrows.errors import DataError
+from fedrows.rows.ragged import histories
 
 LEAST = 3  # items of a client: one to train on, one for validation, one for the test
 
@@ -37,6 +38,8 @@ def leave_one_out(
     in place of the user, for models of sequences; 0 for none. users, items: all that there are in
     any order, where several hosts have a part of the log each and must number rows alike.
     """
+    if isinstance(history, bool) or not isinstance(history, int) or history < 0:
+        raise DataError(f"history is {history!r}, but must be a whole number of at least 0.")
     alike = items is not None
     (users, user), (items, item) = (
         _numbered("client", client, "users", users),
@@ -47,6 +50,8 @@ def leave_one_out(
             f"{name} has {len(user)} clients and {len(item)} items: give one of each in every row."
         )
     by = (user,) if time is None else (as_times("time", np.asarray(time)), user)
+    if len(by[0]) != len(user):
+        raise DataError(f"{name} has {len(by[0])} times, but {len(user)} rows: give one for each.")
     order = np.lexsort(by)  # by client, then time, then row
     pairs = (user * len(items) + item)[order]
     first = np.zeros(len(order), dtype=bool)
@@ -61,12 +66,12 @@ def leave_one_out(
             "validation and one to train on: nothing can be ranked."
         )
     user, item = user[order], item[order]
-    start, position = starts_of(user), np.arange(len(user))
+    start, position = np.searchsorted(user, user), np.arange(len(user))
     left = start + np.bincount(user)[user] - position  # items of the client from here on
     notes: tuple[str, ...] = ()
     if few:
-        here = int((counts > 0).sum())
-        notes = (f"{few} of {here} clients have fewer than {LEAST} items: left out.",)
+        clients = int((counts > 0).sum())
+        notes = (f"{few} of {clients} clients have fewer than {LEAST} items: left out.",)
     shape: dict[str, Any] = {
         "ids": {"user": user, "item": item},
         "tables": {"user": len(users), "item": len(items)},
@@ -106,6 +111,7 @@ def _numbered(
     values = np.asarray(values)
     if values.ndim != 1:
         raise DataError(f"Column {column!r} has shape {values.shape}: give one value for each row.")
+    no_nulls(column, values)
     try:
         words, number = np.unique(values, return_inverse=True)
         if known is None:
@@ -117,11 +123,11 @@ def _numbered(
             f"The values of column {column!r} cannot be put in order: make all of them text, or "
             "all numbers."
         ) from None
-    there = position < len(every)
-    there[there] = every[position[there]] == words[there]
-    if not there.all():
+    listed = position < len(every)
+    listed[listed] = every[position[listed]] == words[listed]
+    if not listed.all():
         raise DataError(
-            f"Column {column!r} has {words[~there][0].item()!r}, which is not in `{catalogue}`: "
+            f"Column {column!r} has {words[~listed][0].item()!r}, which is not in `{catalogue}`: "
             "name all values of all hosts there, of the same type as in the column."
         )
     return every, position[number]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedrows.data.batches import LocalData
+from fedrows.data.batches import LocalData, local_data
 from fedrows.data.federation import FederatedData
-from fedrows.rows.index import Index
+from fedrows.rows.index import Index, entries
 from fedrows.rows.params import Submodels
-from fedrows.rows.ragged import Column, Ragged
+from fedrows.rows.ragged import Column, Ragged, pick
 
 _MISSING = -2  # the slot of a row that a client does not have; −1 stands for no row at all
 
@@ -37,13 +37,9 @@ def narrow(data: FederatedData, cohort: Tensor, rows: Mapping[str, Index]) -> Na
     """
     held = {table: index.select(cohort) for table, index in data.index.items()}
     rows = {table: rows.get(table, index) for table, index in held.items()}
-    splits = data.train.splits
-    sizes = splits[cohort + 1] - splits[cohort]
-    ends = torch.cumsum(sizes, 0)
-    owner = torch.repeat_interleave(sizes)  # (n,), the client of each example
-    positions = (torch.arange(int(sizes.sum())) + (splits[cohort] - ends + sizes)[owner]).to(
-        data.train.label.device
-    )
+    own, device = local_data(data, cohort), data.train.label.device
+    _, owner, positions = entries(own.starts.numpy(), own.sizes.numpy(), torch.device("cpu"))
+    positions = positions.to(device)  # (n,), of the examples, and whose each is
     usable = torch.ones(len(positions), dtype=torch.bool)
     slots: dict[str, Column] = {}
     new = {table: _new_slots(index, rows[table]) for table, index in held.items()}
@@ -51,22 +47,19 @@ def narrow(data: FederatedData, cohort: Tensor, rows: Mapping[str, Index]) -> Na
         table = data.fields[name]
         slots[name] = moved = _moved(column, positions, owner, held[table], new[table])
         usable &= _complete(moved)
-    kept = torch.nonzero(usable).flatten()
-    counts = torch.bincount(owner[kept], minlength=len(cohort))
+    left = torch.nonzero(usable).flatten()
+    counts = torch.bincount(owner[left], minlength=len(cohort))
     active = torch.nonzero(counts > 0).flatten()
-    chosen = data.train.pick(positions[kept.to(positions.device)])
-    starts = torch.cumsum(counts, 0) - counts
-    local = LocalData(
-        cohort[active],
-        starts[active],
-        counts[active],
-        {name: _picked(x, kept, positions.device) for name, x in slots.items()},
-        chosen.label,
-        data.fields,
-        data.padded,
-        data.local,
-        chosen.numbers,
-        chosen.weight,
+    examples = data.train.pick(positions[left.to(device)])
+    local = replace(
+        own,
+        clients=cohort[active],
+        starts=(torch.cumsum(counts, 0) - counts)[active],
+        sizes=counts[active],
+        slots={name: pick(column, left).to(device) for name, column in slots.items()},
+        label=examples.label,
+        numbers=examples.numbers,
+        weight=examples.weight,
     )
     index = {table: sets.select(active) for table, sets in rows.items()}
     return Narrowed(local, index, active)
@@ -97,19 +90,19 @@ def find(held: Index, asked: Index) -> Tensor:
     return torch.where(keys[position] == sought, position, -1)
 
 
-def part_of(whole: Submodels, clients: Tensor, index: Mapping[str, Index]) -> Submodels:
+def part_of(submodels: Submodels, clients: Tensor, index: Mapping[str, Index]) -> Submodels:
     """Some clients' submodels with some of their rows: `index` counts clients as `clients` does.
 
     Every row of the index must be there.
     """
     rows = {}
     for table, sets in index.items():
-        source = whole.index[table]
+        source = submodels.index[table]
         size = int(torch.cat([source.ids, sets.ids]).max()) + 1 if len(sets.ids) else 1
         sought = clients.to(sets.ids.device)[sets.owner] * size + sets.ids
         position = torch.searchsorted(source.owner * size + source.ids, sought)
-        rows[table] = whole.rows[table][position]
-    dense = {name: x[clients.to(x.device)] for name, x in whole.dense.items()}
+        rows[table] = submodels.rows[table][position]
+    dense = {name: x[clients.to(x.device)] for name, x in submodels.dense.items()}
     return Submodels(index, rows, dense)
 
 
@@ -143,9 +136,3 @@ def _complete(column: Column) -> Tensor:
         of = torch.repeat_interleave(column.sizes)
         return torch.bincount(of[column.values == _MISSING], minlength=len(column)) == 0
     return (column != _MISSING).unsqueeze(-1).flatten(1).all(1)
-
-
-def _picked(column: Column, kept: Tensor, device: torch.device) -> Column:
-    """Some examples of a column, where the data are."""
-    some = column.pick(kept) if isinstance(column, Ragged) else column[kept]
-    return some.to(device)

@@ -7,7 +7,7 @@ reads that row through a field of the same name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,14 +61,9 @@ def without_personal(data: FederatedData) -> FederatedData:
     def rest(named: Mapping[str, Any]) -> dict[str, Any]:
         return {name: x for name, x in named.items() if name != PERSONAL}
 
-    parts: dict[str, Any] = {
-        item.name: replace(part, ids=rest(part.ids))
-        for item in fields(data)
-        if isinstance(part := getattr(data, item.name), Examples)
-    }
     return replace(
         data,
-        **parts,
+        **_parts(data, lambda examples: rest(examples.ids)),
         tables=rest(data.tables),
         fields=rest(data.fields),
         index=rest(data.index),
@@ -81,11 +76,7 @@ def _with_rows(
     data: FederatedData, rows: int, ids_of: Callable[[Examples], Tensor]
 ) -> FederatedData:
     """The data with a column of ids in all their examples, and what follows from it."""
-    parts: dict[str, Any] = {
-        item.name: replace(part, ids={**part.ids, PERSONAL: ids_of(part)})
-        for item in fields(data)
-        if isinstance(part := getattr(data, item.name), Examples)
-    }
+    parts = _parts(data, lambda examples: {**examples.ids, PERSONAL: ids_of(examples)})
     reads = {PERSONAL: PERSONAL}
     index, slots = index_of([PERSONAL], reads, (), data.clients, [parts["train"]])
     return replace(
@@ -97,3 +88,9 @@ def _with_rows(
         slots={**data.slots, **slots},
         local=data.local | {PERSONAL},
     )
+
+
+def _parts(data: FederatedData, ids_of: Callable[[Examples], dict[str, Any]]) -> dict[str, Any]:
+    """The training, validation and test examples with other ids, by name."""
+    parts = {"train": data.train, "validation": data.validation, "test": data.test}
+    return {name: replace(part, ids=ids_of(part)) for name, part in parts.items()}

@@ -82,11 +82,11 @@ def hashed(column: str, values: np.ndarray, rows: int, padded: bool) -> np.ndarr
     """A row for each value by its hash; row 0 stays free in a padded table."""
     first = int(padded)
     if values.dtype.kind in "iub":  # the same as `hash_of`, all at once
-        random: np.ndarray = mix(values.astype(np.int64))
-        return (random.view(np.uint64) % np.uint64(rows - first)).astype(np.int64) + first
-    words, codes = different(values)
-    hashes = np.array(_each(column, words, codes, hash_of), dtype=np.uint64)
-    return (hashes % np.uint64(rows - first)).astype(np.int64)[codes] + first
+        hashes: np.ndarray = mix(values.astype(np.int64)).view(np.uint64)
+    else:
+        words, codes = different(values)
+        hashes = np.array(_each(column, words, codes, hash_of), dtype=np.uint64)[codes]
+    return (hashes % np.uint64(rows - first)).astype(np.int64) + first
 
 
 def texts(column: str, values: np.ndarray, kind: str) -> tuple[list[str], np.ndarray]:
@@ -123,6 +123,6 @@ def _number_text(text: str) -> str:
     if _WHOLE.fullmatch(text):
         return text
     number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is not finite")
+    if not math.isfinite(number) or "_" in text:
+        raise ValueError(f"{text} is no finite number")
     return str(int(number)) if number.is_integer() else str(number)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedrows.data.column_checks import distinct
+from fedrows.data.values import text_of
 from fedrows.errors import DataError
 
 
@@ -55,7 +56,6 @@ class Hashed:
 
 TableRows = int | Vocabulary | Hashed  # of a table: its given size, or how values choose them
 USUAL = Vocabulary()  # unless a table is given another
-EVERY = Vocabulary(oov=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +108,7 @@ def number_columns(
         words, codes = distinct(flat)
     except TypeError:
         raise no_order(table, columns) from None
+    _check_kinds(columns, words)
     out = np.bincount(codes[marks], minlength=len(words))
     train = np.bincount(codes, minlength=len(words)) - out
     numbering = number_values(table, how, words, train, out, padded)
@@ -117,6 +118,23 @@ def number_columns(
         name: own.reshape(values.shape)
         for (name, values), own in zip(columns.items(), rows, strict=True)
     }
+
+
+def _check_kinds(columns: Mapping[str, np.ndarray], words: np.ndarray) -> None:
+    """Raises a DataError if values are no numbers, text or times, which alone can be served."""
+    if words.dtype.kind in "iufbUTM":
+        return
+    for word in words.tolist():
+        try:
+            if words.dtype.kind != "O":
+                raise ValueError
+            text_of(word)
+        except ValueError:
+            names = " and ".join(map(repr, columns))
+            raise DataError(
+                f"Column {names} holds {word!r} ({type(word).__name__}), but an id is a number, "
+                "text or a time: convert the column, for instance to text."
+            ) from None
 
 
 def value_of(vocabulary: Mapping[str, np.ndarray], table: str, padded: bool, row: int) -> Any:

@@ -6,26 +6,17 @@ model, which is why it is a task of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedrows.data.federation import FederatedData
 from fedrows.data.leave_one_out import leave_one_out
 from fedrows.files.fetch import require
 from fedrows.files.movielens_file import SOURCE, read_ratings
-from fedrows.options import check
+from fedrows.options import NoOptions
 from fedrows.task import Task
 
 
-@dataclass(frozen=True)
-class MovieLensRankMFOptions:
-    """There is one split, and nothing to choose."""
-
-    def __post_init__(self) -> None:
-        check(self)
-
-
-def load(options: MovieLensRankMFOptions) -> FederatedData:
+def load(options: NoOptions) -> FederatedData:
     """The examples of all users, from the file in the data folder."""
     return read(require(SOURCE))
 
@@ -39,7 +30,7 @@ def read(file: Path) -> FederatedData:
 TASK = Task(
     name="movielens-rank-mf",
     summary="MovieLens-1M: which movie a user rates next, by matrix factorisation.",
-    options=MovieLensRankMFOptions,
+    options=NoOptions,
     load=load,
     model="mf",
     plan={

@@ -52,8 +52,8 @@ def recorded(step: OneStep) -> nn.Module:
             graph.register_buffer(name, x.detach())
         _check_free(graph, step.inputs())
         for trial in (0, 1):
-            given = example(step, trial)
-            results, wanted = graph(*given.values()), by_place(*given.values())
+            inputs = example(step, trial)
+            results, wanted = graph(*inputs.values()), by_place(*inputs.values())
             for name, result, right in zip(step.outputs(), results, wanted, strict=True):
                 if result.shape != right.shape or not torch.allclose(result, right, 1e-4, 1e-5):
                     raise NotRecordable(f"its recording gives other numbers for {name}")

@@ -68,14 +68,13 @@ class OneStep:
         self.reads_kept = adjusts and of.keeps
 
     def inputs(self) -> dict[str, TensorFacts]:
-        """What goes in, in order."""
         facts = dict(self.leaves)
-        for use, given in {
+        for use, reads in {
             "start": self.reads_start,
             "sent": self.reads_sent,
             "kept": self.reads_kept,
         }.items():
-            if given:
+            if reads:
                 facts |= {f"{use}/{name}": x for name, x in self.shared_leaves.items()}
         for part in STATES[self.plan.optimizer]:
             facts |= {f"state/{part}/{name}": x for name, x in self.leaves.items()}
@@ -90,8 +89,8 @@ class OneStep:
             facts[f"ids/{name}"] = TensorFacts(("batch", *deep), torch.int64)
         for name, numbers in train.numbers.items():
             facts[f"numbers/{name}"] = TensorFacts(("batch", *numbers.shape[1:]))
-        whole = self.data.labels == "classes"
-        facts["label"] = TensorFacts(("batch",), torch.int64 if whole else torch.float32)
+        classes = self.data.labels == "classes"
+        facts["label"] = TensorFacts(("batch",), torch.int64 if classes else torch.float32)
         facts["weight"] = TensorFacts(("batch",))
         facts["lr"] = TensorFacts(())
         if self.model.random:
@@ -99,7 +98,6 @@ class OneStep:
         return {name: self._with_sizes(x) for name, x in facts.items()}
 
     def outputs(self) -> dict[str, TensorFacts]:
-        """What comes out, in order."""
         facts = {f"next/{name}": x for name, x in self.leaves.items()}
         for part in STATES[self.plan.optimizer]:
             facts |= {f"next/state/{part}/{name}": x for name, x in self.leaves.items()}
@@ -115,7 +113,6 @@ class OneStep:
         return replace(facts, shape=tuple(shape))
 
     def __call__(self, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Takes the step."""
         here = self._submodels(given, "")
         batch = self._batch(given)
         gradient, loss = self._gradient(here, batch)
@@ -177,8 +174,8 @@ class OneStep:
 
     def _gradient(self, here: Submodels, batch: Batch) -> tuple[Submodels, Tensor]:
         assert batch.weight is not None
-        whole = batch.weight.sum()
-        share = batch.weight[0] / torch.where(whole > 0, whole, 1)  # (B,)
+        total = batch.weight.sum()
+        share = batch.weight[0] / torch.where(total > 0, total, 1)  # (B,)
         if isinstance(self.model, Lifted):
             noted: list[Tensor] = []
             lifted = copy.copy(self.model)

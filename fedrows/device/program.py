@@ -18,22 +18,23 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export import Dim
 
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.data.values import text_of
-from fedrows.device.graph import NotRecordable, recorded
+from fedrows.device.graph import NotRecordable, example, recorded
 from fedrows.device.manifest import manifest_of
-from fedrows.device.one_step import OneStep
-from fedrows.device.onnx_step import as_onnx
+from fedrows.device.one_step import OneStep, TensorFacts
 from fedrows.device.step_optimizers import STATES
 from fedrows.files.whole import reason, write_whole
 from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.plan import Plan
-from fedrows.runs.export import ExportError, check_format, name_of
+from fedrows.runs.export import ExportError, check_format, last_line, name_of, quiet_exporter
 
 STEP, MANIFEST, VOCABULARY = "step.onnx", "manifest.json", "vocabulary.json"
+OPSET = 18
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ def build(
             elif usual and bound is None:
                 fixed = {**fixed, **usual}
             else:
-                what = f"{name_of(made)} cannot be a device program"
-                raise ExportError(f"{what}: {_why(first)}.") from first
+                text = f"{name_of(made)} cannot be a device program"
+                raise ExportError(f"{text}: {last_line(first)}.") from first
     starts, files = _starts(made, data)
     files |= _vocabulary(data)
     manifest = manifest_of(step, content, starts, contract, files.get(VOCABULARY))
@@ -154,10 +155,44 @@ def _check(model: Model, data: FederatedData, plan: Plan, algorithm: Algorithm) 
         raise ExportError(f"dtype is {plan.dtype}, but a device program computes in float32.")
 
 
-def _why(error: BaseException) -> str:
-    """What an error says in the end, in one line: the exporter wraps causes in causes."""
-    while error.__cause__ is not None and not isinstance(error, NotRecordable):
-        error = error.__cause__
-    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    text = " ".join(text.split()).rstrip(".:")
-    return text if len(text) <= 150 else f"{text[:149]}…"
+def as_onnx(step: OneStep, graph: nn.Module) -> bytes:
+    """The bytes of the file."""
+    from fedrows.device.onnx_loops import TABLE  # which imports onnxscript
+
+    inputs, outputs = step.inputs(), step.outputs()
+    shapes = tuple(
+        {axis: Dim.DYNAMIC for axis, x in enumerate(facts.shape) if isinstance(x, str)}
+        for facts in inputs.values()
+    )
+    with quiet_exporter(), torch.no_grad():
+        program: Any = torch.onnx.export(
+            graph.eval(),
+            tuple(example(step, 0).values()),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=shapes,
+            opset_version=OPSET,
+            dynamo=True,
+            custom_translation_table=TABLE,
+            verbose=False,
+        )
+    model = program.model_proto
+    _name_sizes(model.graph.input, inputs)
+    _name_sizes(model.graph.output, outputs)
+    del model.graph.value_info[:], model.metadata_props[:], model.graph.metadata_props[:]
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    return model.SerializeToString(deterministic=True)
+
+
+def _name_sizes(values: Any, facts: Mapping[str, TensorFacts]) -> None:
+    """Free sizes get the names that the manifest has for them."""
+    for value in values:
+        for dim, size in zip(
+            value.type.tensor_type.shape.dim, facts[value.name].shape, strict=True
+        ):
+            if isinstance(size, str):
+                dim.dim_param = size
+            else:
+                dim.dim_value = size

@@ -38,24 +38,48 @@ class Ratings:
 
 def read_users(file: Path) -> dict[int, tuple[int, int]]:
     """User id → (gender, age), both as numbers from 0."""
-    return _users(file, _member(file, USERS))
+    users = {}
+    for number, line in enumerate(_lines(file, USERS), 1):
+        parts = line.split("::")
+        if len(parts) != 5:
+            raise bad_line(file, USERS, number, f"{line!r} has {len(parts)} fields, not 5")
+        user, gender, age, *_ = parts
+        if not re.fullmatch("[0-9]{1,9}", user):
+            raise bad_line(file, USERS, number, f"user {user!r} is not a whole number")
+        if gender not in GENDERS:
+            raise bad_line(file, USERS, number, f"gender {gender!r} is not F or M")
+        if age not in AGES:
+            raise bad_line(file, USERS, number, f"age {age!r} is not one of {', '.join(AGES)}")
+        users[int(user)] = GENDERS[gender], AGES[age]
+    return users
 
 
 def read_ratings(file: Path) -> Ratings:
     """All ratings."""
-    return _ratings(file, _member(file, RATINGS))
+    text = _member(file, RATINGS)
+    right = _RATINGS.match(text)
+    assert right is not None  # it matches no line at all, if need be
+    if right.end() < len(text):
+        number = text.count(b"\n", 0, right.end()) + 1
+        line = text[right.end() : text.index(b"\n", right.end())].decode("latin-1")
+        raise bad_line(file, RATINGS, number, _what_is_wrong(line))
+    table = np.fromstring(text.replace(b"::", b" "), dtype=np.int64, sep=" ").reshape(-1, 4)
+    return Ratings(*table.T)
 
 
 def read_titles(file: Path) -> dict[int, str]:
     """Movie id → title, such as `Fargo (1996)`."""
     titles = {}
-    lines = _member(file, MOVIES).decode("latin-1").removesuffix("\n").split("\n")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(file, MOVIES), 1):
         movie, *title = line.split("::")
         if len(title) != 2 or not re.fullmatch("[0-9]{1,9}", movie):
             raise bad_line(file, MOVIES, number, f"{line!r} is not a movie, its title and genres")
         titles[int(movie)] = title[0]
     return titles
+
+
+def _lines(file: Path, member: str) -> list[str]:
+    return _member(file, member).decode("latin-1").removesuffix("\n").split("\n")
 
 
 def _member(file: Path, member: str) -> bytes:
@@ -76,34 +100,6 @@ def _member(file: Path, member: str) -> bytes:
     if not text.strip():
         raise DataError(f"{member} in {file} is empty.")
     return text if text.endswith(b"\n") else text + b"\n"
-
-
-def _users(file: Path, text: bytes) -> dict[int, tuple[int, int]]:
-    users = {}
-    for number, line in enumerate(text.decode("latin-1").removesuffix("\n").split("\n"), 1):
-        parts = line.split("::")
-        if len(parts) != 5:
-            raise bad_line(file, USERS, number, f"{line!r} has {len(parts)} fields, not 5")
-        user, gender, age, *_ = parts
-        if not re.fullmatch("[0-9]{1,9}", user):
-            raise bad_line(file, USERS, number, f"user {user!r} is not a whole number")
-        if gender not in GENDERS:
-            raise bad_line(file, USERS, number, f"gender {gender!r} is not F or M")
-        if age not in AGES:
-            raise bad_line(file, USERS, number, f"age {age!r} is not one of {', '.join(AGES)}")
-        users[int(user)] = GENDERS[gender], AGES[age]
-    return users
-
-
-def _ratings(file: Path, text: bytes) -> Ratings:
-    right = _RATINGS.match(text)
-    assert right is not None  # it matches no line at all, if need be
-    if right.end() < len(text):
-        number = text.count(b"\n", 0, right.end()) + 1
-        line = text[right.end() : text.index(b"\n", right.end())].decode("latin-1")
-        raise bad_line(file, RATINGS, number, _what_is_wrong(line))
-    table = np.fromstring(text.replace(b"::", b" "), dtype=np.int64, sep=" ").reshape(-1, 4)
-    return Ratings(*table.T)
 
 
 def _what_is_wrong(line: str) -> str:

@@ -1,6 +1,8 @@
-"""Imports what others wrote, by module or by file; what goes wrong there is a PluginError.
+"""Imports what others wrote, by module or by file, and checks that it is what it is named as.
 
-`what` is how an error names the plug-in, such as: The algorithm 'mine.py:FedAvgM'.
+A plug-in must be of its kind, whole, and with options that make flags. What goes wrong is a
+PluginError. `what` is how an error names the plug-in, such as: The algorithm 'mine.py:FedAvgM'.
+`wanted` is what it must be.
 """
 
 from __future__ import annotations
@@ -8,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
+from collections.abc import Collection
+from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -83,3 +88,54 @@ def file_of(module: ModuleType) -> str:
 def why(error: BaseException) -> str:
     """An error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
+
+
+def check_is(right: bool, plugin: Any, wanted: str, what: str, file: str) -> None:
+    """Raises a PluginError unless an object is right."""
+    if not right:
+        raise PluginError(f"{what} ({file}) is {kind_of(plugin)}, but {wanted}.")
+
+
+def check_class(plugin: Any, parent: type, wanted: str, what: str, file: str) -> None:
+    """Raises a PluginError unless an object is a class derived from a parent, with all methods."""
+    right = isinstance(plugin, type) and issubclass(plugin, parent)
+    check_is(right, plugin, wanted, what, file)
+    if inspect.isabstract(plugin):
+        missing = ", ".join(sorted(plugin.__abstractmethods__))
+        raise PluginError(f"{what} ({source_of(plugin)}) has no {missing}: define the method.")
+
+
+def check_options(owner: type, parent: type, taken: Collection[str], what: str) -> None:
+    """Raises a PluginError if an option of a class would have no flag of its own."""
+    inherited = {item.name for item in fields(parent)} if is_dataclass(parent) else set[str]()
+    announced = [name for name, value in vars(owner).items() if isinstance(value, Field)]
+    if not is_dataclass(owner) or announced:
+        raise PluginError(
+            f"{what} has options in {owner.__name__}, which is no dataclass: write "
+            "@dataclass(frozen=True) before the class."
+        )
+    for item in fields(owner):
+        if item.name in inherited:
+            continue
+        if "help" not in item.metadata:
+            raise PluginError(
+                f"{what} has a field {item.name} that is no option: give it the value "
+                "fedrows.options.option(default, help)."
+            )
+        if item.name in taken:
+            raise PluginError(
+                f"{what} has an option {item.name}, which is the name of one of the plan: "
+                "give it another."
+            )
+
+
+def source_of(thing: Any, file: Path | None = None) -> str:
+    """The file that something is defined in, or else its module."""
+    module = sys.modules.get(getattr(thing, "__module__", ""))
+    return str(file or (file_of(module) if module else "of an unknown file"))
+
+
+def kind_of(thing: Any) -> str:
+    """What something is, with its article: the class A, of type int."""
+    word = f"class {thing.__name__}" if isinstance(thing, type) else type(thing).__name__
+    return f"the {word}" if isinstance(thing, type) else f"of type {word}"

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedrows.errors import RunFolderError
 
@@ -31,12 +31,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def write_private(path: Path, data: bytes) -> None:
     """Puts a file that only the user may read in its place in one step, on the disk at once."""
-    with placing(path) as part:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    with placing(path) as part, _opened_privately(part) as file:
+        _put_through(file, data)
 
 
 def write_briefly(path: Path, data: bytes) -> None:
@@ -46,13 +42,16 @@ def write_briefly(path: Path, data: bytes) -> None:
     """
     part = path.with_name(f".{path.name}.{threading.get_native_id()}.part")
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
+        with _opened_privately(part) as file:
             file.write(data)
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def _opened_privately(path: Path) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 
 def make_private(folder: Path) -> None:
@@ -65,9 +64,13 @@ def make_private(folder: Path) -> None:
 def write_through(path: Path, data: bytes) -> None:
     """Writes a file, on the disk when it returns."""
     with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        _put_through(file, data)
+
+
+def _put_through(file: IO[bytes], data: bytes) -> None:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @contextmanager

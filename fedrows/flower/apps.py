@@ -36,9 +36,9 @@ from fedrows.flower.launch.bell import BELL, Bell
 from fedrows.flower.launch.flwr_patches import pull_objects_sooner
 from fedrows.flower.launch.notices import LEFT, leave_notice
 from fedrows.flower.launch.operator_folder import EVENTS, FOLDER, OperatorFolder
-from fedrows.flower.launch.run_progress import ProgressWriter, nodes_now
 from fedrows.flower.node.joining import NodeMaker, answer, file_in
 from fedrows.flower.node.state import NodeState
+from fedrows.flower.run_progress import ProgressWriter
 from fedrows.flower.wire.contract import DeployedTask, make_contract
 from fedrows.options import options
 from fedrows.watch import logs
@@ -98,17 +98,10 @@ def server_app(task: DeployedTask) -> ServerApp:
             pull_objects_sooner(_patience(agreed.options.timeout))
             deployment = Deployment(agreed, GridTransport(grid), config, log.info)
             fleet, run = deployment.fleet, int(context.run_id)
-            schedule = deployment.schedule
-            progress = ProgressWriter(
-                folder,
-                run,
-                lambda: nodes_now(fleet),
-                lambda: fleet.turned_away,
-                buffer=lambda: None if schedule is None else schedule.now(),
-            )
+            progress = ProgressWriter(folder, run, deployment)
             fleet.notice = partial(_notice, progress)
             fleet.revoked = folder.revoked
-            with Journal.opened(out, deployment) as journal, _told(progress):
+            with Journal.opened(out, deployment) as journal, _failing(progress):
                 watchers = watch.Observers([observer, progress])
                 carry_out(deployment, journal, watchers, lambda: folder.is_to_stop(run))
 
@@ -127,7 +120,7 @@ def _events(path: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def _told(progress: ProgressWriter) -> Iterator[None]:
+def _failing(progress: ProgressWriter) -> Iterator[None]:
     """Tells operators if the run fails."""
     try:
         yield

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import tomli_w
 import torch
 
 from fedrows import catalogue
@@ -25,7 +26,7 @@ from fedrows.errors import FedrowsError, RunFolderError
 from fedrows.files.whole import write_private
 from fedrows.flower.journal import ROUNDS
 from fedrows.flower.launch import control_token
-from fedrows.flower.launch.control import FINISHED, as_toml
+from fedrows.flower.launch.control import FINISHED
 from fedrows.flower.launch.federation import LocalFederation, NodeSpec
 from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.wire.contract import DeployedTask
@@ -53,8 +54,8 @@ def task(options: Mapping[str, Any] | None = None, personal: Sequence[str] = ())
     """
 
     def data(folder: Any) -> FederatedData:
-        found = open_data(str(folder))
-        return with_personal(found) if personal else found
+        stored = open_data(str(folder))
+        return with_personal(stored) if personal else stored
 
     def model(data: FederatedData, seed: int) -> Model:
         build = catalogue.model(_model_name(data))
@@ -86,18 +87,12 @@ def demo(
 
     terms: options of `DeploymentOptions` and `Watching`. say: shows a line.
     """
-    work = path.with_name(f"{path.name}-federation")
-    if work.exists():
-        if not overwrite:
-            raise RunFolderError(f"{work} exists already: choose another --out, or --overwrite.")
-        shutil.rmtree(work)
-    if overwrite and path.exists():
-        shutil.rmtree(path)
+    work = fresh_work(path, overwrite)
     terms = {"min_nodes": nodes, **terms}
     project = write_project(work / "project", settings, terms, path, work / "data")
     say(f"Starting a SuperLink and {nodes} nodes for {data.clients:,} clients of {data.name} …")
     with federate(work, data, nodes) as federation:
-        run = federation.submit(project, {})
+        run = federation.control.submit(project, {})
         say(f"SuperLink at {federation.address}, run {run}. Ctrl-C ends everything.")
         say(
             "From another terminal: fedrows deploy status --superlink "
@@ -112,24 +107,44 @@ def demo(
     return _compare(settings, data, path, federation.logs, say)
 
 
+def fresh_work(path: Path, overwrite: bool) -> Path:
+    """The folder of a demo's federation, beside that of its run; neither is there yet."""
+    work = path.with_name(f"{path.name}-federation")
+    if work.exists() and not overwrite:
+        raise RunFolderError(f"{work} exists already: choose another --out, or --overwrite.")
+    for folder in (work, path) if overwrite else ():
+        if folder.exists():
+            shutil.rmtree(folder)
+    return work
+
+
+def node_specs(
+    work: Path, data: FederatedData, shards: Mapping[str, FederatedData], **config: str
+) -> list[NodeSpec]:
+    """Nodes with a shard each of some data, which the server has, too.
+
+    Their policy allows any run, since all of it is on one machine. config: of every node.
+    """
+    save_data(data, work / "data")
+    policy = work / POLICY
+    write_private(policy, NodePolicy.open().text().encode())
+    specs = []
+    for name, shard in shards.items():
+        save_data(shard, work / "shards" / name)
+        own = {"shard": str(work / "shards" / name), "state": str(work / "state" / name)}
+        specs.append(NodeSpec(name, {**own, "name": name, "policy": str(policy), **config}))
+    return specs
+
+
 def federate(work: Path, data: FederatedData, nodes: int) -> LocalFederation:
     """A federation that is not started yet, its nodes with a shard each of some data.
 
-    The nodes know each other's signing keys, as private runs need it. Their policy allows any run,
-    since all of it is on one machine.
+    The nodes know each other's signing keys, as private runs need it.
     """
-    save_data(data, work / "data")
-    specs, peers, policy = [], work / PEERS, work / POLICY
-    write_private(policy, NodePolicy.open().text().encode())
-    for i in range(nodes):
-        name, shard = f"node-{i}", work / "shards" / f"node-{i}"
-        save_data(data.select(torch.arange(i, data.clients, nodes)), shard)
-        state = work / "state" / name
-        config = {"shard": str(shard), "state": str(state), "name": name}
-        config |= {"peers": str(peers), "policy": str(policy)}
-        specs.append(NodeSpec(name, config))
-    keys = {one.name: own_key(Path(str(one.config["state"]))).public for one in specs}
-    write_peers(peers, keys)
+    shards = {f"node-{i}": data.select(torch.arange(i, data.clients, nodes)) for i in range(nodes)}
+    specs = node_specs(work, data, shards, peers=str(work / PEERS))
+    keys = {node.name: own_key(Path(str(node.config["state"]))).public for node in specs}
+    write_peers(work / PEERS, keys)
     return LocalFederation(work, specs)
 
 
@@ -145,14 +160,13 @@ def write_project(
     package = folder / APP
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    made = "from fedrows.flower.demo import TASK\n"
-    usual = catalogue.model_options(settings.task.model)()
-    if settings.personal or settings.model != usual:
-        told = f"{asdict(settings.model)!r}, {settings.personal!r}"
-        made = f"from fedrows.flower.demo import task\n\nTASK = task({told})\n"
+    source = "from fedrows.flower.demo import TASK\n"
+    if settings.personal or settings.model != catalogue.model_options(settings.task.model)():
+        arguments = f"{asdict(settings.model)!r}, {settings.personal!r}"
+        source = f"from fedrows.flower.demo import task\n\nTASK = task({arguments})\n"
     for side in ("client", "server"):
         (package / f"{side}_app.py").write_text(
-            f"from fedrows.flower.apps import {side}_app\n{made}\napp = {side}_app(TASK)\n"
+            f"from fedrows.flower.apps import {side}_app\n{source}\napp = {side}_app(TASK)\n"
         )
     (folder / "pyproject.toml").write_text(
         f'[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n\n'
@@ -161,7 +175,7 @@ def write_project(
         'dependencies = ["fedrows[flower]"]\n\n'
         '[tool.flwr.app]\npublisher = "fedrows"\n\n[tool.flwr.app.components]\n'
         f'serverapp = "{APP}.server_app:app"\nclientapp = "{APP}.client_app:app"\n\n'
-        f"[tool.flwr.app.config]\n{as_toml(config)}"
+        f"[tool.flwr.app.config]\n{tomli_w.dumps(config)}"
     )
     return folder
 
@@ -172,7 +186,7 @@ def follow(
     """Shows rounds as they are finished, until the run is."""
     shown = 0
     while True:
-        status = federation.status(run)
+        status = federation.control.look(run).status
         for line in read_rounds(path / ROUNDS)[shown:]:
             shown += 1
             say(_line(line, rounds))

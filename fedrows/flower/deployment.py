@@ -22,14 +22,14 @@ from fedrows.flower.server.fleet import FlowerFleet
 from fedrows.flower.server.group_fleet import GroupFleet
 from fedrows.flower.server.grouped_rounds import GroupedRounds
 from fedrows.flower.server.label_counting import DeployedStart
-from fedrows.flower.server.noisy_fleet import private_fleet
+from fedrows.flower.server.noisy_fleet import NoisyFlowerFleet
+from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.server.private_sums import PrivateSumFleet
 from fedrows.flower.server.registry import EnrolmentLimits, Registry
 from fedrows.flower.wire.contract import Contract
 from fedrows.flower.wire.transport import Transport
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.own_metrics import absolute, load_metrics
-from fedrows.plan import Plan
 from fedrows.privacy.accounts import BudgetSpentError
 from fedrows.privacy.relations import warning
 from fedrows.rows.params import Params
@@ -51,8 +51,8 @@ class Deployment:
         self.plan, self.algorithm = contract.plan, contract.algorithm
         data = in_one_row(contract.task.server(config))
         self.model = contract.model(data)
-        given = str(config.get("metric", "")).split(",")  # on the server alone: nodes import none
-        self.metrics = [absolute(text.strip()) for text in given if text.strip()]
+        names = str(config.get("metric", "")).split(",")  # on the server alone: nodes import none
+        self.metrics = [absolute(text.strip()) for text in names if text.strip()]
         self.evaluator = Evaluator(self.model, data, self.plan, load_metrics(self.metrics))
         options = contract.options
         self.registry = Registry(
@@ -68,8 +68,8 @@ class Deployment:
         )
         self._data = data
         self.fingerprint = contract.fingerprint(self.model, data)
-        parts = (contract, self.model.schema, self.registry, transport, self.fingerprint, "", log)
-        self.fleet = _private(parts, config, data) if contract.secret else _clear(parts, self.plan)
+        parts = (contract, self.registry, transport, self.fingerprint, log)
+        self.fleet = _private(parts, config, data) if contract.secret else _clear(parts)
         self.private = self.fleet if isinstance(self.fleet, PrivateSumFleet) else None
         self.stopped = ""  # why the run ended before its last round, if it did
         local = frozenset(data.local)
@@ -81,8 +81,8 @@ class Deployment:
         self._rejected: dict[str, int] = {}  # as far as observers know
 
     def __iter__(self) -> Iterator[Exchange]:
-        one = PlainRounds(self.fleet, self.plan, self.progress, self.schedule)
-        running = rounds(self.fleet, self.plan, self.progress, one)
+        run_round = PlainRounds(self.fleet, self.plan, self.progress, self.schedule)
+        running = rounds(self.fleet, self.plan, self.progress, run_round)
         while self._may_go_on():
             since = time.perf_counter()
             if self.start is not None and self.progress.round == 0:
@@ -175,17 +175,18 @@ class Deployment:
         for name, tensor in self.tensors().items():
             if not name.startswith("fleet/"):
                 tensor.copy_(tensors[name])
-        for one, tag in zip(self.registry.clients, tensors["fleet/accepted"].tolist(), strict=True):
-            one.accepted = tag
+        tags = tensors["fleet/accepted"].tolist()
+        for client, tag in zip(self.registry.clients, tags, strict=True):
+            client.accepted = tag
         if self.start is not None:
             self.start.restore_(float(tensors["fleet/prior"]))
         self.progress.round = round_
         self.seconds = seconds
 
 
-def _clear(parts: Any, plan: Plan) -> FlowerFleet:
+def _clear(parts: Any) -> FlowerFleet:
     """The fleet of a run in the clear, which is waited for or not."""
-    return AsyncFlowerFleet(*parts) if plan.mode == "async" else FlowerFleet(*parts)
+    return (AsyncFlowerFleet if parts[0].plan.mode == "async" else FlowerFleet)(*parts)
 
 
 def _schedule(fleet: FlowerFleet, shared: Params) -> BufferedRounds | GroupedRounds | None:
@@ -205,10 +206,12 @@ def _private(parts: Any, config: Mapping[str, Any], data: FederatedData) -> Priv
     contract, *_, log = parts
     if contract.privacy.min_contributors > 1 and (caution := warning(data)):
         log(caution)
-    noise, peers = contract.privacy.noise_in_sum, Path(str(config["peers"]))
-    if contract.plan.mode == "async":
-        return GroupFleet(*parts, peers=peers, groups=data.groups)
-    return private_fleet(parts, noise, peers, data.groups)
+    fleet: type[PrivateSumFleet] = PrivateFlowerFleet
+    if contract.privacy.noise_in_sum:
+        fleet = NoisyFlowerFleet
+    elif contract.plan.mode == "async":
+        fleet = GroupFleet
+    return fleet(*parts, peers=Path(str(config["peers"])), groups=data.groups)
 
 
 def _resident() -> int | None:

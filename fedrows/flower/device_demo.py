@@ -21,10 +21,9 @@ from typing import Any
 import torch
 
 from fedrows.data.federation import FederatedData
-from fedrows.data.stored.store import save_data
-from fedrows.errors import FedrowsError, RunFolderError
+from fedrows.errors import FedrowsError
 from fedrows.files.whole import write_private
-from fedrows.flower.demo import POLICY, follow, write_project
+from fedrows.flower.demo import follow, fresh_work, node_specs, write_project
 from fedrows.flower.demo_devices import chosen_clients, given_to, title_of
 from fedrows.flower.gateway.service import PORT
 from fedrows.flower.gateway.store import GatewayStore
@@ -32,7 +31,6 @@ from fedrows.flower.launch import control_token
 from fedrows.flower.launch.federation import LocalFederation, NodeSpec
 from fedrows.flower.launch.processes import ProcessGroup, environment
 from fedrows.flower.launch.starting import START_SECONDS
-from fedrows.flower.node.policy import NodePolicy
 from fedrows.runs.settings import Settings
 
 GATEWAY, NODE, WEB = "gateway", "node", "gateway-web"
@@ -64,13 +62,7 @@ def device_demo(
 
     terms: options of `DeploymentOptions` and `Watching`. live: the address of the operator's page.
     """
-    work = path.with_name(f"{path.name}-federation")
-    if work.exists():
-        if not overwrite:
-            raise RunFolderError(f"{work} exists already: choose another --out, or --overwrite.")
-        shutil.rmtree(work)
-    if overwrite and path.exists():
-        shutil.rmtree(path)
+    work = fresh_work(path, overwrite)
     own, others = chosen_clients(data, devices)
     together = data.select(torch.cat([own, others]))
     plan = replace(settings.plan, clients_per_round=together.clients)
@@ -85,7 +77,7 @@ def device_demo(
         LocalFederation(work, specs) as federation,
         _served(federation, state, work / "site") as address,
     ):
-        run = federation.submit(project, {})
+        run = federation.control.submit(project, {})
         say(f"Devices: {address}/demo.html?demo={folder}")
         say(f"Open it in a browser: the run begins when all {devices} are there. Ctrl-C ends it.")
         with control_token.published(federation.token, federation.port):
@@ -102,20 +94,12 @@ def _nodes(work: Path, data: FederatedData, devices: int) -> list[NodeSpec]:
 
     The gateway gets the tables and fields of the data from one client, and no device's examples.
     """
-    policy = work / POLICY
-    save_data(data, work / "data")
-    write_private(policy, NodePolicy.open().text().encode())
     others = torch.arange(devices, data.clients)
     sample = data.select(others[:1] if len(others) else torch.arange(1))
     shards = {NODE: data.select(others)} if len(others) else {}
-    specs = []
-    for name, shard in {**shards, GATEWAY: sample}.items():
-        save_data(shard, work / "shards" / name)
-        config = {"shard": str(work / "shards" / name), "state": str(work / "state" / name)}
-        config |= {"name": name, "policy": str(policy)}
-        more: dict[str, Any] = {"gateway": "yes", "devices": devices} if name == GATEWAY else {}
-        specs.append(NodeSpec(name, {**config, **more}))
-    return specs
+    *nodes, gateway = node_specs(work, data, {**shards, GATEWAY: sample})
+    about = {**gateway.config, "gateway": "yes", "devices": devices}
+    return [*nodes, replace(gateway, config=about)]
 
 
 def _write_site(
@@ -131,8 +115,8 @@ def _write_site(
     for i in range(devices):
         called = NAMES[i] if i < len(NAMES) else f"Device {i + 1}"
         name = f"device-{i + 1:03}"
-        one = {"token": store.make_token(), "name": name, "given": given_to(data, i, called, title)}
-        _write(site / folder / f"{name}.json", one)
+        tab = {"token": store.make_token(), "name": name, "given": given_to(data, i, called, title)}
+        _write(site / folder / f"{name}.json", tab)
         listed.append({"name": name, "called": called})
     demo = {
         "devices": listed,

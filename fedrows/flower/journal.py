@@ -61,14 +61,14 @@ class Journal:
         """A new run's folder, or that of one that goes on."""
         if isinstance(deployment.fleet, PrivateSumFleet):
             deployment.fleet.keep_in(path / HEAT)
-        there = (path / CONFIG).exists()
-        folder = RunFolder.open(path, "run") if there else _created(path, deployment)
+        goes_on = (path / CONFIG).exists()
+        folder = RunFolder.open(path, "run") if goes_on else _created(path, deployment)
         with ExitStack() as lock:
             _lock(folder, lock)
             journal = cls(folder, deployment, lock)
             if deployment.schedule is not None:
                 deployment.schedule.fleet.log.keep_in(path)
-            if there:
+            if goes_on:
                 journal._go_back()
             else:
                 journal._begin()

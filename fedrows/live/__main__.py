@@ -20,7 +20,6 @@ from fedrows.live.server import serve
 
 
 def main() -> None:
-    """Serves until stdin ends."""
     with suppress(OSError):
         os.nice(10)  # the run comes first
     listening = socket.socket(fileno=int(sys.argv[1]))
@@ -40,7 +39,9 @@ async def _serve(listening: socket.socket, settings: dict[str, Any]) -> None:
             loop.call_soon_threadsafe(ended.set_result, str(settings["said"]))
 
     threading.Thread(target=wait, daemon=True).start()
-    await serve(listening, settings["token"], [Path(one) for one in settings["folders"]], ended)
+    await serve(
+        listening, settings["token"], [Path(folder) for folder in settings["folders"]], ended
+    )
 
 
 if __name__ == "__main__":

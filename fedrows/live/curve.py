@@ -18,7 +18,6 @@ class LiveCurve:
         self._new = 0  # points at the end that are new
 
     def append(self, x: float, y: float) -> None:
-        """Adds a point."""
         self.x.append(x)
         self.y.append(float(f"{y:.5g}"))
         self._new += 1
@@ -47,12 +46,12 @@ def thinned(x: Sequence[float], y: Sequence[float], most: int) -> Points:
     if count <= most:
         return list(x), list(y)
     stretches = (most - 2) // 2
-    kept = [0]
+    indices = [0]
     for stretch in range(stretches):
         low = 1 + stretch * (count - 2) // stretches
         high = 1 + (stretch + 1) * (count - 2) // stretches
         places = range(low, high)
         least, greatest = min(places, key=y.__getitem__), max(places, key=y.__getitem__)
-        kept += sorted({least, greatest})
-    kept.append(count - 1)
-    return [x[i] for i in kept], [y[i] for i in kept]
+        indices += sorted({least, greatest})
+    indices.append(count - 1)
+    return [x[i] for i in indices], [y[i] for i in indices]

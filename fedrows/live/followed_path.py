@@ -137,18 +137,20 @@ class FollowedPath:
             inside = self._inside.setdefault(str(path), FollowedPath(path, nested=True))
             inside.look()
         self._inside = {str(path): self._inside[str(path)] for path in folders}
-        self.runs = {key: run for one in self._inside.values() for key, run in one.runs.items()}
+        self.runs = {
+            key: run for followed in self._inside.values() for key, run in followed.runs.items()
+        }
 
     def _keep_only(self, paths: list[Path]) -> None:
-        there = set(map(str, paths))
-        self.runs = {key: run for key, run in self.runs.items() if key in there}
+        present = set(map(str, paths))
+        self.runs = {key: run for key, run in self.runs.items() if key in present}
 
 
 def check(path: Path) -> None:
     """Raises a RunFolderError for what can be seen already to be no run."""
-    one = FollowedPath(path)
-    one.look()
-    if one.facts["kind"] == "":
+    followed = FollowedPath(path)
+    followed.look()
+    if followed.facts["kind"] == "":
         raise RunFolderError(no_run(path))
 
 
@@ -163,7 +165,7 @@ def no_run(path: Path) -> str:
 def _folders(path: Path) -> list[Path]:
     """The run folders in a folder, by name."""
     try:
-        return sorted(one.parent for one in path.glob(f"*/{CONFIG}"))
+        return sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
     except OSError:
         return []
 

@@ -39,7 +39,6 @@ class FollowedRun:
         return False
 
     def add(self, lines: Iterable[Json]) -> None:
-        """Adds lines of metrics to the curves."""
         for line in lines:
             at = line.get("round")
             if type(at) is not int:

@@ -42,12 +42,12 @@ class GrowingLines:
         lines: list[Json] = []
         file.seek(self._offset)
         while chunk := file.read(CHUNK):
-            whole, end, _ = chunk.rpartition(b"\n")
+            complete, end, _ = chunk.rpartition(b"\n")
             if not end:
                 break
-            self._offset += len(whole) + 1
+            self._offset += len(complete) + 1
             file.seek(self._offset)
-            for text in whole.split(b"\n"):
+            for text in complete.split(b"\n"):
                 line = _parsed(text)
                 if line is not None:
                     lines.append(line)

@@ -71,7 +71,6 @@ class Refusals:
         self.down = self.up = 0.0
 
     def take_in(self, line: Mapping[str, Any]) -> None:
-        """Takes in a line of rounds.jsonl."""
         for why, who in (line.get("refused") or {}).items():
             names = list(dict.fromkeys(map(str, who)))
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

@@ -117,8 +117,8 @@ class Guard:
     def _refused(self, request: Request) -> Response | None:
         if request.method != "GET":
             return PlainTextResponse("This page is read only: it answers GET.\n", 405)
-        given = request.query_params.get("token", "").encode()
-        if not secrets.compare_digest(given, self._token):
+        token = request.query_params.get("token", "").encode()
+        if not secrets.compare_digest(token, self._token):
             text = "The token is missing or wrong: open the address that fedrows has printed.\n"
             return PlainTextResponse(text, 403)
         site = request.headers.get("sec-fetch-site", "same-origin")

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fedrows import catalogue
+from fedrows import catalogue, report
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
 from fedrows.errors import PlanError, RunFolderError, UnknownKeywordError, UnknownNameError
@@ -27,10 +27,10 @@ from fedrows.plan import Plan
 from fedrows.runs.folder import RunFolder, check_free
 from fedrows.runs.own_run import in_python
 from fedrows.runs.own_task import GivenAlgorithm, OwnTask, algorithm_of, own_class
-from fedrows.runs.settings import Settings, check_clients, presets, resolve
+from fedrows.runs.settings import Settings, check_clients, check_known, presets, resolve
 from fedrows.simulation import threads
-from fedrows.study.comparison import COMPARE, Comparison, config_of
-from fedrows.study.frame import frame_of
+from fedrows.study.comparison import COMPARE, Comparison, with_rounds
+from fedrows.study.results import frame_of
 from fedrows.study.scheduling import ReportProgress
 from fedrows.study.study_job import load
 
@@ -54,12 +54,10 @@ class Compared:
         count = f"{seeds} seed{'s' if seeds > 1 else ''}"
         return f"Compared({names} on {self.name}: {count}, {rounds} rounds)"
 
-    def _repr_html_(self) -> str | None:
-        """A table and the curves, for notebooks; None where jinja2 is not installed."""
-        try:
-            from fedrows.report.view import view
-        except ImportError:
-            return None
+    def _repr_html_(self) -> str:
+        """A table and the curves, for notebooks."""
+        from fedrows.report.view import view
+
         return view(repr(self), self.lines)
 
     @property
@@ -127,10 +125,12 @@ def compare(
         raise PlanError("overwrite and resume cannot be used together: choose one.")
     seeds = _checked_seeds(seeds)
     with ExitStack() as stack:
-        given = stack.enter_context(_known(task, listed))
+        by_name = stack.enter_context(_known(task, listed))
         settings = {
-            name: _settings(task, name, one, options or {}, {**plan, **(rates or {}).get(name, {})})
-            for name, one in given.items()
+            name: _settings(
+                task, name, algorithm, options or {}, {**plan, **(rates or {}).get(name, {})}
+            )
+            for name, algorithm in by_name.items()
         }
         for name in rates or {}:
             if name not in settings:
@@ -145,7 +145,8 @@ def compare(
             comparison.run(progress=progress, checkpoint_seconds=checkpoint_seconds)
         lines = comparison.folder.lines()
         if out is not None:
-            _write_page(path, comparison.target)
+            report.write_summary(path, comparison.target)
+            report.write(path)
         shown = data if isinstance(data, str) else data.name
         return Compared(shown, lines, comparison.target, None if out is None else path)
 
@@ -155,23 +156,23 @@ def _known(
     task: str | OwnTask, listed: Sequence[GivenAlgorithm]
 ) -> Iterator[dict[str, Algorithm | None]]:
     """The algorithms by name, and everything known by its name; None: given by name alone."""
-    given: dict[str, Algorithm | None] = {}
+    by_name: dict[str, Algorithm | None] = {}
     with ExitStack() as stack:
         if isinstance(task, OwnTask):
             stack.enter_context(task.known())
-        for one in listed:
-            made = algorithm_of(one)
-            if made.name in given:
+        for algorithm in listed:
+            made = algorithm_of(algorithm)
+            if made.name in by_name:
                 raise PlanError(
                     f"The algorithm {made.name} is given twice, and a comparison tells them apart "
                     "by name: leave one out, or use a Study, whose settings have labels."
                 )
-            given[made.name] = made if isinstance(one, Algorithm) else None
-            if not isinstance(one, str) and (of := own_class(made)) is not None:
+            by_name[made.name] = made if isinstance(algorithm, Algorithm) else None
+            if not isinstance(algorithm, str) and (of := own_class(made)) is not None:
                 stack.enter_context(catalogue.known_here("algorithm", made.name, of))
-        if not given:
+        if not by_name:
             raise PlanError("There is no algorithm to compare: name at least one.")
-        yield given
+        yield by_name
 
 
 def _settings(
@@ -190,14 +191,8 @@ def _settings(
     has = {item.name for item in options_of(of)}
     plan = {key: value for key, value in values.items() if key not in has}
     own |= {key: value for key, value in values.items() if key in has}
-    of_plan = [item.name for item in options_of(Plan)]
-    for option in plan:
-        if option not in of_plan:
-            raise UnknownNameError(f"option of {name} or of the plan", option, [*has, *of_plan])
-    known = [item.name for item in options_of(chosen.options)]
-    for option in task_options:
-        if option not in known:
-            raise UnknownNameError(f"option of task {chosen.name}", option, known)
+    check_known(f"option of {name} or of the plan", plan, of, Plan)
+    check_known(f"option of task {chosen.name}", task_options, chosen.options)
     return Settings(chosen, chosen.options(**task_options), of(**own), Plan(**{**preset, **plan}))
 
 
@@ -212,24 +207,22 @@ def _comparison(
 ) -> Comparison:
     """The comparison in its folder, before its next run."""
     first = next(iter(settings.values()))
-    if target.rounds is None:
-        target = replace(target, rounds=max(1, first.plan.rounds * 2 // 3))
     if resume:
         _check_task(path, first)
         old = Comparison.opened(path)
         made = _extended(old, settings, seeds, given)
-        made = replace(made, target=target if made.plan.rounds > old.plan.rounds else old.target)
+        if made.plan.rounds > old.plan.rounds:
+            made = replace(made, target=with_rounds(target, made.plan))
         data = load(first.task.name, **asdict(first.options))
     else:
-        resolved = {name: one.resolved() for name, one in settings.items()}
+        resolved = {name: setting.resolved() for name, setting in settings.items()}
         check_free(path, overwrite=overwrite or not any(path.glob("*")))
         data = load(first.task.name, **asdict(first.options))
-        for one in resolved.values():
-            check_clients(one.plan, data)
-            one.check_data(data)
-        config = config_of(resolved, resolve(first.plan), seeds, target)
-        folder = RunFolder.create(path, COMPARE, config, overwrite=True)
-        made = Comparison(folder, resolved, seeds, target)
+        for setting in resolved.values():
+            check_clients(setting.plan, data)
+            setting.check_data(data)
+        plan = resolve(first.plan)
+        made = Comparison.new(path, resolved, plan, seeds, target, overwrite=True)
     with made.folder.locked():
         made.begin(data)
     return made
@@ -262,14 +255,14 @@ def _extended(
     made = {}
     for name, new in settings.items():
         was = old.settings[name]
-        kept = {key: getattr(was.plan, key) for key in MACHINE if key not in given}
-        one = replace(new, plan=replace(new.plan, **kept, seed=was.plan.seed))
-        if replace(one, plan=replace(one.plan, rounds=was.plan.rounds)) != was:
+        machine = {key: getattr(was.plan, key) for key in MACHINE if key not in given}
+        setting = replace(new, plan=replace(new.plan, **machine, seed=was.plan.seed))
+        if replace(setting, plan=replace(setting.plan, rounds=was.plan.rounds)) != was:
             raise PlanError(
-                f"{_difference(one, was)} of {name} would change the comparison in {path}: give it "
-                "the same, or start a new one in another folder."
+                f"{_difference(setting, was)} of {name} would change the comparison in {path}: "
+                "give it the same, or start a new one in another folder."
             )
-        made[name] = one
+        made[name] = setting
     return replace(old, settings=made, seeds=seeds)
 
 
@@ -301,13 +294,3 @@ def _checked_seeds(seeds: Sequence[int]) -> list[int]:
     if not listed or len(set(listed)) < len(listed):
         raise PlanError(f"seeds is {listed}, but must name at least one, and each once.")
     return sorted(listed)
-
-
-def _write_page(folder: Path, target: Target) -> None:
-    """Writes summary.json and report.html, as `fedrows compare` does at its end."""
-    try:
-        from fedrows import report
-    except ImportError:  # a machine with torch and numpy alone
-        return
-    report.write_summary(folder, target)
-    report.write(folder)

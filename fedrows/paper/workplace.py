@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,11 @@ from fedrows.errors import DataError, FedrowsError
 from fedrows.files.fetch import data_folder
 from fedrows.files.whole import write_whole
 from fedrows.paper.experiment import Experiment
-from fedrows.report.artefact import Artefact, as_dict, from_dict
+from fedrows.report.artefact import Artefact, from_dict
 from fedrows.study import Results, Say, Study, finished
 from fedrows.study.finished import DamagedError, content_of, digest_of, path_of
-from fedrows.study.jobs import sentence
-from fedrows.study.scheduling import ReportProgress, executor_for, make
+from fedrows.study.scheduling import ReportProgress, executor_for, make, sentence, written
 from fedrows.study.setting import PlannedRun, files_of
-from fedrows.study.status import written
 from fedrows.study.study_job import StudyJob, load
 from fedrows.version import __version__
 
@@ -113,7 +111,7 @@ class Workplace:
             if not missing:
                 return
             tried |= missing.keys()
-            jobs = [StudyJob(id_, run, self.folder, self.device) for id_, run in missing.items()]
+            jobs = [StudyJob.of(run, self.folder, self.device) for run in missing.values()]
             for _ in make(jobs, self._shared_executor(), written(self.folder, self.progress)):
                 pass
 
@@ -136,7 +134,7 @@ class Workplace:
         content = {
             "key": self._key(experiment),
             "runs": {run: digest_of(path_of(self.folder, run)) for run in sorted(self._used)},
-            "artefact": as_dict(artefact),
+            "artefact": asdict(artefact),
         }
         self._place(experiment).parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._place(experiment), json.dumps(content).encode())  # NaN stays NaN

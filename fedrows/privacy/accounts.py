@@ -20,7 +20,7 @@ from torch import Tensor
 from fedrows.errors import FedrowsError
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Ledger
 from fedrows.privacy.ledger_file import LedgerFile, Spending, combined, of_run
-from fedrows.privacy.named_mechanism import stored
+from fedrows.privacy.mechanism import stored
 from fedrows.privacy.options import OF_THE_MODEL, Privacy
 from fedrows.privacy.values import Values, rows_per_value
 from fedrows.rows.index import Index
@@ -62,11 +62,11 @@ class Accounts:
         """
         if self._file is None:
             self._file = LedgerFile(path)
-        there = self._file.of(self.run)
-        known = [entry for each in there for entry in each.entries]
+        spendings = self._file.of(self.run)
+        known = [entry for each in spendings for entry in each.entries]
         missing = Counter(self.ledger.entries) - Counter(known)
         self.ledger.entries = known
-        self._lost = max(0, len([each for each in there if each.round]) - round_)
+        self._lost = max(0, len([each for each in spendings if each.round]) - round_)
         by_round: dict[int, list[Entry]] = {}
         for entry in missing.elements():
             by_round.setdefault(entry.round, []).append(entry)
@@ -131,14 +131,16 @@ class Accounts:
 
     def state(self) -> dict[str, Any]:
         """All of it as JSON."""
-        answered = {str(one): count for one, count in sorted(self._answered.items())}
+        answered = {str(client): count for client, count in sorted(self._answered.items())}
         return {"run": self.run, "ledger": self.ledger.to_json(), "answered": answered}
 
     def restore_(self, state: Mapping[str, Any]) -> None:
         """Takes back what `state` gave; `keep_in_` then says what was spent since."""
         self.run = state.get("run", self.run)
         self.ledger = Ledger.from_json(state["ledger"])
-        self._answered = Counter({int(one): count for one, count in state["answered"].items()})
+        self._answered = Counter(
+            {int(client): count for client, count in state["answered"].items()}
+        )
 
     @property
     def _most_answers(self) -> int:

@@ -44,32 +44,33 @@ def train_on_asked(
     data: FederatedData,
     cohort: Tensor,
     asked: Mapping[str, Index],
-    there: Tensor,
+    present: Tensor,
     start: Submodels,
     sent: Submodels | None,
     train: Train,
 ) -> AskedTraining:
     """Trains each client on the examples whose rows it both holds and has asked for.
 
-    asked: table → what each client of the cohort asks for, of shared tables. there: whether each
-    came through the union (K,). start, sent: over the rows asked for, and all rows of local tables.
-    A client without such an example sits the round out.
+    asked: table → what each client of the cohort asks for, of shared tables. present: whether
+    each came through the union (K,). start, sent: over the rows asked for, and all rows of local
+    tables. A client without such an example sits the round out.
     """
     held = {table: index.select(cohort) for table, index in data.index.items()}
-    if bool(there.all()) and all(_same(held[t], sets) for t, sets in asked.items()):
+    if bool(present.all()) and all(_same(held[t], sets) for t, sets in asked.items()):
         local, start = local_data(data, cohort), replace(start, index=held)
         update = train(local, start, sent).update
         return AskedTraining(torch.arange(len(cohort)), local, start, update, 0.0)
-    who = torch.nonzero(there).flatten()
+    who = torch.nonzero(present).flatten()
     rows = {t: in_common(held[t].select(who), sets.select(who)) for t, sets in asked.items()}
-    left = narrow(data, cohort[who], rows)
-    clients, examples = who[left.clients], int(_sizes(data, cohort).sum())
+    left, splits = narrow(data, cohort[who], rows), data.train.splits
+    clients, examples = who[left.clients], int((splits[cohort + 1] - splits[cohort]).sum())
     share = (examples - int(left.local.sizes.sum())) / max(examples, 1)
     own = part_of(start, clients, left.index)
     if not len(clients):
         return AskedTraining(clients, None, own, own, share)
-    more = None if sent is None else part_of(sent, clients, _of(left.index, sent.index))
-    return AskedTraining(clients, left.local, own, train(left.local, own, more).update, share)
+    if sent is not None:
+        sent = part_of(sent, clients, {table: left.index[table] for table in sent.index})
+    return AskedTraining(clients, left.local, own, train(left.local, own, sent).update, share)
 
 
 def shared_update(training: AskedTraining, tables: tuple[str, ...], keep: float) -> Submodels:
@@ -99,14 +100,6 @@ def heat_vector(space: RowSpace, data: FederatedData) -> np.ndarray:
 
 def _same(held: Index, asked: Index) -> bool:
     return torch.equal(held.splits, asked.splits) and torch.equal(held.ids.cpu(), asked.ids.cpu())
-
-
-def _of(index: Mapping[str, Index], tables: Mapping[str, Index]) -> dict[str, Index]:
-    return {table: index[table] for table in tables}
-
-
-def _sizes(data: FederatedData, cohort: Tensor) -> Tensor:
-    return data.train.splits[cohort + 1] - data.train.splits[cohort]
 
 
 def local_rows(training: AskedTraining, tables: frozenset[str], in_it: Tensor) -> Submodels:

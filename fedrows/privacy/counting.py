@@ -70,17 +70,11 @@ class Counting:
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
-    """The heat of one table, and what counting it cost."""
+class Counted(Estimate):
+    """The heat of one table, the estimates behind it, and what counting it cost."""
 
     way: str
     heat: Heat  # floored: what the correction uses
-    estimates: np.ndarray  # (H,), unbiased
-    errors: np.ndarray  # (H,), standard errors
-    bytes_up: float  # per client
-    epsilon: float  # for one raw value; infinite if the way adds no noise
-    epsilon_set: float  # for the largest set of any client
-    smallest: float  # the least count that is twice its standard error
 
     def entries(self, table: str, round_: int = 0) -> tuple[Entry, ...]:
         """What the counting writes into the ledger: for one value, and for the whole set.
@@ -119,18 +113,11 @@ def count(
     held = clear.ids.cpu().numpy()
     estimate = _estimate(Holders(index, held, rows, values or Values(), shares), how, source)
     unit = cap or 1.0
-    counts = unit * floored(estimate.counts, estimate.errors, how.heat_z)
+    counts = unit * floored(estimate.estimates, estimate.errors, how.heat_z)
     total = float(index.clients if cap is None else np.minimum(own, cap).sum())
-    return Counted(
-        how.heat,
-        Heat(clear.ids, torch.from_numpy(counts).to(clear.ids.device), total),
-        unit * estimate.counts,
-        unit * estimate.errors,
-        estimate.bytes_up,
-        estimate.epsilon,
-        estimate.epsilon_set,
-        unit * estimate.smallest,
-    )
+    heat = Heat(clear.ids, torch.from_numpy(counts).to(clear.ids.device), total)
+    scaled = {name: unit * getattr(estimate, name) for name in ("estimates", "errors", "smallest")}
+    return Counted(**{**vars(estimate), **scaled}, way=how.heat, heat=heat)
 
 
 def heats(
@@ -208,14 +195,5 @@ def _clear(heat: Heat, index: Index, rows: int, how: Counting) -> Counted:
     """The true heat: a word per id in the clear, a word per row of the table in a secure sum."""
     word = 4 if heat.total < 2**32 and rows <= 2**32 else 8
     ids = len(index.ids) / max(index.clients, 1)
-    counts = heat.counts.cpu().numpy()
-    return Counted(
-        how.heat,
-        heat,
-        counts,
-        np.zeros(len(counts)),
-        word * (ids if how.heat == "exact" else rows),
-        math.inf,
-        math.inf,
-        1.0,
-    )
+    counts, sent = heat.counts.cpu().numpy(), word * (ids if how.heat == "exact" else rows)
+    return Counted(counts, np.zeros(len(counts)), sent, math.inf, math.inf, 1.0, how.heat, heat)

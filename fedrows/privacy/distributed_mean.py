@@ -12,35 +12,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 
-from fedrows.algorithm import Algorithm
 from fedrows.privacy.held_back import HeldBack
 from fedrows.privacy.keys import MaskWords
 from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
-from fedrows.privacy.mechanism import Mechanism, Touched
-from fedrows.privacy.noise import RandomBytes
+from fedrows.privacy.mechanism import Touched
 from fedrows.privacy.noisy_coding import NoisyCoding
-from fedrows.privacy.noisy_mean import clipped_updates
-from fedrows.privacy.weighted_mean import ClientUpdates, Mean, dense_lines, dense_of, dense_size
-from fedrows.rows.heat import Heat
+from fedrows.privacy.noisy_mean import ClippedMean
+from fedrows.privacy.weighted_mean import ClientUpdates, Mean, dense_lines, dense_size
 
 
 @dataclass(frozen=True)
-class DistributedMean:
+class DistributedMean(ClippedMean):
     """The client's and the server's part in a mean whose noise is inside the sum."""
 
-    mechanism: Mechanism
-    widths: Mapping[str, int]  # of the shared tables
-    dense: Mapping[str, tuple[int, ...]]  # shapes
-    sizes: Mapping[str, int]  # table → rows
-    algorithm: Algorithm
-    heat: Mapping[str, Heat]
-    cohort: int  # clients, as planned: who answers must not change the denominator
-    source: RandomBytes
     parties: int | None = None  # that add noise: nodes for their clients; each client if None
 
     @cached_property
@@ -68,7 +56,7 @@ class DistributedMean:
         self, updates: ClientUpdates, union: Mapping[str, np.ndarray], held: HeldBack
     ) -> Contribution:
         """The clipped updates of the clients; one that did not train has none."""
-        exact = clipped_updates(updates, self.mechanism, self.algorithm, self.heat)
+        exact = self.clipped(updates)
         rows = HeldBack(self.widths).joined(exact, updates.party, updates.names, union)
         extra = dense_lines(exact, self.dense, updates.party, len(updates.names))
         return Contribution(rows, extra, {})
@@ -76,9 +64,6 @@ class DistributedMean:
     def vectors(self, layout: SumLayout, sent: Contribution) -> NoisyVectors:
         """The vectors of the clients of a round."""
         return NoisyVectors(self, layout, sent)
-
-    def keep_(self, *_: Any) -> None:
-        """Nothing is held back."""
 
     def mean(self, opened: OpenedRows, layout: SumLayout) -> Mean:
         """The private mean out of a sum."""
@@ -88,9 +73,7 @@ class DistributedMean:
             sums = opened.extra[start : start + rows * width].reshape(rows, width).copy()
             every, none = torch.arange(rows), torch.zeros(rows, dtype=torch.float64)
             touched[table] = Touched(every, none, torch.from_numpy(sums))
-        dense = dense_of(opened.extra[len(opened.extra) - dense_size(self.dense) :], self.dense)
-        noised = self.mechanism.noised(touched, dense, self.sizes, self.cohort, self.source)
-        return Mean(1.0, *noised)
+        return self.released(touched, opened.extra[len(opened.extra) - dense_size(self.dense) :])
 
 
 @dataclass(frozen=True, eq=False)

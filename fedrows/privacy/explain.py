@@ -23,12 +23,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedrows.privacy.heat_counts import least_parties
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Event, Ledger
 from fedrows.privacy.mechanism import Mechanism
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.oracle import Oracle
 from fedrows.privacy.response import Response
+from fedrows.privacy.thresholds import least_parties
 
 WORD = 4  # bytes of a number in a secure sum of counts
 WIDE = 8  # and of a value with its precision

@@ -22,11 +22,6 @@ from dataclasses import dataclass, field
 Member = tuple[str, int | str]  # party, client
 
 
-def least_parties(min_contributors: int, colluding: int) -> int:
-    """Of how many parties a group must be: two of them do not collude with the server."""
-    return max(min_contributors, colluding + 2)
-
-
 @dataclass
 class HeatCounts:
     """The counts of heat so far."""

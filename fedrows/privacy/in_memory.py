@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedrows.privacy import openings, union
+from fedrows.privacy.distributed_mean import NoisyVectors
 from fedrows.privacy.keys import NodeKey
-from fedrows.privacy.layout import OpenedRows, SumLayout, SumVectors
+from fedrows.privacy.layout import OpenedRows, PartyVectors
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.protocol import Phase, ProtocolError, run
 from fedrows.privacy.ring import RangeError
 from fedrows.privacy.server_side import plan_bytes
+
+SumVectors = PartyVectors | NoisyVectors  # of the clients of one sum
 
 
 class ClientKeys(dict[int, NodeKey]):
@@ -34,7 +37,7 @@ class UnionOutcome:
     """What came of a union."""
 
     places: np.ndarray  # sorted
-    there: np.ndarray  # (K,), whether each client came through
+    present: np.ndarray  # (K,), whether each client came through
     bytes_up: float = 0.0  # of all clients together
     bytes_down: float = 0.0
     failed: str = ""  # why there is no union
@@ -84,17 +87,17 @@ class InMemoryProtocols:
         nobody, nothing = np.zeros(len(self.cohort), dtype=bool), np.empty(0, dtype=np.int64)
         if self.privacy.secure_sum == "arithmetic":
             through = sets.keys() - drop.keys()
-            ids = np.unique(np.concatenate([nothing, *(sets[one] for one in through)]))
+            ids = np.unique(np.concatenate([nothing, *(sets[client] for client in through)]))
             up = float(len(self.cohort) * plan_bytes(plan))
             down = float(4 * len(ids) * len(self.cohort))
         else:
             cohort = tuple(sorted(sets))
             colluding = self.privacy.colluding
             terms = union.terms(plan, f"{self.name}, union", cohort, self.threshold, colluding)
-            registry = {one: self.keys[one].public for one in cohort}
+            registry = {client: self.keys[client].public for client in cohort}
             halves = {
-                one: union.client(terms, plan, one, self.keys[one], registry, sets[one])
-                for one in cohort
+                client: union.client(terms, plan, client, self.keys[client], registry, sets[client])
+                for client in cohort
             }
             try:
                 outcome = run(union.server(terms, plan, registry), halves, drop)
@@ -102,77 +105,66 @@ class InMemoryProtocols:
                 return UnionOutcome(nothing, nobody, failed=str(error))
             up, down = _bytes(outcome.phases)
             ids, through = outcome.result.ids, set(outcome.clients)
-        there = np.array([one in through for one in self.cohort])
-        return UnionOutcome(ids, there, up, down)
+        present = np.array([client in through for client in self.cohort])
+        return UnionOutcome(ids, present, up, down)
 
     def add_up(
-        self, vectors: SumVectors, there: np.ndarray, drop: Mapping[int, int]
+        self, vectors: SumVectors, present: np.ndarray, drop: Mapping[int, int]
     ) -> SumOutcome:  # fmt: skip
-        """The sum over the clients that are there (K,)."""
-        layout = vectors.layout
+        """The sum over the clients that are present (K,)."""
         left_out: dict[int, str] = {}
-        for position in np.flatnonzero(there & ~vectors.fitting()).tolist():
+        for position in np.flatnonzero(present & ~vectors.fitting()).tolist():
             try:
                 vectors.words(position, self.cohort[position])
             except RangeError as error:
                 left_out[self.cohort[position]] = str(error)
         inside = [
             position
-            for position in np.flatnonzero(there).tolist()
+            for position in np.flatnonzero(present).tolist()
             if self.cohort[position] not in left_out
         ]
         try:
-            if self.privacy.secure_sum == "real":
-                outcome = self._real(layout, vectors, inside, drop)
-            else:
-                outcome = self._arithmetic(layout, vectors, inside, drop)
+            add_up = self._real if self.privacy.secure_sum == "real" else self._arithmetic
+            outcome = add_up(vectors, inside, drop)
         except ProtocolError as error:
             nobody = np.zeros(len(self.cohort), dtype=bool)
-            sent, nothing = self._marks(inside), layout.nothing()
+            sent, nothing = self._marks(inside), vectors.layout.nothing()
             outcome = SumOutcome(nothing, nobody, sent, nobody, nothing.marks, failed=str(error))
         outcome.left_out |= left_out
         return outcome
 
     def _arithmetic(
-        self,
-        layout: SumLayout,
-        vectors: SumVectors,
-        inside: list[int],
-        drop: Mapping[int, int],
+        self, vectors: SumVectors, inside: list[int], drop: Mapping[int, int]
     ) -> SumOutcome:
         inside = [position for position in inside if self.cohort[position] not in drop]
         self._check_enough(len(inside), self.threshold)
         marks = self._marks(inside)
         words, holders, extra = vectors.total(marks)
-        cohort = tuple(range(len(self.cohort)))
+        cohort, layout = tuple(range(len(self.cohort))), vectors.layout
         plan = layout.plan("arithmetic", cohort, self.privacy, vectors.coding, self.round)
         opened = layout.opened(words, plan.may_open(holders), extra, vectors.coding)
         size = float(len(cohort) * plan.length * vectors.coding.dtype.itemsize)
         return SumOutcome(opened, marks, marks, marks, opened.marks, size)
 
-    def _real(
-        self,
-        layout: SumLayout,
-        vectors: SumVectors,
-        inside: list[int],
-        drop: Mapping[int, int],
-    ) -> SumOutcome:
+    def _real(self, vectors: SumVectors, inside: list[int], drop: Mapping[int, int]) -> SumOutcome:
         needed = max(self.threshold, self.privacy.min_contributors, self.privacy.openers)
         self._check_enough(len(inside), needed)
         members = tuple(self.cohort[position] for position in inside)
-        about = f"{self.name}, update"
+        layout, about = vectors.layout, f"{self.name}, update"
         plan = layout.plan(about, members, self.privacy, vectors.coding, self.round)
         terms = plan.terms(self.threshold, colluding=self.privacy.colluding)
-        registry = {one: self.keys[one].public for one in members}
+        registry = {client: self.keys[client].public for client in members}
         halves = {}
-        for position, one in zip(inside, members, strict=True):
-            words = vectors.words(position, one)
-            halves[one] = openings.client(plan, terms, one, self.keys[one], registry, *words)
+        for position, client in zip(inside, members, strict=True):
+            words = vectors.words(position, client)
+            halves[client] = openings.client(
+                plan, terms, client, self.keys[client], registry, *words
+            )
         outcome = run(openings.server(plan, terms, registry), halves, drop)
         result, total = outcome.result, outcome.result.total
         opened = layout.opened(result.rows.reshape(-1), result.opened, result.extra, vectors.coding)
-        marks = np.array([one in total.clients for one in self.cohort])
-        heard = np.array([one in outcome.clients for one in self.cohort])
+        marks = np.array([client in total.clients for client in self.cohort])
+        heard = np.array([client in outcome.clients for client in self.cohort])
         proofs = outcome.clients.values()  # the same for all, as this server is honest
         gone = layout.marks(next(iter(proofs), np.ones(plan.rows, dtype=bool)))
         left_out = dict(total.left_out)

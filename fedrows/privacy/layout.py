@@ -13,15 +13,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
 from fedrows.privacy.families import RowFamilies
 from fedrows.privacy.keys import MaskWords
+from fedrows.privacy.noisy_coding import WordCoding
 from fedrows.privacy.openings import Openings
 from fedrows.privacy.options import Privacy
-from fedrows.privacy.ring import Coding, WordCoding
+from fedrows.privacy.ring import Coding
 from fedrows.privacy.values import Values
 from fedrows.rows.params import Submodels
 
@@ -130,12 +130,12 @@ class SumLayout:
             rows[table] = opened, np.where(opened[:, None], sums, 0.0)
         if not self.behind:
             return OpenedRows(rows, coding.decode(extra))
-        found, at = np.zeros(self.extra), self.numbers // self.piece
+        behind, at = np.zeros(self.extra), self.numbers // self.piece
         for low, high, each in self.behind:
             if pieces[at]:
-                found[low:high] = numbers[at * self.piece :][: high - low]
+                behind[low:high] = numbers[at * self.piece :][: high - low]
             at += each
-        return OpenedRows(rows, found)
+        return OpenedRows(rows, behind)
 
     def marks(self, pieces: np.ndarray) -> dict[str, np.ndarray]:
         """Which rows of each table's union were opened, from the pieces that were: (U,)."""
@@ -150,27 +150,6 @@ class SumLayout:
         none = {table: np.zeros(len(ids), dtype=bool) for table, ids in self.union.items()}
         rows = {t: (marks, np.zeros((len(marks), self.widths[t]))) for t, marks in none.items()}
         return OpenedRows(rows, np.zeros(self.extra))
-
-
-class SumVectors(Protocol):
-    """The vectors of the parties of one sum."""
-
-    @property
-    def layout(self) -> SumLayout:
-        """Where their numbers stand."""
-
-    @property
-    def coding(self) -> WordCoding:
-        """How their sum is read."""
-
-    def words(self, party: int, name: int | None = None) -> tuple[MaskWords, np.ndarray, MaskWords]:
-        """A party's rows (pieces, piece), which of them it holds, and the words behind."""
-
-    def fitting(self) -> np.ndarray:
-        """Whether each party's numbers are all within the range: (P,)."""
-
-    def total(self, inside: np.ndarray) -> tuple[MaskWords, np.ndarray, MaskWords]:
-        """The sum of some parties' words, the holders of each piece, and the words behind."""
 
 
 class PartyVectors:

@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from fedrows.errors import FedrowsError, PlanError
-from fedrows.privacy.amplification import sampled_divergences
 
 AGAINST_SERVER = "server/user-replaced"
 KINDS = (
@@ -132,20 +131,15 @@ class Ledger:
         """The kinds of privacy that were spent."""
         return [kind for kind in KINDS if any(entry.kind == kind for entry in self.entries)]
 
-    def spent(self, kind: str, delta: float | None = None) -> float:
+    def spent(self, kind: str) -> float:
         """ε of one kind, at δ; infinite if δ is used up."""
-        at = self.delta if delta is None else delta
-        return _epsilon([e for e in self.entries if e.kind == kind], at)
+        return _epsilon([e for e in self.entries if e.kind == kind], self.delta)
 
     def would_exceed(self, max_epsilon: float, kind: str, *entries: Entry) -> bool:
         """Whether ε of a kind would pass a limit if these entries were written too."""
         if kind not in KINDS:
             raise PlanError(f"There is no kind of privacy {kind!r}: name one of {KINDS}.")
         return replace(self, entries=[*self.entries, *entries]).spent(kind) > max_epsilon
-
-    def line(self) -> dict[str, float]:
-        """ε of every kind that was spent, for a line of metrics.jsonl."""
-        return {f"epsilon {kind}": self.spent(kind) for kind in self.kinds}
 
     def to_json(self) -> dict[str, Any]:
         """The ledger as JSON: equal entries once, with their rounds."""
@@ -217,11 +211,11 @@ def _rdp(event: Event) -> np.ndarray:
     accountant = dp.rdp.RdpAccountant(
         neighboring_relation=relation.REPLACE_ONE if replaced else relation.ADD_OR_REMOVE_ONE
     )
-    accountant.compose(as_dp_event(event))
+    accountant.compose(_as_dp_event(event))
     return np.asarray(accountant._rdp)
 
 
-def as_dp_event(event: Event) -> Any:
+def _as_dp_event(event: Event) -> Any:
     """The same as an event of dp-accounting."""
     dp = accounting_package()
     sums = [dp.GaussianDpEvent(float(noise)) for noise in event.noise]
@@ -242,3 +236,41 @@ def accounting_package() -> Any:
             "Accounting for Gaussian noise needs dp-accounting: pip install 'fedrows[privacy]'."
         ) from error
     return dp_accounting
+
+
+def sampled_divergences(multiplier: float, rate: float, orders: Sequence[float]) -> np.ndarray:
+    """What a secret cohort makes of the Rényi divergences of Gaussian noise: a bound, by order.
+
+    Wang, Balle and Kasiviswanathan (2019), Theorem 9, for any mechanism. K of N clients are drawn
+    without replacement, γ = K/N is the rate, and one user is replaced by another. If a mechanism's
+    divergence of order j is ε(j), here j / (2·multiplier²), that of the mechanism on the cohort, at
+    a whole order α, is at most
+
+        1/(α−1) · ln( 1 + γ²·C(α,2)·min(4(e^ε(2) − 1), 2·e^ε(2))
+                        + Σ_{j=3..α} 2·γ^j·C(α,j)·e^((j−1)·ε(j)) )
+
+    A divergence grows with its order, so an order between two whole ones takes the larger.
+    """
+    return np.array([_at(multiplier, rate, float(order)) for order in orders])
+
+
+def _at(multiplier: float, rate: float, order: float) -> float:
+    def plain(alpha: float) -> float:
+        return alpha / (2 * multiplier**2)
+
+    alpha, without = max(2, math.ceil(order)), plain(order)
+    if rate >= 1:
+        return without
+    pair = math.log(2) + plain(2)
+    if plain(2) < 1:
+        pair = min(pair, math.log(4 * math.expm1(plain(2))))
+    logs = [0.0, 2 * math.log(rate) + _ways(alpha, 2) + pair]
+    for j in range(3, alpha + 1):
+        more = (j - 1) * plain(j)
+        logs.append(math.log(2) + j * math.log(rate) + _ways(alpha, j) + more)
+    return min(without, float(np.logaddexp.reduce(logs)) / (alpha - 1))
+
+
+def _ways(n: int, k: int) -> float:
+    """ln C(n, k)."""
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

@@ -16,19 +16,24 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.errors import PlanError
-from fedrows.options import check, option
+from fedrows import catalogue
+from fedrows.errors import PlanError, UnknownNameError
+from fedrows.options import check, option, options
 from fedrows.privacy.ledger import Entry
-from fedrows.privacy.noise import RandomBytes
+from fedrows.privacy.noise import RandomBytes, binomials, choose
 from fedrows.rows.params import Submodels
 
+DEFAULT_MECHANISM = "gaussian"
 PREFIX = "dp-"  # of a mechanism's options on the command line
+DIAL = "dp_"  # the same, as a dial
 SAMPLING = ("poisson", "fixed")
 
 
@@ -45,8 +50,8 @@ class Touched:
         sums = torch.zeros(len(ids), self.sums.shape[1], dtype=torch.float64)
         if len(ids) and len(self.ids):
             position = torch.searchsorted(ids, self.ids).clamp_(max=len(ids) - 1)
-            there = ids[position] == self.ids
-            sums.index_add_(0, position[there], self.sums[there])
+            inside = ids[position] == self.ids
+            sums.index_add_(0, position[inside], self.sums[inside])
         return sums
 
 
@@ -156,3 +161,63 @@ class Mechanism(ABC):
         scale = (self.clip / made.norms()).nan_to_num(1, 1).clamp(max=1)
         made.scale_(torch.where(sound, scale * self.shares(weights).to(scale), 0))
         return made
+
+
+def draw_cohort(
+    how: Mechanism, clients: int, cohort: int, source: RandomBytes = os.urandom
+) -> Tensor:
+    """The clients of a round, drawn in secret: a cohort that can be foretold amplifies nothing."""
+    if not 0 < cohort <= clients:
+        raise PlanError(f"A cohort of {cohort} cannot be drawn from {clients} clients.")
+    if how.sampling == "poisson" and cohort < clients:
+        cohort = int(binomials(np.array([clients]), cohort / clients, source)[0])
+    return torch.from_numpy(choose(clients, cohort, source))
+
+
+def default_mechanism() -> Mechanism:
+    """The mechanism of mode full unless another is named."""
+    mechanism: Mechanism = catalogue.own("mechanism", DEFAULT_MECHANISM)()
+    return mechanism
+
+
+def mechanism_of(
+    named: str | Mechanism | None, dials: Mapping[str, Any], taken: Collection[str]
+) -> Mechanism | None:
+    """A mechanism with dials such as `dp_noise`; None if nothing is given.
+
+    named: a mechanism, its name or its reference. taken: names of dials that no mechanism may have.
+    """
+    if named is None and not dials:
+        return None
+    if isinstance(named, Mechanism):
+        if dials:
+            raise PlanError(
+                f"{next(iter(dials))} is given beside a mechanism: set that option of the "
+                "mechanism."
+            )
+        return named
+    name = named or DEFAULT_MECHANISM
+    of: type[Mechanism] = catalogue.mechanism(name)
+    known = [f"{DIAL}{item.name}" for item in options(of)]
+    if clash := [dial for dial in known if dial in taken]:
+        raise PlanError(
+            f"The mechanism {name} has an option {clash[0].removeprefix(DIAL)}, whose flag "
+            f"--{clash[0].replace('_', '-')} is that of every private run: rename it."
+        )
+    for dial in dials:
+        if dial not in known:
+            raise UnknownNameError(f"option of the mechanism {name}", dial, known)
+    return of(**{dial.removeprefix(DIAL): value for dial, value in dials.items()})
+
+
+def stored(mechanism: Mechanism) -> dict[str, Any]:
+    """A mechanism as config.json has it."""
+    return {**catalogue.stored_name("mechanism", mechanism.name), **asdict(mechanism)}
+
+
+def restored(config: Mapping[str, Any]) -> Mechanism:
+    """The mechanism that `stored` has written down."""
+    own = dict(config)
+    name = own.pop("name")
+    mechanism: Mechanism = catalogue.mechanism(own.pop(catalogue.FROM, name))(**own)
+    return mechanism

@@ -26,7 +26,7 @@ import numpy as np
 from fedrows.privacy.discrete_gaussian import LEAST, discrete_gaussians
 from fedrows.privacy.keys import MaskWords
 from fedrows.privacy.noise import RandomBytes, uniforms
-from fedrows.privacy.ring import WORDS, RangeError
+from fedrows.privacy.ring import WORDS, Coding, RangeError
 
 _FINE = 8.0  # steps of the norm for each √d: what rounding adds to Δ is below a hundredth
 _TAIL = 12.0  # deviations of the noise that a word has room for
@@ -102,3 +102,6 @@ class NoisyCoding:
         """What a sum of words stands for, cut to what an honest sum can be: float64."""
         signed = words.view(np.dtype(f"<i{self.dtype.itemsize}")).astype(np.float64)
         return np.clip(signed, -self.most, self.most) * (self.clip / self.steps)
+
+
+WordCoding = Coding | NoisyCoding  # how the sum of a vector is read

@@ -27,11 +27,11 @@ _AT_ONCE = 1 << 9  # values whose coins are thrown at once
 class Estimate:
     """Estimated counts of the rows held, and what they cost."""
 
-    counts: np.ndarray  # (H,), unbiased
+    estimates: np.ndarray  # (H,), unbiased
     errors: np.ndarray  # (H,), standard errors
     bytes_up: float  # per client
-    epsilon: float  # for one raw value
-    epsilon_set: float  # for the largest set
+    epsilon: float  # for one raw value; infinite if the way adds no noise
+    epsilon_set: float  # for the largest set of any client
     smallest: float  # the least count that is twice its standard error
 
 
@@ -194,8 +194,8 @@ def _answers(
     bits = np.zeros((clients, len(values)), dtype=bool)
     if len(values):
         position = np.searchsorted(values, what).clip(max=len(values) - 1)
-        there = values[position] == what
-        bits[who[there], position[there]] = True
+        inside = values[position] == what
+        bits[who[inside], position[inside]] = True
     return (response.answer(bits, source) - response.lie) / (response.keep - response.lie)
 
 

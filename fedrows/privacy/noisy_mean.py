@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedrows.algorithm import Algorithm
-from fedrows.privacy.central import corrected
 from fedrows.privacy.held_back import HeldBack
 from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
 from fedrows.privacy.mechanism import Mechanism, Touched
@@ -37,23 +37,15 @@ from fedrows.rows.params import Submodels
 SLACK = 1e-6  # share of a clipped norm that is left for rounding to fixed point
 
 
-def clipped_updates(
-    updates: ClientUpdates, mechanism: Mechanism, algorithm: Algorithm, heat: Mapping[str, Heat]
-) -> Submodels:
-    """ū_k of every client: its update after the algorithm's correction, clipped, in float64."""
-    exact = updates.update
-    known = {table: heat[table] for table in exact.index}
-    device = next(iter(known.values())).ids.device if known else torch.device("cpu")
-    index = {table: sets.to(device) for table, sets in exact.index.items()}
-    factors = algorithm.correction(index, known, torch.float64)
-    if factors is not None:
-        exact = corrected(exact, {table: x.cpu() for table, x in factors.items()})
-    return mechanism.clipped(exact, torch.from_numpy(updates.weights))
+def corrected(update: Submodels, factors: Mapping[str, Tensor]) -> Submodels:
+    """The update with every row times its entry's factor (R,)."""
+    rows = {t: x * factors[t][:, None] if t in factors else x for t, x in update.rows.items()}
+    return Submodels(update.index, rows, update.dense)
 
 
 @dataclass(frozen=True)
-class NoisyMean:
-    """The client's and the server's part in a noisy mean of parties that are one client each."""
+class ClippedMean:
+    """What all private means of clipped updates have in common; none of them holds rows back."""
 
     mechanism: Mechanism
     widths: Mapping[str, int]  # of the shared tables
@@ -61,13 +53,41 @@ class NoisyMean:
     sizes: Mapping[str, int]  # table → rows
     algorithm: Algorithm
     heat: Mapping[str, Heat]
-    cohort: int  # as planned: who answers must not change the denominator
+    cohort: int  # clients, as planned: who answers must not change the denominator
     source: RandomBytes
+
+    def clipped(self, updates: ClientUpdates) -> Submodels:
+        """ū_k of every client: its update after the algorithm's correction, clipped, in float64."""
+        exact = updates.update
+        known = {table: self.heat[table] for table in exact.index}
+        device = next(iter(known.values())).ids.device if known else torch.device("cpu")
+        index = {table: sets.to(device) for table, sets in exact.index.items()}
+        factors = self.algorithm.correction(index, known, torch.float64)
+        if factors is not None:
+            exact = corrected(exact, {table: x.cpu() for table, x in factors.items()})
+        return self.mechanism.clipped(exact, torch.from_numpy(updates.weights))
+
+    def released(self, touched: Mapping[str, Touched], dense: np.ndarray) -> Mean:
+        """The private mean from sums: of the rows, and of the dense numbers in one line."""
+        tensors = dense_of(dense, self.dense)
+        noised = self.mechanism.noised(touched, tensors, self.sizes, self.cohort, self.source)
+        return Mean(1.0, *noised)
+
+    def bounded(self, mean: Mean | None, *_: Any) -> Mean | None:
+        """The mean as it is: what it is made of was clipped, and has noise on it."""
+        return mean
+
+    def keep_(self, *_: Any) -> None:
+        """Nothing is held back."""
+
+
+@dataclass(frozen=True)
+class NoisyMean(ClippedMean):
+    """The client's and the server's part in a noisy mean of parties that are one client each."""
 
     def layout(self, union: Mapping[str, np.ndarray]) -> SumLayout:
         """The vector of a round over a union: every row with a number more, for its count."""
-        wider = {table: width + 1 for table, width in self.widths.items()}
-        return SumLayout(union, wider, dense_size(self.dense))
+        return SumLayout(union, self._wider, dense_size(self.dense))
 
     def coding(self, most_rows: Mapping[str, int]) -> Coding:
         """How numbers are written, if no client holds more rows of a table than `most_rows`."""
@@ -85,16 +105,12 @@ class NoisyMean:
         self, updates: ClientUpdates, union: Mapping[str, np.ndarray], held: HeldBack
     ) -> Contribution:
         """What the clients send, each a party of its own; one that did not train sends zeros."""
-        exact = clipped_updates(updates, self.mechanism, self.algorithm, self.heat)
+        exact = self.clipped(updates)
         exact.scale_(torch.full((len(updates.weights),), 1 - SLACK, dtype=torch.float64))
-        counted = Submodels(exact.index, self._with_counts(exact), {})
-        none = HeldBack({table: width + 1 for table, width in self.widths.items()})
-        rows = none.joined(counted, updates.party, updates.names, union)
+        counted = Submodels(exact.index, _with_counts(exact), {})
+        rows = HeldBack(self._wider).joined(counted, updates.party, updates.names, union)
         extra = dense_lines(exact, self.dense, updates.party, len(updates.names))
         return Contribution(rows, extra, {})
-
-    def keep_(self, *_: Any) -> None:
-        """Nothing is held back."""
 
     def mean(self, opened: OpenedRows, layout: SumLayout) -> Mean:
         """The private mean out of a sum."""
@@ -106,17 +122,21 @@ class NoisyMean:
             )
             for table, (_, sums) in opened.rows.items()
         }
-        dense, sizes = dense_of(opened.extra, self.dense), self.sizes
-        noised = self.mechanism.noised(touched, dense, sizes, self.cohort, self.source)
-        return Mean(1.0, *noised)
+        return self.released(touched, opened.extra)
 
-    def _with_counts(self, exact: Submodels) -> dict[str, torch.Tensor]:
-        """The rows with 1 / √|S(i)| behind each, |S(i)| over all tables together."""
-        if not exact.index:
-            return {}
-        sizes = torch.stack([sets.lengths for sets in exact.index.values()]).sum(0)
-        part = (1 - SLACK) * sizes.to(torch.float64).clamp(min=1).rsqrt()  # (A,)
-        return {
-            table: torch.cat([x, part[exact.index[table].owner][:, None]], dim=1)
-            for table, x in exact.rows.items()
-        }
+    @property
+    def _wider(self) -> dict[str, int]:
+        """The widths of rows with their counts behind."""
+        return {table: width + 1 for table, width in self.widths.items()}
+
+
+def _with_counts(exact: Submodels) -> dict[str, Tensor]:
+    """The rows with 1 / √|S(i)| behind each, |S(i)| over all tables together."""
+    if not exact.index:
+        return {}
+    sizes = torch.stack([sets.lengths for sets in exact.index.values()]).sum(0)
+    part = (1 - SLACK) * sizes.to(torch.float64).clamp(min=1).rsqrt()  # (A,)
+    return {
+        table: torch.cat([x, part[exact.index[table].owner][:, None]], dim=1)
+        for table, x in exact.rows.items()
+    }

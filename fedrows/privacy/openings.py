@@ -103,16 +103,6 @@ class Openings:
         return np.dtype("<u1" if len(self.cohort) < 2**8 else "<u2")
 
     @property
-    def forgery(self) -> float:
-        """The odds, at most, that wrong counts pass an opener's check.
-
-        A count off by δ shifts a tag by ρ·δ, which the server would have to guess modulo 2^bits; δ
-        is below the lane's size, so it costs at most the lane's bits but one.
-        """
-        bits, lost = 8 * np.dtype(self.word).itemsize, 8 * self.lane.itemsize - 1
-        return 2.0 ** (-TAGS * (bits - lost))
-
-    @property
     def length(self) -> int:
         """Words in a client's vector."""
         return self.rows * self.width + self.extra + self.openers * self._claim
@@ -284,7 +274,7 @@ def late_server(
     opened = rows[0] if len(rows) == len(openers) else np.zeros(plan.rows, dtype=np.bool_)
     table[~opened] = 0
     who = sorted(statements)
-    proof = pack(pack_ids(who), *(statements[one] for one in who))
+    proof = pack(pack_ids(who), *(statements[client] for client in who))
     yield LastRequests(dict.fromkeys(total.answering, proof))
     return OpenedSum(table, opened, plan.open(total.values).copy(), total)
 
@@ -296,8 +286,8 @@ def _let_go(plan: Openings, session: Session, request: bytes) -> bytes:
     if len(claim) != plan.claim(np.zeros(plan.length, plan.word), openers.index(me)).nbytes:
         raise ProtocolError(f"What opener {me} was shown has the wrong length: nothing is let go.")
     words = claim.view(plan.word)
-    for one in session.survivors:
-        add_stream_(words, session.key(one, _about("claim", me)), minus=True)
+    for client in session.survivors:
+        add_stream_(words, session.key(client, _about("claim", me)), minus=True)
     counts = plan.unpack_counts(words[:-TAGS])
     right = (plan.tags(_seed(session, me), counts) == words[-TAGS:]).all()
     if not right or (plan.rows and counts.max() > len(session.survivors)):
@@ -307,8 +297,8 @@ def _let_go(plan: Openings, session: Session, request: bytes) -> bytes:
         )
     opened = plan.may_open(counts)
     pads: MaskWords = np.zeros(plan.rows * plan.width, dtype=plan.word)
-    for one in session.survivors:
-        add_stream_(pads, session.key(one, _about("rows", me)))
+    for client in session.survivors:
+        add_stream_(pads, session.key(client, _about("rows", me)))
     chosen = pads.reshape(plan.rows, plan.width)[opened].tobytes()
     bits = np.packbits(opened).tobytes()
     return pack(session.sign(_ROWS, bits), session.sign(_PADS, chosen))

@@ -22,16 +22,16 @@ from fedrows.errors import PlanError
 from fedrows.options import check, option
 from fedrows.privacy.answers import TwoStage
 from fedrows.privacy.counting import COINS, WAYS, Counting
-from fedrows.privacy.graph import lowest_threshold
-from fedrows.privacy.ledger import AGAINST_SERVER, KINDS
-from fedrows.privacy.mechanism import Mechanism
-from fedrows.privacy.named_mechanism import (
+from fedrows.privacy.ledger import AGAINST_SERVER, KINDS, accounting_package
+from fedrows.privacy.mechanism import (
     DIAL,
+    Mechanism,
     default_mechanism,
     mechanism_of,
     restored,
     stored,
 )
+from fedrows.privacy.thresholds import lowest_threshold
 
 MODES: dict[str, dict[str, Any]] = {
     "clear": {},
@@ -239,6 +239,13 @@ class Privacy:
                 f"clients-per-round is {cohort}, but secure sums with {self.openers} openers that "
                 f"bear {self.colluding} colluding clients need {needed}: ask for more."
             )
+
+    def check_packages(self) -> None:
+        """Raises a FedrowsError if a package is missing that a run in this mode would import."""
+        if self.secret_sums:
+            from fedrows.privacy import keys  # noqa: F401 - it says what is missing
+        if self.mechanism is not None:
+            accounting_package()
 
     def config(self) -> dict[str, Any]:
         """The dials as config.json has them."""

@@ -84,9 +84,9 @@ class Oracle:
         reach = int(12 * math.sqrt(clients * self.noise_variance) + 50 / -math.log(self._chance))
         size = 1 << (2 * reach + 1).bit_length()
         away = np.minimum(np.arange(size), size - np.arange(size))  # |x|, negative x at the end
-        one = (1 - self._chance) / (1 + self._chance) * self._chance**away
-        whole = np.fft.irfft(np.fft.rfft(one) ** clients, size).clip(min=0)
-        cumulative = np.cumsum(np.roll(whole, size // 2))  # from −size/2 up
+        single = (1 - self._chance) / (1 + self._chance) * self._chance**away
+        summed = np.fft.irfft(np.fft.rfft(single) ** clients, size).clip(min=0)
+        cumulative = np.cumsum(np.roll(summed, size // 2))  # from −size/2 up
         steps = np.searchsorted(cumulative / cumulative[-1], uniforms(count, source), side="right")
         return np.minimum(steps, size - 1) - size // 2
 

@@ -59,9 +59,9 @@ def check_declared(
     for table, of in values.items():
         index = data.index[table] if clients is None else data.index[table].select(clients)
         owner, ids = index.owner.cpu().numpy(), index.ids.cpu().numpy()
-        whole = contributed_values(owner, ids, np.ones(len(ids), dtype=bool), of)
-        if not whole.all():
-            at = int(np.argmin(whole))
+        complete = contributed_values(owner, ids, np.ones(len(ids), dtype=bool), of)
+        if not complete.all():
+            at = int(np.argmin(complete))
             raise PlanError(
                 f"Client {owner[at]} holds row {ids[at]} of table {table}, but not a row of every "
                 f"group that is made of the same value ({', '.join(data.groups[table])}): rows of "

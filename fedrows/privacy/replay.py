@@ -64,8 +64,8 @@ class SavedHalf:
             half = make()
             try:
                 reply = next(half)
-                for one in requests[1:]:
-                    reply = half.send(one)
+                for sent in requests[1:]:
+                    reply = half.send(sent)
             except StopIteration as stop:
                 return Done(stop.value)
         return reply

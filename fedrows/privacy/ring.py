@@ -16,7 +16,6 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,17 +28,6 @@ WORDS = (32, 64)  # bits
 
 class RangeError(FedrowsError, ValueError):
     """Values that a ring cannot hold."""
-
-
-class WordCoding(Protocol):
-    """How the sum of a vector is read."""
-
-    @property
-    def dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The type of a word."""
-
-    def decode(self, words: MaskWords) -> NDArray[np.float64]:
-        """What a sum of words stands for."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +91,10 @@ class Coding:
                 "clip it, or agree on a wider range."
             )
         scaled = flat * 2.0**self.fraction  # exact: a power of two
-        whole = np.floor(scaled)
+        floors = np.floor(scaled)
         coin = (random_words(len(flat), np.uint64) >> np.uint64(11)) * 2.0**-53
-        numbers = whole.astype(np.int64)
-        numbers += coin < scaled - whole
+        numbers = floors.astype(np.int64)
+        numbers += coin < scaled - floors
         return numbers.view(np.uint64).astype(self.dtype)
 
     def decode(self, words: MaskWords) -> NDArray[np.float64]:

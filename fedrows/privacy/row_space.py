@@ -68,7 +68,7 @@ class RowSpace:
 
     def index(self, places: Sequence[np.ndarray]) -> dict[str, Index]:
         """The index sets of clients, each with its sorted places."""
-        parts = [self.by_table(one) for one in places]
+        parts = [self.by_table(own) for own in places]
         index = {}
         for table in self.sizes:
             sets = [part[table] for part in parts]

@@ -1,4 +1,4 @@
-"""Secure sum (Bonawitz et al., CCS 2017; Bell et al., CCS 2020): the server sees the total alone.
+"""Secure sum (Bonawitz et al., CCS 2017): the server sees the total alone.
 
     y_i = x_i + PRG(b_i) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij)        mod 2^bits
 
@@ -101,29 +101,30 @@ def server(
 
     replies = yield dict.fromkeys(terms.cohort, b"")
     adverts = desk.accept(KEYS, terms.cohort, replies, desk.advert)
-    digests = b"".join(digest(adverts[one].body) for one in adverts)
+    digests = b"".join(digest(adverts[client].body) for client in adverts)
     head = pack(pack_ids(adverts), digests)
     circle = terms.circle(list(adverts), digest(pack_ids(adverts), digests))
-    peers = {one: circle.peers(one) for one in adverts}
+    peers = {client: circle.peers(client) for client in adverts}
 
     keys = replies
-    replies = yield {one: head + pack(*(keys[p] for p in peers[one])) for one in adverts}
+    replies = yield {client: head + pack(*(keys[p] for p in peers[client])) for client in adverts}
 
     def boxes_of(sender: int, body: bytes) -> dict[int, bytes]:
         return dict(zip(peers[sender], unpack(body, len(peers[sender])), strict=True))
 
     boxes = desk.accept(SHARES, adverts, replies, boxes_of)
     desk.check_openers(circle, boxes)
-    inbox = {one: [p for p in peers[one] if p in boxes] for one in boxes}
+    inbox = {client: [p for p in peers[client] if p in boxes] for client in boxes}
 
     replies = yield {
-        one: pack(pack_ids(inbox[one]), *(boxes[p][one] for p in inbox[one])) for one in boxes
+        client: pack(pack_ids(inbox[client]), *(boxes[p][client] for p in inbox[client]))
+        for client in boxes
     }
     terms = desk.know_(known() if known else terms)
     signatures, size = dict[int, bytes](), KEY + SIGNATURE  # under the list of survivors
     if terms.early_list and len(boxes) == len(adverts):
-        signatures = {one: reply[:size] for one, reply in replies.items()}
-        replies = {one: reply[size:] for one, reply in replies.items()}
+        signatures = {client: reply[:size] for client, reply in replies.items()}
+        replies = {client: reply[size:] for client, reply in replies.items()}
     masked = desk.accept(MASKED, boxes, replies, desk.words)
     total: MaskWords = np.zeros(terms.length, dtype=terms.dtype)
     for words in masked.values():
@@ -135,35 +136,33 @@ def server(
         signatures = yield dict.fromkeys(survivors, second + pack_ids(survivors))
     wanted = digest(pack_ids(survivors))
     agreed = desk.accept(AGREED, survivors, signatures, lambda sender, body: body)
-    agreed = {one: body for one, body in agreed.items() if desk.same(one, body, wanted)}
+    agreed = {client: body for client, body in agreed.items() if desk.same(client, body, wanted)}
     desk.enough(AGREED, agreed)
 
-    near = {one: [p for p in circle.neighbours(one) if p in boxes] for one in boxes}
-    quorum = terms.shares_needed - 1  # beside a client's own signature
-    signers = {one: [p for p in near[one] if p in agreed][:quorum] for one in agreed}
+    quorum = terms.threshold - 1  # beside a client's own signature
+    signers = {client: [p for p in agreed if p != client][:quorum] for client in agreed}
     replies = yield {
-        one: pack(pack_ids(signers[one]), *(signatures[p] for p in signers[one])) for one in agreed
+        client: pack(pack_ids(signers[client]), *(signatures[p] for p in signers[client]))
+        for client in agreed
     }
 
     def shares_of(sender: int, body: bytes) -> dict[int, int]:
-        about = sorted([*near[sender], sender])
-        if len(body) != SHARE * len(about):
+        if len(body) != SHARE * len(boxes):
             raise ValueError("has the wrong length")
         cuts = range(0, len(body), SHARE)
         numbers = [int.from_bytes(body[i : i + SHARE], "little") for i in cuts]
-        return dict(zip(about, numbers, strict=True))
+        return dict(zip(boxes, numbers, strict=True))
 
     shares = desk.accept(OPENED, agreed, replies, shares_of)
-    for one in boxes:
-        of_one = {holder: held[one] for holder, held in shares.items() if one in held}
-        if one in masked:
-            add_stream_(total, desk.self_mask(one, adverts[one], of_one), minus=True)
+    for client in boxes:
+        held_shares = {holder: held[client] for holder, held in shares.items()}
+        if client in masked:
+            add_stream_(total, desk.self_mask(client, adverts[client], held_shares), minus=True)
             continue
-        key = desk.masking_key(one, adverts[one], of_one)
-        for other in near[one]:
-            if other in masked:  # it added the mask if it is the smaller of the two
-                pair_key = mask_key(key, adverts[other].masking, terms.context)
-                add_stream_(total, pair_key, minus=other < one)
+        key = desk.masking_key(client, adverts[client], held_shares)
+        for other in masked:  # it added the mask if it is the smaller of the two
+            pair_key = mask_key(key, adverts[other].masking, terms.context)
+            add_stream_(total, pair_key, minus=other < client)
     return SumResult(total, survivors, desk.left_out, sorted(desk.liars), circle, list(shares))
 
 
@@ -193,17 +192,17 @@ class _Desk:
     ) -> dict[int, T]:
         """What each client that was asked replied; who did not, or wrongly, is left out."""
         accepted: dict[int, T] = {}
-        for one in asked:
-            if one not in replies:
-                self.left_out[one] = f"Client {one} did not answer in phase {phase!r}."
+        for client in asked:
+            if client not in replies:
+                self.left_out[client] = f"Client {client} did not answer in phase {phase!r}."
                 continue
             try:
-                body = check(self.registry, self._context, phase, one, replies[one])
-                accepted[one] = read(one, body)
+                body = check(self.registry, self._context, phase, client, replies[client])
+                accepted[client] = read(client, body)
             except ProtocolError as error:
-                self.left_out[one] = str(error)
+                self.left_out[client] = str(error)
             except ValueError as error:
-                self.left_out[one] = str(MessageError(one, f"of phase {phase!r} {error}"))
+                self.left_out[client] = str(MessageError(client, f"of phase {phase!r} {error}"))
         self.enough(phase, accepted)
         return accepted
 
@@ -217,11 +216,11 @@ class _Desk:
 
     def check_openers(self, circle: Circle, left: Mapping[int, object]) -> None:
         """A ProtocolError if an opener has dropped out: without it no row could be opened."""
-        for one in circle.openers:
-            if one not in left:
+        for client in circle.openers:
+            if client not in left:
                 raise ProtocolError(
-                    f"Opener {one} of {self.terms.name} dropped out before the vectors were sent: "
-                    "nothing was opened."
+                    f"Opener {client} of {self.terms.name} dropped out before the vectors were "
+                    "sent: nothing was opened."
                 )
 
     def advert(self, sender: int, body: bytes) -> Advert:
@@ -248,28 +247,30 @@ class _Desk:
             self.left_out[sender] = str(error)
         return body == wanted
 
-    def self_mask(self, one: int, advert: Advert, shares: Mapping[int, int]) -> bytes:
+    def self_mask(self, client: int, advert: Advert, shares: Mapping[int, int]) -> bytes:
         """The key of the self mask of a client that is in the sum."""
-        seed = self._secret(one, shares, lambda seed: commit(seed) == advert.commitment)
+        seed = self._secret(client, shares, lambda seed: commit(seed) == advert.commitment)
         return derive(seed, b"self" + self.terms.context)
 
-    def masking_key(self, one: int, advert: Advert, shares: Mapping[int, int]) -> AgreementKey:
+    def masking_key(self, client: int, advert: Advert, shares: Mapping[int, int]) -> AgreementKey:
         """The masking key of a client that dropped out."""
         return AgreementKey(
-            self._secret(one, shares, lambda key: AgreementKey(key).public == advert.masking)
+            self._secret(client, shares, lambda key: AgreementKey(key).public == advert.masking)
         )
 
-    def _secret(self, one: int, shares: Mapping[int, int], right: Callable[[bytes], bool]) -> bytes:
+    def _secret(
+        self, client: int, shares: Mapping[int, int], right: Callable[[bytes], bool]
+    ) -> bytes:
         """A client's secret from its shares, once it has been checked against the advert."""
 
         def fits(number: int) -> bool:
             return number < 2 ** (8 * KEY) and right(number.to_bytes(KEY, "little"))
 
-        needed = self.terms.shares_needed
+        needed = self.terms.threshold
         recovered = recover(shares, needed, fits) if len(shares) >= needed else None
         if recovered is None:
             raise ProtocolError(
-                f"The {len(shares)} shares that came back do not open client {one}'s mask in "
+                f"The {len(shares)} shares that came back do not open client {client}'s mask in "
                 f"{self.terms.name}, for which {needed} right ones are needed: nothing was opened."
             )
         self.liars.update(recovered[1])

@@ -11,20 +11,17 @@ So the round loop and the algorithms know nothing of any of this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedrows.client import Upload
 from fedrows.privacy import union
-from fedrows.privacy.held_back import HeldBack
-from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
+from fedrows.privacy.distributed_mean import DistributedMean
+from fedrows.privacy.noisy_mean import NoisyMean
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.row_space import RowSpace
-from fedrows.privacy.weighted_mean import ClientUpdates, Mean
+from fedrows.privacy.weighted_mean import Mean, WeightedMean
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
@@ -32,31 +29,8 @@ from fedrows.rows.params import Submodels
 MISSED = 1e-6  # the odds, at most, that a Bloom filter misses a row
 
 
-class SumMechanism(Protocol):
-    """A mean out of a secure sum: what parties put into it, and what the server makes of it."""
-
-    def layout(self, union: Mapping[str, np.ndarray]) -> SumLayout:
-        """The vector of a round over a union."""
-
-    def contribute(
-        self, updates: ClientUpdates, union: Mapping[str, np.ndarray], held: HeldBack
-    ) -> Contribution:
-        """What the parties send."""
-
-    def keep_(
-        self,
-        held: HeldBack,
-        sent: Contribution,
-        names: np.ndarray,
-        layout: SumLayout,
-        opened: Mapping[str, np.ndarray],
-        inside: np.ndarray,
-        heard: np.ndarray,
-    ) -> None:
-        """What parties keep for their next upload."""
-
-    def mean(self, opened: OpenedRows, layout: SumLayout) -> Mean | None:
-        """What the server makes of the sum; None if there is nothing in it."""
+# A mean out of a secure sum: what parties put into it, and what the server makes of it.
+SumMechanism = WeightedMean | NoisyMean | DistributedMean
 
 
 def union_plan(

@@ -2,9 +2,9 @@
 
     keys    two fresh public keys and a commitment to its self mask
     shares  shares of its two secrets, a box for each peer
-    masked  vector + self mask ± a mask for each neighbour
+    masked  vector + self mask ± a mask for each peer
     agreed  its signature under the list of those who are in the sum
-    opened  one share per neighbour: of the self mask if it is in the sum, of its key if it is not
+    opened  one share per client: of the self mask if it is in the sum, of its key if it is not
 
 Whatever does not fit is refused with an error that names who sent it. What is added up may become
 known with the third message: keys are bound to the parties, and masks to what is added up as well.
@@ -71,7 +71,7 @@ def mask_key(own: AgreementKey, other: bytes, context: bytes) -> bytes:
 
 def check_different(terms: SumTerms, registry: Mapping[int, bytes]) -> None:
     """Raises a ProtocolError if one node key stands for two clients of a sum."""
-    if len({registry.get(one) for one in terms.cohort}) < len(terms.cohort):
+    if len({registry.get(client) for client in terms.cohort}) < len(terms.cohort):
         raise ProtocolError(
             f"Two clients of {terms.name} have the same node key, or no known one: one party would "
             "play several, and the sum could show this client's vector."
@@ -137,13 +137,13 @@ class Session:
         """The message of phase shares; the answer shows everybody's keys, or their digests."""
         ids_part, digests, *adverts = self._parts(answer, 2)
         ids = self._ids(ids_part)
-        if len(digests) != KEY * len(ids) or not self.terms.invited.issuperset(ids):
+        if len(digests) != KEY * len(ids) or not set(ids) <= set(self.terms.cohort):
             raise self._wrong("shows keys of others than the cohort")
         if len(ids) < self.terms.threshold:
             raise self._wrong(f"shows {len(ids)} clients, below {self.terms.threshold}")
 
-        def digest_of(one: int) -> bytes:  # the digest of a client's keys
-            start = KEY * bisect_left(ids, one)
+        def digest_of(client: int) -> bytes:  # the digest of a client's keys
+            start = KEY * bisect_left(ids, client)
             return digests[start : start + KEY]
 
         if self.me not in ids or digest_of(self.me) != digest(self._advert.body):
@@ -160,18 +160,16 @@ class Session:
         return self.sign(SHARES, pack(*map(self._box, peers, self._shares(peers))))
 
     def _shares(self, peers: list[int]) -> list[tuple[bytes, bytes]]:
-        """The shares for each peer; none for an opener that is no neighbour. Keeps its own."""
-        holders = self.circle.holders(self.me)
-        both = [
-            share(int.from_bytes(secret, "little"), self.terms.shares_needed, holders)
-            for secret in (self._seed, self._masking.secret)
-        ]
-        made = {
-            h: (both[0][h].to_bytes(SHARE, "little"), both[1][h].to_bytes(SHARE, "little"))
+        """The shares of its two secrets for each peer. Keeps its own."""
+        holders, threshold = self.circle.clients, self.terms.threshold
+        seeds = share(int.from_bytes(self._seed, "little"), threshold, holders)
+        keys = share(int.from_bytes(self._masking.secret, "little"), threshold, holders)
+        shares = {
+            h: (seeds[h].to_bytes(SHARE, "little"), keys[h].to_bytes(SHARE, "little"))
             for h in holders
         }
-        self._held[self.me] = made[self.me]
-        return [made.get(peer, (b"", b"")) for peer in peers]
+        self._held[self.me] = shares[self.me]
+        return [shares[peer] for peer in peers]
 
     def _box(self, peer: int, shares: tuple[bytes, bytes]) -> bytes:
         text = pack(*shares, self.notes[self.me])
@@ -198,13 +196,11 @@ class Session:
         ids = self._ids(ids_part)
         if len(ids) != len(boxes) or not set(ids) <= set(self._adverts):
             raise self._wrong("brings boxes of others than this client's peers")
-        neighbours = set(self.circle.neighbours(self.me))
         for peer, box in zip(ids, boxes, strict=True):
-            self._open_box(peer, box, SHARE if peer in neighbours else 0)
-        if len(self._held) < self.terms.shares_needed:
+            self._open_box(peer, box)
+        if len(self._held) < terms.threshold:
             raise self._wrong(
-                f"leaves {len(self._held)} holders of this client's shares, below "
-                f"{self.terms.shares_needed}"
+                f"leaves {len(self._held)} holders of this client's shares, below {terms.threshold}"
             )
         if missing := set(self.circle.openers) - {*ids, self.me}:
             raise self._wrong(f"leaves out opener {min(missing)}")
@@ -217,9 +213,9 @@ class Session:
 
     def _early_list(self) -> bytes:
         """Its signature under the list of all, if the terms have it and all are there."""
-        if not self.terms.early_list or self._held.keys() != self.circle.clients:
+        if not self.terms.early_list or len(self._held) < len(self.circle.clients):
             return b""
-        self.survivors = sorted(self.circle.clients)
+        self.survivors = list(self.circle.clients)
         return self.sign(AGREED, digest(pack_ids(self.survivors)))
 
     def _mask_key(self, peer: int) -> bytes:
@@ -228,16 +224,15 @@ class Session:
         except ValueError:
             raise MessageError(peer, "has a key that hides nothing") from None
 
-    def _open_box(self, peer: int, box: bytes, size: int) -> None:
+    def _open_box(self, peer: int, box: bytes) -> None:
         text = unseal(self.key(peer, f"box {peer}"), box, self._about(peer, self.me))
         try:
             parts = unpack(text or b"", 3)
         except ValueError:
             parts = []
-        if not parts or len(parts[0]) != size or len(parts[1]) != size:
+        if not parts or len(parts[0]) != SHARE or len(parts[1]) != SHARE:
             raise MessageError(peer, "of phase 'shares' cannot be opened")
-        if size:
-            self._held[peer] = (parts[0], parts[1])
+        self._held[peer] = (parts[0], parts[1])
         self.notes[peer] = parts[2]
 
     def _vector(self, vector: MaskWords) -> MaskWords:
@@ -256,9 +251,9 @@ class Session:
         opens once, for the last list that it has signed.
         """
         ids = self._ids(answer)
-        if not self.circle.clients.issuperset(ids) or self.me not in ids:
+        if not set(ids) <= set(self.circle.clients) or self.me not in ids:
             raise self._wrong("has a list of survivors that cannot be")
-        if set(ids) & set(self.circle.neighbours(self.me)) - self._held.keys():
+        if not set(ids) <= self._held.keys():
             raise self._wrong("calls a client a survivor that sent no shares")
         if len(ids) < self.terms.threshold:
             raise self._wrong(f"has {len(ids)} survivors, below {self.terms.threshold}")
@@ -266,24 +261,24 @@ class Session:
         return self.sign(AGREED, digest(answer))
 
     def open(self, answer: bytes) -> bytes:
-        """The message of phase opened; the answer shows what the neighbours have signed."""
+        """The message of phase opened; the answer shows what the peers have signed."""
         ids_part, *messages = self._parts(answer, 1)
         ids = self._ids(ids_part)
         if len(ids) != len(messages) or not set(ids) <= self._held.keys() & set(self.survivors):
-            raise self._wrong("shows signatures of others than this client's neighbours")
+            raise self._wrong("shows signatures of others than this client's peers")
         wanted = digest(pack_ids(self.survivors))
         for peer, message in zip(ids, messages, strict=True):
             if self.check(AGREED, peer, message) != wanted:
                 raise MessageError(peer, "of phase 'agreed' signs another list of survivors")
-        if len({*ids, self.me}) < self.terms.shares_needed:
+        if (signatures := len({*ids, self.me})) < self.terms.threshold:
             raise self._wrong(
-                f"shows {len({*ids, self.me})} signatures under the list of survivors, below "
-                f"{self.terms.shares_needed}"
+                f"shows {signatures} signatures under the list of survivors, below "
+                f"{self.terms.threshold}"
             )
         held, self._held = self._held, {}  # let go of once, and never of both kinds
         alive = set(self.survivors)
         return self.sign(
-            OPENED, b"".join(held[one][0 if one in alive else 1] for one in sorted(held))
+            OPENED, b"".join(held[client][0 if client in alive else 1] for client in sorted(held))
         )
 
     def _parts(self, answer: bytes, least: int) -> list[bytes]:

@@ -32,11 +32,11 @@ def share(
     return shares
 
 
-def value_at(x: int, shares: Mapping[int, int], prime: int = PRIME) -> int:
+def value_at(x: int, shares: Mapping[int, int]) -> int:
     """The value at x of the polynomial through these shares."""
     holders = tuple(shares)
-    weights = _weights(x, holders, prime)
-    return sum(w * shares[h] for w, h in zip(weights, holders, strict=True)) % prime
+    weights = _weights(x, holders)
+    return sum(w * shares[h] for w, h in zip(weights, holders, strict=True)) % PRIME
 
 
 def recover(
@@ -58,14 +58,14 @@ def recover(
 
 
 @lru_cache(maxsize=4096)
-def _weights(x: int, holders: tuple[int, ...], prime: int) -> tuple[int, ...]:
+def _weights(x: int, holders: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's weights: what each share counts for at x."""
     factors = []
-    for one in holders:
+    for holder in holders:
         above, below = 1, 1
         for other in holders:
-            if other != one:
-                above = above * (x - other - 1) % prime
-                below = below * (one - other) % prime
-        factors.append(above * pow(below, -1, prime) % prime)
+            if other != holder:
+                above = above * (x - other - 1) % PRIME
+                below = below * (holder - other) % PRIME
+        factors.append(above * pow(below, -1, PRIME) % PRIME)
     return tuple(factors)

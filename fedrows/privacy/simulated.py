@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +29,25 @@ from fedrows.data.batches import LocalData
 from fedrows.errors import RunFolderError
 from fedrows.fleet import NO_TRAFFIC, OpenRound, Traffic, clear_traffic
 from fedrows.privacy.accounts import Accounts, Releasable
-from fedrows.privacy.asking import Asking
-from fedrows.privacy.central import draw_cohort
+from fedrows.privacy.answers import Asking
 from fedrows.privacy.client_side import AskedTraining, local_rows, shared_update, train_on_asked
 from fedrows.privacy.counting import values_of
 from fedrows.privacy.distributed_mean import DistributedMean
 from fedrows.privacy.heat_of_mode import heat_from_tensors, heat_of_mode, heat_tensors
 from fedrows.privacy.held_back import HeldBack
-from fedrows.privacy.in_memory import ClientKeys, InMemoryProtocols, SumOutcome, UnionOutcome
-from fedrows.privacy.layout import Contribution, PartyVectors, SumLayout, SumVectors
-from fedrows.privacy.mean_bounds import bounded
+from fedrows.privacy.in_memory import (
+    ClientKeys,
+    InMemoryProtocols,
+    SumOutcome,
+    SumVectors,
+    UnionOutcome,
+)
+from fedrows.privacy.layout import Contribution, PartyVectors, SumLayout
+from fedrows.privacy.mechanism import draw_cohort
 from fedrows.privacy.noisy_mean import NoisyMean
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.randomness import fresh, replaying
 from fedrows.privacy.relations import check_declared, warning
-from fedrows.privacy.ring import Coding
 from fedrows.privacy.row_space import RowSpace
 from fedrows.privacy.server_side import SumMechanism, pseudo_upload, union_plan
 from fedrows.privacy.weighted_mean import ClientUpdates, Mean, WeightedMean
@@ -123,7 +127,7 @@ class PrivateSimulatedFleet:
         mechanism = self.privacy.mechanism
         if mechanism is None:
             return self.inner.draw(counter, count)
-        with self._secrets("cohort"):
+        with self.secrets("cohort"):
             return draw_cohort(mechanism, self.clients, count, fresh)
 
     def heat(self) -> Mapping[str, Heat]:
@@ -140,7 +144,7 @@ class PrivateSimulatedFleet:
         Whether the numbers of a sum fit into its words is found out here, before any round.
         """
         if self._heat is None:
-            with self._secrets("heat"):
+            with self.secrets("heat"):
                 self._heat = self._count_heat()
         if self.privacy.secret_sums and self._mechanism is None:
             self._mechanism = self._chosen(self._heat)
@@ -156,20 +160,26 @@ class PrivateSimulatedFleet:
         assert self._mechanism is not None
         cohort = round_.cohort.tolist()
         carrier = InMemoryProtocols(self.privacy, self.keys, cohort, self._name, self._next)
-        held = [_one(inner.index, self.widths, position) for position in range(len(cohort))]
-        sets = {one: self.space.places(held[position]) for position, one in enumerate(cohort)}
-        with self._secrets("union"):
+        sets = {
+            client: self.space.places({t: inner.index[t].slice(k, k + 1) for t in self.widths})
+            for k, client in enumerate(cohort)
+        }
+        with self.secrets("union"):
             united = self._united(carrier, sets)
-            through = [one for one, there in zip(cohort, united.there, strict=True) if there]
+            through = [
+                client for client, present in zip(cohort, united.present, strict=True) if present
+            ]
             self.accounts.answered_(self._next, through)  # before anything is shown
             wanted = [
-                self.asking.wanted(one, united.places, sets[one]) if there else np.empty(0, int)
-                for one, there in zip(cohort, united.there, strict=True)
+                self.asking.wanted(client, united.places, sets[client])
+                if present
+                else np.empty(0, int)
+                for client, present in zip(cohort, united.present, strict=True)
             ]
         if self.privacy.stages is None:
             united.bytes_up += 4.0 * sum(map(len, wanted))
         else:
-            united.bytes_up += united.there.sum() * -(-len(united.places) // 8)
+            united.bytes_up += united.present.sum() * -(-len(united.places) // 8)
         asked = self.space.index(wanted)
         own = {table: part.to(self.inner.device) for table, part in asked.items()}
         index = {table: own.get(table, part) for table, part in inner.index.items()}
@@ -200,17 +210,9 @@ class PrivateSimulatedFleet:
         number = open_.inner.round.number
         if why := open_.united.failed or sum_.failed:
             self.notes.append(f"Round {number} was left out: {why}")
-        for one, why in sum_.left_out.items():
-            self.notes.append(f"Round {number} went on without client {one}: {why}")
+        for client, why in sum_.left_out.items():
+            self.notes.append(f"Round {number} went on without client {client}: {why}")
         self._next = number + 1
-
-    def secrets_of_update(self) -> AbstractContextManager[None]:
-        """Where the secrets of a round's sum come from."""
-        return self._secrets("update")
-
-    def silent_in_update(self, round_: int) -> Mapping[int, int]:
-        """Who falls silent in a round's sum, and from which phase on."""
-        return self.drop(round_, "update")
 
     def exceeds(self) -> str:
         """Why the next round must not be run; nothing if it may."""
@@ -267,14 +269,15 @@ class PrivateSimulatedFleet:
             values = self._values if self.privacy.min_contributors > 1 else None
             mean = WeightedMean(self.widths, dense, self.privacy.update_range, False, values)
             largest, least = inner.algorithm.largest_correction(shared), self.privacy.least(cohort)
-            return mean, _written(mean.coding(self.weights.numpy(), cohort, least, largest))
+            coding = mean.coding(self.weights.numpy(), cohort, least, largest)
+            return mean, partial(PartyVectors, coding=coding)
         mechanism, tables = self.privacy.mechanism, (self.widths, dense, self.space.sizes)
         if self.privacy.noise_in_sum:
             inside = DistributedMean(mechanism, *tables, inner.algorithm, shared, cohort, fresh)
             return inside, inside.vectors
         noisy = NoisyMean(mechanism, *tables, inner.algorithm, shared, cohort, fresh)
         most = {table: int(inner.data.index[table].lengths.max()) for table in self.widths}
-        return noisy, _written(noisy.coding(most))
+        return noisy, partial(PartyVectors, coding=noisy.coding(most))
 
     def _count_heat(self) -> dict[str, Heat]:
         """The heat of every shared table as the mode has it counted, and exactly that of others."""
@@ -288,7 +291,8 @@ class PrivateSimulatedFleet:
     def _name(self) -> str:
         return f"run {self._run}, round {self._next}"
 
-    def _secrets(self, use: str) -> AbstractContextManager[None]:
+    def secrets(self, use: str) -> AbstractContextManager[None]:
+        """Where the secrets of one use in the coming round come from."""
         if self.seed is None:
             return nullcontext()
         uses = ("heat", "cohort", "union", "update")
@@ -312,7 +316,7 @@ class PrivateSimulatedRound:
     def train(self, start: Submodels, sent: Submodels | None) -> Upload:
         fleet, round_ = self.fleet, self.inner.round
         training = self._trained(start, sent)
-        with fleet.secrets_of_update():
+        with fleet.secrets("update"):
             layout, sum_ = self._summed(training)
             in_it = torch.from_numpy(sum_.inside)
             mean = self._mean(sum_, layout, round_.cohort[in_it])
@@ -334,7 +338,7 @@ class PrivateSimulatedRound:
             return None
         mean = self.mechanism.mean(sum_.opened, layout)
         own, heat = fleet.weights[clients], fleet.prepare()
-        return bounded(mean, self.mechanism, own, fleet.inner.algorithm, heat)
+        return self.mechanism.bounded(mean, own, fleet.inner.algorithm, heat)
 
     def _trained(self, start: Submodels, sent: Submodels | None) -> AskedTraining:
         """Trains the cohort on the rows that it has asked for."""
@@ -344,8 +348,8 @@ class PrivateSimulatedRound:
             cut = None if local.slots is fleet.data.slots else local
             return fleet.trained(local.clients, own, more, round_, cut)
 
-        there = torch.from_numpy(self.united.there)
-        return train_on_asked(fleet.data, round_.cohort, self.asked, there, start, sent, train)
+        present = torch.from_numpy(self.united.present)
+        return train_on_asked(fleet.data, round_.cohort, self.asked, present, start, sent, train)
 
     def _summed(self, training: AskedTraining) -> tuple[SumLayout, SumOutcome]:
         """The secure sum of what the cohort has made."""
@@ -361,15 +365,10 @@ class PrivateSimulatedRound:
         union = fleet.space.by_table(self.united.places)
         layout = self.mechanism.layout(union)
         sent = self.mechanism.contribute(updates, union, fleet.held)
-        drop = fleet.silent_in_update(round_.number)
-        sum_ = self.carrier.add_up(self.vectors(layout, sent), self.united.there, drop)
+        drop = fleet.drop(round_.number, "update")
+        sum_ = self.carrier.add_up(self.vectors(layout, sent), self.united.present, drop)
         self.mechanism.keep_(fleet.held, sent, names, layout, sum_.gone, sum_.sent, sum_.heard)
         return layout, sum_
-
-
-def _written(coding: Coding) -> MakeVectors:
-    """Vectors in fixed point."""
-    return lambda layout, sent: PartyVectors(layout, sent, coding)
 
 
 def _answer_path(privacy: Privacy) -> Callable[[int | str, str], Path] | None:
@@ -378,10 +377,3 @@ def _answer_path(privacy: Privacy) -> Callable[[int | str, str], Path] | None:
         return None
     folder = Path(privacy.answers)
     return lambda client, table: folder / table / f"{client}.npz"
-
-
-def _one(
-    index: Mapping[str, Index], tables: Mapping[str, int], client: int
-) -> dict[str, Index]:  # fmt: skip
-    """The index sets of one client of a cohort."""
-    return {table: index[table].slice(client, client + 1) for table in tables}

@@ -12,21 +12,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedrows.algorithm import Algorithm
 from fedrows.privacy.families import contributed_values, families_of, refined
 from fedrows.privacy.held_back import NOBODY, HeldBack
 from fedrows.privacy.layout import Contribution, OpenedRows, SumLayout
+from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.ring import Coding
 from fedrows.privacy.values import Values
+from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 
 PRECISION = 1e-6  # of a mean, after the correction
+WEIGHT_SLACK = 1e-3  # of a weight sum: its words are rounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +88,10 @@ class WeightedMean:
         weighted.scale_(weights)
         totals = np.bincount(party, updates.weights, minlength=count)
         names = np.where(totals > 0, updates.names, NOBODY)
-        whole = self._contributed(held.joined(weighted, party, names, union, self.values))
+        joined = self._contributed(held.joined(weighted, party, names, union, self.values))
         rows, rest = {}, {}
-        for table, x in whole.rows.items():
-            most = self.range * torch.from_numpy(totals)[whole.index[table].owner][:, None]
+        for table, x in joined.rows.items():
+            most = self.range * torch.from_numpy(totals)[joined.index[table].owner][:, None]
             rows[table] = x.clamp(-most, most)
             rest[table] = (x - rows[table]).numpy()
         figures = [totals[:, None]]
@@ -96,7 +100,7 @@ class WeightedMean:
             loss = np.minimum(updates.losses, max(1.0, self.range))
             figures.append(np.bincount(party, updates.weights * loss, minlength=count)[:, None])
         extra = np.concatenate([*figures, dense_lines(weighted, self.dense, party, count)], axis=1)
-        return Contribution(Submodels(whole.index, rows, {}), extra, rest)
+        return Contribution(Submodels(joined.index, rows, {}), extra, rest)
 
     def within_range(self, sent: Contribution) -> Contribution:
         """What a node sends instead: numbers that are finite and in the range of an honest coding.
@@ -176,6 +180,38 @@ class WeightedMean:
             rows[table] = torch.from_numpy(ids), torch.from_numpy(mean)
         dense = dense_of(opened.extra[1 + self.losses :] / weight, self.dense)
         return Mean(weight, rows, dense, opened.extra[1] / weight if self.losses else None)
+
+    def bounded(
+        self, mean: Mean | None, weights: Tensor, algorithm: Algorithm, heat: Mapping[str, Heat]
+    ) -> Mean | None:
+        """The mean within the bounds of honest ones, or a ProtocolError if its weight is wrong.
+
+            weight   at most that of all clients that were asked, and at least that of one
+            row      no further than ± range once it is corrected, as far as one party may move it
+
+        A sum that a liar has been in may lie anywhere in the ring. A weight sum outside of its
+        bounds ends the round, for every number is divided by it; rows and dense numbers are
+        clamped. weights: of the clients whose parties are in the sum (K,).
+        """
+        if mean is None:
+            return None
+        least = float(weights.min()) * (1 - WEIGHT_SLACK)
+        most = float(weights.sum()) * (1 + WEIGHT_SLACK)
+        if not least <= mean.weight <= most:
+            raise ProtocolError(
+                f"The weights of the sum add up to {mean.weight:g}, but only {least:g} to {most:g} "
+                "can be right: a node lies about its clients' examples."
+            )
+        index = {t: Index(ids, torch.tensor([0, len(ids)])) for t, (ids, _) in mean.rows.items()}
+        factors = algorithm.correction(index, heat, torch.float64) or {}
+        rows = {}
+        for table, (ids, values) in mean.rows.items():
+            factor = factors.get(table, torch.ones(len(ids), dtype=torch.float64)).clamp(min=1)
+            far = (self.range / factor)[:, None].to(values.dtype)
+            rows[table] = ids, values.clamp(-far, far)
+        most = max(1.0, self.range)  # as far as a number of the sum is coded
+        dense = {name: x.clamp(-most, most) for name, x in mean.dense.items()}
+        return replace(mean, rows=rows, dense=dense)
 
 
 def dense_size(shapes: Mapping[str, tuple[int, ...]]) -> int:

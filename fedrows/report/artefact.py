@@ -1,13 +1,13 @@
 """What an experiment hands over: tables and figures, in plain numbers, and the runs behind them.
 
-An artefact goes to JSON and back unchanged, so one that was made is kept, and whoever draws it
-(the page, Markdown, PNG and SVG) needs nothing but this file.
+An artefact goes to JSON and back unchanged (`asdict`, `from_dict`), so one that was made is kept,
+and whoever draws it (the page, Markdown, PNG and SVG) needs nothing but this file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 STYLE_COUNT = 12  # colours and dashes of curves: .s0 to .s11 of page.css
@@ -85,38 +85,25 @@ class Artefact:
     missing: str = ""
 
 
-def as_dict(artefact: Artefact) -> dict[str, Any]:
-    """The artefact in plain dicts, lists and numbers."""
-    return asdict(artefact)
-
-
 def from_dict(artefact: Mapping[str, Any]) -> Artefact:
-    """The artefact that `as_dict` took apart."""
-    tables = tuple(
-        ResultTable(
-            **{
-                **table,
-                "columns": tuple(table["columns"]),
-                "rows": tuple(tuple(_cell(cell) for cell in row) for row in table["rows"]),
-            }
-        )
-        for table in artefact["tables"]
-    )
-    figures = tuple(
-        Figure(**{**figure, "panels": tuple(_panel(panel) for panel in figure["panels"])})
-        for figure in artefact["figures"]
-    )
-    return Artefact(**{**artefact, "tables": tables, "figures": figures})
-
-
-def _cell(cell: Mapping[str, Any]) -> Cell:
-    return Cell(**{**cell, "runs": tuple(cell["runs"])})
+    """The artefact that `dataclasses.asdict` took apart, perhaps by way of JSON."""
+    tables = [
+        ResultTable(**{**x, "rows": tuple(tuple(Cell(**c) for c in row) for row in x["rows"])})
+        for x in _tuples(artefact["tables"])
+    ]
+    figures = [
+        Figure(**{**x, "panels": tuple(map(_panel, x["panels"]))})
+        for x in _tuples(artefact["figures"])
+    ]
+    return Artefact(**{**artefact, "tables": tuple(tables), "figures": tuple(figures)})
 
 
 def _panel(panel: Mapping[str, Any]) -> Panel:
-    curves: Iterator[dict[str, Any]] = (
-        {key: tuple(value) if isinstance(value, list) else value for key, value in curve.items()}
-        for curve in panel["curves"]
-    )
-    every = tuple(Curve(**curve) for curve in curves)
-    return Panel(**{**panel, "curves": every, "labels": tuple(panel["labels"])})
+    return Panel(**{**panel, "curves": tuple(Curve(**curve) for curve in panel["curves"])})
+
+
+def _tuples(value: Any) -> Any:
+    """The same with tuples for lists, however deep."""
+    if isinstance(value, Mapping):
+        return {key: _tuples(inner) for key, inner in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value

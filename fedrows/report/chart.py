@@ -20,13 +20,16 @@ from fedrows.report.axes import (
     RIGHT,
     WIDTH,
     Axis,
+    PanelLayout,
+    Pieces,
     Point,
     coordinate,
     frame,
+    lay_out,
     path_through,
+    rises,
 )
 from fedrows.report.labels import labels
-from fedrows.report.panel_layout import PanelLayout, Pieces, lay_out, rises
 
 NEAREST = 1.7  # pixels: what is drawn closer together only makes the page heavy
 MANY_CURVES = 250  # on a page; with more, each is drawn with fewer points
@@ -161,14 +164,14 @@ def _marks(at: Sequence[tuple[float, float]], style: str) -> str:
 
 def _thin(piece: Sequence[Point], x: Axis, y: Axis, near: float, *, rising: bool) -> list[Point]:
     """The points that are some way from the one before; the last is always among them."""
-    kept = [piece[0]]
+    points = [piece[0]]
     for p in piece[1:]:
-        far = abs(x.place(p.x) - x.place(kept[-1].x)) >= near
-        if far or (not rising and abs(y.place(p.y) - y.place(kept[-1].y)) >= near):
-            kept.append(p)
-    if kept[-1] is not piece[-1]:
-        kept.append(piece[-1])
-    return kept
+        far = abs(x.place(p.x) - x.place(points[-1].x)) >= near
+        if far or (not rising and abs(y.place(p.y) - y.place(points[-1].y)) >= near):
+            points.append(p)
+    if points[-1] is not piece[-1]:
+        points.append(piece[-1])
+    return points
 
 
 def bar(share: float, style: str, *, open_ended: bool = False) -> Markup:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from fedrows.report.axes import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH
+from fedrows.report.axes import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, PanelLayout
 from fedrows.report.line_styles import GUIDE
-from fedrows.report.panel_layout import PanelLayout
 
 LETTER, LINE = 6.3, 14.0  # pixels of a letter, about, and of a line of text
 STEP = 4.0  # pixels between the places where a curve is looked at

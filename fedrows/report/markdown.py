@@ -15,7 +15,6 @@ from fedrows.report.shown_facts import ABOUT, QUICK, TITLE, seeds_of, shown_fact
 def render(
     artefacts: Sequence[Artefact], runs: Runs, facts: Mapping[str, Any], files: Files
 ) -> str:
-    """The whole text."""
     title = str(facts.get("title") or TITLE)
     parts = [f"# {_plain(title)}"]
     about = str(facts.get("summary") or ("" if facts.get("title") else ABOUT))

@@ -28,8 +28,8 @@ def build(template: str, figures_json: str, runs_json: str = "[]", **values: Any
     return environment.get_template(template).render(
         css=Markup(css),
         script=Markup(script),
-        css_hash=_hash(css),
-        script_hash=_hash(script),
+        css_hash=content_hash(css),
+        script_hash=content_hash(script),
         figures_json=Markup(figures_json),
         runs_json=Markup(runs_json),
         **values,
@@ -41,6 +41,6 @@ def read(name: str) -> str:
     return files(__package__).joinpath(name).read_text("utf-8")
 
 
-def _hash(text: str) -> str:
+def content_hash(text: str) -> str:
     """The text's hash for the Content-Security-Policy: this style and script may act, no other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -112,15 +112,15 @@ def _figure(figure: Figure, places: Mapping[str, int], most: int) -> dict[str, A
 
 
 def _band(curve: Curve) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    whole = len(curve.low) == len(curve.high) == len(curve.y)
-    return (curve.low, curve.high) if whole else ((), ())
+    banded = len(curve.low) == len(curve.high) == len(curve.y)
+    return (curve.low, curve.high) if banded else ((), ())
 
 
 def _short(values: Sequence[float], most: int) -> tuple[float, ...]:
     """At most so many of the values, the last among them, with seven digits."""
     every = math.ceil(len(values) / most) or 1
-    kept = [v for i, v in enumerate(values) if i % every == 0 or i == len(values) - 1]
-    return tuple(_digits(v) for v in kept)
+    short = [v for i, v in enumerate(values) if i % every == 0 or i == len(values) - 1]
+    return tuple(_digits(v) for v in short)
 
 
 def _digits(value: float | None) -> Any:

@@ -104,13 +104,12 @@ def _best(runs: Sequence[Summarised], chosen: Sequence[str]) -> str:
         if len(best) < len(runs) or any(v is None for v in best.values()):
             continue
         where = f" at its best {about(chooses(metric))[0]}" if metric in chosen else ""
-        what = f"a {title}" if where else f"a best {title}"
+        result = f"a {title}" if where else f"a best {title}"
         rounds = max(a["rounds"] for a in runs)
         ranked = sorted(best.items(), key=lambda item: -item[1] if higher else item[1])
         (name, value), rest = ranked[0], ranked[1:]
-        sentence = (
-            f"{display(name)} came to {what} of {show_number(value)}{where} within {rounds} rounds"
-        )
+        came = f"{display(name)} came to {result} of {show_number(value)}"
+        sentence = f"{came}{where} within {rounds} rounds"
         if not rest:
             return sentence + "."
         if rest[0][1] == value:

@@ -10,11 +10,11 @@ from markupsafe import Markup
 
 from fedrows.report import line_styles, payload
 from fedrows.report.artefact import Artefact, Cell, Figure, ResultTable, Runs
+from fedrows.report.axes import left_out
 from fedrows.report.chart import panel_chart, spacing, swatch
 from fedrows.report.csv_files import show_ratio
 from fedrows.report.file_names import Files
 from fedrows.report.page import build
-from fedrows.report.panel_layout import left_out
 from fedrows.report.shown_facts import (
     ABOUT,
     QUICK,
@@ -31,7 +31,6 @@ WORDS = 28  # characters: longer texts wrap
 def render(
     artefacts: Sequence[Artefact], runs: Runs, facts: Mapping[str, Any], files: Files
 ) -> str:
-    """The whole page as text."""
     first = [a for a in artefacts if a.name == "claims"]
     artefacts = [*first, *(a for a in artefacts if a.name != "claims")]
     places = payload.runs_in_order(artefacts, runs)

@@ -228,7 +228,7 @@ def _facts(config: dict[str, Any], summary: Summary, data: dict[str, Any]) -> li
 
 
 def _data_facts(data: dict[str, Any]) -> list[tuple[str, str]]:
-    whole = {
+    terms = {
         "clients": "Clients",
         "clients_without_training_data": "… without training data",
         "train_examples": "Training examples",
@@ -238,7 +238,7 @@ def _data_facts(data: dict[str, Any]) -> list[tuple[str, str]]:
         "one_class_clients": "One-class clients, left out of GAUC",
     }
     facts = []
-    for key, term in whole.items():
+    for key, term in terms.items():
         value = number(data.get(key))
         if value is not None:
             facts.append((term, f"{value:,.1f}".removesuffix(".0")))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fedrows.report import line_styles
 from fedrows.report.artefact import Curve, Figure, Panel
+from fedrows.report.axes import Pieces, lay_out, whole_numbers
 from fedrows.report.labels import labels
 from fedrows.report.line_styles import GUIDE, Ink
-from fedrows.report.panel_layout import Pieces, lay_out, whole_numbers
 from fedrows.version import __version__
 
 if TYPE_CHECKING:

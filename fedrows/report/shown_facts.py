@@ -61,8 +61,8 @@ def shown_facts(
         for cell in row[1:]
     )
     verdicts = [
-        f"{claims[kind]} {one if claims[kind] == 1 else more}"
-        for kind, (one, more) in SAID.items()
+        f"{claims[kind]} {single if claims[kind] == 1 else more}"
+        for kind, (single, more) in SAID.items()
         if claims[kind]
     ]
     if verdicts:

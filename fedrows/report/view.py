@@ -37,12 +37,12 @@ STYLE = """
 """
 
 
-def view(title: str, lines: Sequence[Line], bytes_full_model: float | None = None) -> str:
+def view(title: str, lines: Sequence[Line]) -> str:
     """The table and the curves of metric lines; the title alone if there are none."""
     head = Markup("<div>{}</div>").format(title)
     if not lines:
         return f'<div class="fedrows-view">{head}</div>'
-    summary, curves = summarise(lines, None, bytes_full_model), by_algorithm(lines)
+    summary, curves = summarise(lines), by_algorithm(lines)
     panels = [x["panel"] for x in curve_panels(summary, curves, list(curves), {}, {})][:MOST]
     figure = Figure("view", title, tuple(panels))
     styles, names = line_styles.styles(figure), line_styles.names(figure)

@@ -82,6 +82,20 @@ def ragged(lists: Sequence[Sequence[int] | np.ndarray], most: int | None = None)
     return replace(column, length=most) if most else column
 
 
+def histories(values: np.ndarray, stop: np.ndarray, size: np.ndarray, most: int) -> Ragged:
+    """For every example the last `most` of values[stop − size] … values[stop − 1]."""
+    size = np.minimum(size, most)
+    offsets = np.concatenate([[0], np.cumsum(size)])
+    entries = np.arange(offsets[-1]) + np.repeat(stop - offsets[1:], size)
+    length = max(int(size.max(initial=0)), 1)  # a batch is filled up to it: no longer than needed
+    return Ragged(torch.from_numpy(values[entries]), torch.from_numpy(offsets), length)
+
+
+def pick(column: Column, positions: Tensor) -> Column:
+    """What a column has at some positions (m,), as a column."""
+    return column.pick(positions) if isinstance(column, Ragged) else column[positions]
+
+
 def look_up(column: Column, positions: Tensor, nothing: int = 0) -> Tensor:
     """What a column has at some positions (…): (…) or (…, L)."""
     if isinstance(column, Ragged):

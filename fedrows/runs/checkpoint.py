@@ -82,8 +82,9 @@ def save(path: Path, run: TrainingRun) -> None:
             if number is None:
                 raise
             raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-        # The library makes it for its owner alone, which is right if it says who was drawn.
-        part.chmod(0o644 if private is None else 0o600)
+        # The library makes it for its owner alone, which is right if it says who was drawn. Else
+        # those may read it who may read the folder: nobody else, in a deployment.
+        part.chmod(0o600 if private is not None else 0o600 | path.parent.stat().st_mode & 0o044)
         with part.open("rb") as file:
             os.fsync(file.fileno())
     if table_folder is not None and mark is not None:

@@ -7,13 +7,13 @@ differ in where a run is kept, which is the `Keeper`'s business.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from fedrows.errors import FedrowsError
-from fedrows.files.whole import Json
+from fedrows.errors import FedrowsError, MemoryShortageError, NotFiniteError, RunFolderError
+from fedrows.files.whole import Json, reason
 from fedrows.measure.metric_choice import BEST_ROUND
 from fedrows.rows.params import Params
 from fedrows.runs import checkpoint
@@ -24,7 +24,7 @@ from fedrows.runs.memory import fits_in_memory, lower_in_a_round
 from fedrows.runs.release import write_release
 from fedrows.runs.run import TrainingRun
 from fedrows.runs.status_file import StatusFile
-from fedrows.watch.observer import RoundReport
+from fedrows.watch.observer import RoundReport, Watcher
 
 
 class Keeper(Protocol):
@@ -51,19 +51,6 @@ class Keeper(Protocol):
 
     def fail(self, why: str) -> None:
         """Keeps why the run could not go on."""
-
-
-class Watcher(Protocol):
-    """Someone who is told of every round; an `Observer` is one."""
-
-    def round(self, report: RoundReport) -> None:
-        """A round is done."""
-
-    def measured(self, line: Mapping[str, Any]) -> None:
-        """A round was evaluated."""
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Something else happened."""
 
 
 def drive(
@@ -97,9 +84,9 @@ def _drive(
     lines = keeper.lines()
     ends = [*lines[:1], *lines[1:][-1:]]  # the first evaluation and the last
 
-    def tell(what: Callable[[Watcher], None]) -> None:
+    def tell(call: Callable[[Watcher], None]) -> None:
         for watcher in watchers:
-            what(watcher)
+            call(watcher)
 
     def find_best(*more: Json) -> None:
         nonlocal best_round
@@ -245,6 +232,25 @@ class InFolder:
     def fail(self, why: str) -> None:
         self._status.end(failed=why)
 
+    @contextmanager
+    def saying_what_is_kept(self, again: str) -> Iterator[None]:
+        """Has an error of the block say what the folder keeps. again: the command that goes on."""
+        path = self._folder.path
+        try:
+            yield
+        except (RunFolderError, BrokenPipeError):
+            raise
+        except (MemoryShortageError, NotFiniteError) as error:
+            more = f"{path} is kept as it was after round {self.saved}"
+            if isinstance(error, MemoryShortageError):
+                more += f": with more memory, go on with `{again}`"
+            raise type(error)(f"{error} {more}.") from error
+        except OSError as error:
+            raise RunFolderError(
+                f"{path} cannot be written ({reason(error)}): make room, then go on from round "
+                f"{self.saved} with `{again}`."
+            ) from error
+
 
 class _Clock:
     """How long each phase of a round took."""
@@ -253,7 +259,6 @@ class _Clock:
         self._seconds: dict[str, float] = {}
 
     def add(self, phase: str, seconds: float) -> None:
-        """Adds to a phase."""
         self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
 
     @contextmanager

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,6 @@ from fedrows.model import Model
 from fedrows.nn import GRU, LSTM
 from fedrows.rows.params import Params
 from fedrows.rows.ragged import Ragged
-from fedrows.runs.simulate import Result
 from fedrows.version import __version__
 
 SUFFIXES = {
@@ -55,6 +54,16 @@ class ExportError(FedrowsError, ValueError):
     """A model that cannot be written as was asked."""
 
 
+class TrainedResult(Protocol):
+    """A trained model as `fedrows.simulate` returns it."""
+
+    model: Model
+    params: Params
+
+    @property
+    def metrics(self) -> dict[str, Any] | None: ...
+
+
 @dataclass
 class Trained:
     """A trained model with the data it was trained on."""
@@ -69,8 +78,8 @@ class Trained:
     built_by: str | None = None  # the name or the reference of the model's builder
 
     @classmethod
-    def of(cls, result: Result, data: FederatedData) -> Trained:
-        """The model of a finished simulation."""
+    def of(cls, result: TrainedResult, data: FederatedData) -> Trained:
+        """The model of a finished simulation: of what `fedrows.simulate` returned."""
         return cls(result.model, result.params, data, metrics=result.metrics)
 
     def shared(self) -> Params:
@@ -136,7 +145,6 @@ class Trained:
         return {target[0]} if self.data.labels == "ranking" and target else set()
 
     def _dtype(self) -> torch.dtype:
-        """What the module's numbers are."""
         if isinstance(self.model, Lifted):
             return next(x.dtype for x in self.model.module.parameters() if x.is_floating_point())
         return next(iter(self.params.tables.values())).dtype
@@ -260,7 +268,7 @@ def _save_onnx(trained: Trained, path: Path) -> None:
                 program = _program(module, inputs, trained.candidates())
         except Exception as error:  # whatever the exporter meets in the user's code
             raise ExportError(
-                f"{name_of(trained.model)} cannot be exported to ONNX ({_last_line(error)}): "
+                f"{name_of(trained.model)} cannot be exported to ONNX ({last_line(error)}): "
                 "export it as safetensors."
             ) from error
         with _placed(path) as part:
@@ -367,7 +375,7 @@ def quiet_exporter() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     """What an error says in the end, in one line: the exporter wraps causes in causes."""
     while error.__cause__ is not None:
         error = error.__cause__

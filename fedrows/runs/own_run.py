@@ -13,30 +13,29 @@ from typing import Any
 
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
-from fedrows.errors import (
-    FedrowsError,
-    MemoryShortageError,
-    NotFiniteError,
-    PlanError,
-    RunFolderError,
-)
-from fedrows.files.whole import reason
+from fedrows.errors import FedrowsError, PlanError, RunFolderError
 from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.model import Model
 from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
 from fedrows.runs import checkpoint
-from fedrows.runs.driver import InFolder, Watcher, checked_early_stop, drive
+from fedrows.runs.driver import InFolder, checked_early_stop, drive
 from fedrows.runs.folder import BEST, RunFolder, check_free
 from fedrows.runs.own_task import OwnData
-from fedrows.runs.resume import begin, go_back_, kept, resumed
+from fedrows.runs.resume import begin, check_longer, go_back_, refuse_change, resumed
 from fedrows.runs.settings import Settings, check_clients
 from fedrows.simulation import Simulation, threads
 from fedrows.simulator import process_group
 from fedrows.task import Task
+from fedrows.watch.observer import Watcher
 
-WORDS = {"--out": "out=", "--overwrite": "overwrite=True", "--resume": "resume=True"}
+WORDS = {  # of the command line → of Python
+    "--rounds": "rounds",
+    "--out": "out=",
+    "--overwrite": "overwrite=True",
+    "--resume": "resume=True",
+}
 Made = tuple[Simulation, list[dict[str, Any]], Params | None]
 
 
@@ -108,7 +107,6 @@ class OwnRun:
                 return self._driven(folder, simulation, watchers, seconds)
 
     def _own(self) -> dict[str, Any]:
-        """What config.json says of what has no options."""
         return {"model": type(self.model).__name__, "metrics": sorted(self.metrics or {})}
 
     def _stored_plan(self, folder: RunFolder, task: Task) -> Plan:
@@ -120,34 +118,29 @@ class OwnRun:
                 "the same ones, or start a new run with --out."
             )
         if config.get("own") != self._own():
-            raise RunFolderError(_change("metrics", self._own(), config.get("own"), path))
+            raise refuse_change("metrics", self._own(), config.get("own"), path)
         own = {"name": self.algorithm.name, **asdict(self.algorithm)}
         stored = {key: value for key, value in config["algorithm"].items() if key in own}
         for name, wanted in own.items():
             if stored.get(name) != wanted:
-                what = "algorithm" if name == "name" else f"{self.algorithm.name}'s {name}"
-                raise PlanError(_change(what, wanted, stored.get(name), path))
+                option = "algorithm" if name == "name" else f"{self.algorithm.name}'s {name}"
+                raise refuse_change(option, wanted, stored.get(name), path)
         if (config.get("privacy") is not None) != self.privacy.private:
             was = "some" if config.get("privacy") else "none"
-            raise PlanError(_change("privacy", self.privacy.privacy, was, path))
+            raise refuse_change("privacy", self.privacy.privacy, was, path)
         for name, was in (config.get("privacy") or {}).items():
             wanted = self.privacy.config().get(name)
             if name != "max_epsilon" and wanted != was:
-                raise PlanError(_change(name, wanted, was, path))
+                raise refuse_change(name, wanted, was, path)
         plan = Plan(**config["plan"])
         wanted_plan = replace(plan, **self.plan)
         for name in self.plan:
             was, wanted = getattr(plan, name), getattr(wanted_plan, name)
             same = was == wanted or name == "rounds" or (name == "device" and wanted == "auto")
             if not same:
-                raise PlanError(_change(name, wanted, was, path))
-        rounds = wanted_plan.rounds
-        if rounds != plan.rounds and plan.lr_schedule != "constant":
-            raise PlanError(
-                f"rounds is {rounds}, but the {plan.lr_schedule} schedule of {path} spreads its "
-                f"learning rates over {plan.rounds}: leave it out, or start a new run with --out."
-            )
-        return replace(plan, rounds=rounds)
+                raise refuse_change(name, wanted, was, path)
+        check_longer(plan, wanted_plan.rounds, path)
+        return replace(plan, rounds=wanted_plan.rounds)
 
     def _driven(
         self,
@@ -157,17 +150,8 @@ class OwnRun:
         seconds: float,
     ) -> Made:
         keeper = InFolder(folder, simulation, seconds)
-        try:
+        with keeper.saying_what_is_kept("simulate(…, resume=True)"):
             drive(simulation, keeper, watchers)
-        except RunFolderError:
-            raise
-        except (MemoryShortageError, NotFiniteError) as error:
-            raise kept(error, self.path, keeper.saved, "simulate(…, resume=True)") from error
-        except OSError as error:
-            raise RunFolderError(
-                f"{self.path} cannot be written ({reason(error)}): make room, then go on from "
-                f"round {keeper.saved} with --resume."
-            ) from error
         lines = folder.lines()
         if not (self.path / BEST).exists():
             return simulation, lines, None
@@ -180,13 +164,6 @@ def in_python(sentence: str) -> str:
     for flag, word in WORDS.items():
         sentence = sentence.replace(flag, word)
     return sentence
-
-
-def _change(name: str, wanted: Any, was: Any, path: Path) -> str:
-    return (
-        f"{name} {wanted} would change the run in {path}, which has {was}: leave it out, or start "
-        "a new run with --out."
-    )
 
 
 def _followed(simulation: Simulation) -> Made:

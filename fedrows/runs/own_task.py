@@ -88,13 +88,19 @@ class OwnTask:
         if self.personal:
             object.__setattr__(self, "data", with_personal(self.data))
         self.model()  # a module that cannot be trained is refused here
-        more = (self.embeddings, self.dense, self.one_by_one, sorted(self.metrics or ()))
-        hash_ = digest(self.data, self.module, self.personal, more)
-        object.__setattr__(self, "name", f"{self.data.name}-{hash_}")
+        object.__setattr__(self, "name", f"{self.data.name}-{self.digest(self.data)}")
 
     def __repr__(self) -> str:
         module = type(self.module).__name__
         return f"OwnTask({module} on {self.data.name}, {self.data.clients} clients)"
+
+    def digest(self, data: FederatedData) -> str:
+        """A hash of some of the data, and of all else that decides numbers."""
+        more: tuple[Any, ...] = (self.embeddings, self.dense, self.one_by_one)
+        more += (sorted(self.metrics or ()),)
+        if self.loss is not None:
+            more += (getattr(self.loss, "__qualname__", type(self.loss).__qualname__),)
+        return digest(data, self.module, self.personal, more)
 
     def model(self) -> Model:
         """The module over a cohort, made anew."""
@@ -162,10 +168,10 @@ def own_class(algorithm: Algorithm) -> type[Algorithm] | None:
     name, of = algorithm.name, type(algorithm)
     if name not in catalogue.names("algorithm"):
         return of
-    if (there := catalogue.algorithm(name)) is of:
+    if (known := catalogue.algorithm(name)) is of:
         return None
     raise PlanError(
-        f"The algorithm {of.__name__} of {of.__module__} has the name of {there.__module__}'s, "
+        f"The algorithm {of.__name__} of {of.__module__} has the name of {known.__module__}'s, "
         f"{name}: give the class another name."
     )
 
@@ -228,5 +234,5 @@ def _add(sha: Any, x: Tensor) -> None:
     sha.update(f"{tuple(x.shape)} {x.dtype}".encode())
     ends = [flat] if len(flat) <= 2 * SAMPLE else [flat[:SAMPLE], flat[-SAMPLE:]]
     for end in ends:
-        whole = end.cpu().clone(memory_format=torch.contiguous_format)
-        sha.update(whole.view(torch.uint8).numpy().tobytes())
+        copy = end.cpu().clone(memory_format=torch.contiguous_format)
+        sha.update(copy.view(torch.uint8).numpy().tobytes())

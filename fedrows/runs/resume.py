@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fedrows.data.federation import FederatedData
-from fedrows.errors import FedrowsError, MemoryShortageError, RunFolderError
+from fedrows.errors import PlanError, RunFolderError
 from fedrows.files.whole import reason
+from fedrows.plan import Plan
 from fedrows.runs import checkpoint
 from fedrows.runs.folder import BEST, CHECKPOINT, CONFIG, DATA, LEDGER, RunFolder
 from fedrows.runs.run import TrainingRun
@@ -85,12 +86,21 @@ def go_back_(run: TrainingRun, folder: RunFolder) -> None:
         )
 
 
-def kept(error: FedrowsError, path: Path, round_: int, again: str) -> FedrowsError:
-    """The same error, which also says what the folder keeps. again: the command that goes on."""
-    more = f" {path} is kept as it was after round {round_}"
-    if isinstance(error, MemoryShortageError):
-        more += f": with more memory, go on with `{again}`"
-    return type(error)(f"{error}{more}.")
+def refuse_change(name: str, wanted: Any, was: Any, path: Path) -> PlanError:
+    """The error of an option that would make another run of the one that is resumed."""
+    return PlanError(
+        f"{name} {wanted} would change the run in {path}, which has {was}: leave it out, or start "
+        "a new run with --out."
+    )
+
+
+def check_longer(plan: Plan, rounds: int, path: Path) -> None:
+    """Raises a PlanError if a run of the plan cannot be made so long."""
+    if rounds != plan.rounds and plan.lr_schedule != "constant":
+        raise PlanError(
+            f"--rounds is {rounds}, but the {plan.lr_schedule} schedule of {path} spreads its "
+            f"learning rates over {plan.rounds}: leave it out, or start a new run with --out."
+        )
 
 
 def drop_later_lines(run: TrainingRun, folder: RunFolder) -> None:
@@ -109,10 +119,10 @@ def drop_later_lines(run: TrainingRun, folder: RunFolder) -> None:
         if x["round"] <= at
         and (x["round"] % every == 0 or at == plan.rounds or x["round"] == kept_round)
     ]
-    there = [x["round"] for x in left if x["round"] % every == 0]
+    measured = [x["round"] for x in left if x["round"] % every == 0]
     wanted = list(range(every, at + 1, every))
-    if there != wanted:
-        odd = min(set(there) ^ set(wanted), default=at)
+    if measured != wanted:
+        odd = min(set(measured) ^ set(wanted), default=at)
         raise RunFolderError(
             f"The metrics in {folder.path} do not fit its checkpoint of round {at}, look at round "
             f"{odd}: run again with --overwrite."

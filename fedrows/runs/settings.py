@@ -6,7 +6,7 @@ presets, the task's presets for the algorithm, and what the user gives.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -19,14 +19,14 @@ from fedrows.algorithm import Algorithm
 from fedrows.catalogue import FROM, stored_name
 from fedrows.data.federation import FederatedData
 from fedrows.data.personal import with_personal
-from fedrows.errors import PlanError, RunFolderError
+from fedrows.errors import PlanError, RunFolderError, UnknownNameError
 from fedrows.lifting.relift import with_personal_parts
 from fedrows.measure.evaluation import Evaluator
 from fedrows.measure.own_metrics import load_metrics
 from fedrows.model import Model
 from fedrows.options import options
 from fedrows.plan import Plan
-from fedrows.privacy.named_mechanism import DIAL
+from fedrows.privacy.mechanism import DIAL
 from fedrows.privacy.options import Privacy
 from fedrows.privacy.options import from_config as privacy_from
 from fedrows.runs.folder import TABLES
@@ -79,8 +79,8 @@ class Settings:
         if privacy.private and privacy.answers is None and folder is not None:
             privacy = replace(privacy, answers=str(folder / ANSWERS)) if privacy.stages else privacy
         tables = None if folder is None else folder / TABLES
-        what = f"the model of {self.task.name} with {self.algorithm.name}"
-        with fits_in_memory(what, lambda: lower_at_the_start(self.plan)):
+        model_name = f"the model of {self.task.name} with {self.algorithm.name}"
+        with fits_in_memory(model_name, lambda: lower_at_the_start(self.plan)):
             own = self.task.metrics or load_metrics(self.metrics)
             data, model = self.made(data)
             return Simulation(data, model, self.algorithm, self.plan, privacy, tables, metrics=own)
@@ -127,6 +127,14 @@ def presets(task: Task, algorithm: str) -> tuple[dict[str, Any], dict[str, Any]]
             "which is an option of neither the plan nor the algorithm."
         )
     return plan, own
+
+
+def check_known(what: str, names: Iterable[str], *owners: type) -> None:
+    """Raises an UnknownNameError for the first name that none of the owners has as an option."""
+    known = [item.name for owner in owners for item in options(owner)]
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(what, name, known)
 
 
 def resolve(plan: Plan) -> Plan:

@@ -50,7 +50,6 @@ class StatusFile:
         self.write()
 
     def round(self, report: RoundReport) -> None:
-        """Takes in a round."""
         facts, rejected = self._facts, self._facts["rejected"]
         facts["round"] = report.round
         facts["asked"] += report.asked
@@ -84,12 +83,10 @@ class StatusFile:
         self.write()
 
     def end(self, *, stopped: str = "", failed: str = "") -> None:
-        """Says why the run has ended."""
         self._facts |= {"stopped": stopped, "failed": " ".join(failed.split())}
         self.write()
 
     def write(self) -> None:
-        """Replaces the file."""
         self._next = time.monotonic() + EVERY
         facts = self._facts | {"time": time.time()}
         replace_quietly(self._path, facts | {"nodes": self._nodes}, self._private)

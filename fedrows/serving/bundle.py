@@ -240,8 +240,8 @@ def _vocabulary(encoder: Encoder, texts: Mapping[str, list[str]]) -> dict[str, n
         if kinds[table] == TIME:
             words[table] = np.array(own, dtype="M8[ns]")
         elif kinds[table] == NUMBER:
-            whole = all(text.lstrip("-").isdigit() for text in own)
-            words[table] = np.array([(int if whole else float)(text) for text in own])
+            integers = all(text.lstrip("-").isdigit() for text in own)
+            words[table] = np.array([(int if integers else float)(text) for text in own])
         else:
             words[table] = np.array(own, dtype=object)
     return words

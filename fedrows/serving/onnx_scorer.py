@@ -53,8 +53,7 @@ class OnnxScorer:
         self._lists = {n for n, x in bundle.encoder.features.items() if x.length is not None}
 
     def scores(self, fields: dict[str, Tensor]) -> Tensor:
-        """The score of every example: (n,), or (n, C) for classes."""
-        given: dict[str, np.ndarray] = {}
+        inputs: dict[str, np.ndarray] = {}
         for name, facts in self._inputs.items():
             column = fields[name]
             if name in self._lists:
@@ -66,5 +65,5 @@ class OnnxScorer:
                         f"{column.shape[1]}: cut it, or load the bundle with its module."
                     )
                 column = F.pad(column, (0, size - column.shape[1]))  # (n, L) → (n, size)
-            given[name] = column.to(_TYPES.get(facts.type, column.dtype)).numpy()
-        return torch.from_numpy(self._session.run(["score"], given)[0])
+            inputs[name] = column.to(_TYPES.get(facts.type, column.dtype)).numpy()
+        return torch.from_numpy(self._session.run(["score"], inputs)[0])

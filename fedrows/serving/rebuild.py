@@ -47,7 +47,6 @@ class TorchScorer:
         return isinstance(self.model, Lifted) and self.model.personal is not None
 
     def scores(self, fields: dict[str, Tensor]) -> Tensor:
-        """The score of every example: (n,), or (n, C) for classes."""
         if self.personal:
             count = len(next(iter(fields.values())))
             fields = {**fields, PERSONAL: torch.zeros(count, dtype=torch.int64)}
@@ -211,10 +210,10 @@ def _params(bundle: Bundle, model: Model) -> Params:
 
 def _check_fit(bundle: Bundle, wanted: dict[str, tuple[int, ...]]) -> None:
     """Raises a BundleError unless the weights are those of the module."""
-    given = {name: tuple(x.shape) for name, x in bundle.weights.items()}
-    for name in [*wanted, *given]:
-        if wanted.get(name) != given.get(name):
-            shape, own = given.get(name, "missing"), wanted.get(name, "missing")
+    shapes = {name: tuple(x.shape) for name, x in bundle.weights.items()}
+    for name in [*wanted, *shapes]:
+        if wanted.get(name) != shapes.get(name):
+            shape, own = shapes.get(name, "missing"), wanted.get(name, "missing")
             raise BundleError(
                 f"The weights in {bundle.path} are not those of the module: {name!r} is {shape} in "
                 f"the bundle and {own} in the module. Give the module that was trained."

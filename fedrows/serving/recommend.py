@@ -1,13 +1,14 @@
 """The best items for a client: every item, or the candidates given, scored in one example each.
 
 An item is a value of the target, the feature that an example is about. All other columns that the
-model reads are the same for every item: the history, the client, and what `context` says.
+model reads are the same for every item: the history, the client, and what `context` says. What a
+served model answers with is here, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,11 +17,48 @@ from torch import Tensor
 
 from fedrows.data.encode_rows import EncodedRows, KnownValues, rows_of
 from fedrows.data.encoder import GIVEN, HASHES, Encoder
+from fedrows.data.frame_sources import columns_in, is_frame
 from fedrows.data.frames import as_objects
 from fedrows.data.values import text_of, texts
 from fedrows.errors import DataError, ModelError
 from fedrows.serving.bundle import Bundle
-from fedrows.serving.predictions import AdaptedTo, Recommendations, predictions
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The scores of some rows, in their order."""
+
+    scores: np.ndarray  # (n,): logits of binary labels, else numbers; (n, C): logits of classes
+    probabilities: np.ndarray | None  # in the same shape; None where labels are numbers
+    notes: tuple[str, ...] = ()  # what is worth knowing, such as how many values were unknown
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendations:
+    """Items, best first."""
+
+    items: list[Any]
+    scores: np.ndarray  # (k,)
+    probabilities: np.ndarray | None  # (k,); None where labels are numbers
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AdaptedTo:
+    """The one client that a model was adapted to."""
+
+    client: Any  # its name; None if its examples had none
+    values: Mapping[str, frozenset[str]]  # column → the texts that its local tables were fitted to
+
+
+def predictions(scores: Tensor, labels: str, notes: tuple[str, ...]) -> Predictions:
+    """Scores with their probabilities, which numbers have none of."""
+    chances = None
+    if labels == "binary":
+        chances = scores.sigmoid().numpy()
+    elif labels == "classes":
+        chances = scores.softmax(-1).numpy()
+    return Predictions(scores.numpy(), chances, notes)
 
 
 class ItemModel(Protocol):
@@ -71,11 +109,13 @@ def recommend(
         _check_items(name, given)
     columns = _context(served, target, history, client, context or {})
     kind = encoder.features[target].kind
-    if hasattr(candidates, "columns") or isinstance(candidates, Mapping):
-        items = _listed(candidates, target)
+    if is_frame(candidates):
+        rows = columns_in(candidates)
+        if target not in rows:
+            raise DataError(f"The candidates have no column {target!r}, the items: add it.")
+        items = rows[target].tolist()
         filled = {name: [value] * len(items) for name, value in columns.items()}
-        names = candidates.columns if hasattr(candidates, "columns") else candidates
-        filled |= {str(name): list(candidates[name]) for name in names}
+        filled |= {name: list(values) for name, values in rows.items()}
         _require(served, filled)
         encoded = served.encode(filled)
     else:
@@ -195,26 +235,19 @@ def _all_items(served: ItemModel, target: str) -> list[Any]:
     return served.bundle.vocabulary[name].tolist()
 
 
-def _listed(frame: Any, target: str) -> list[Any]:
-    names = frame.columns if hasattr(frame, "columns") else frame
-    if target not in list(names):
-        raise DataError(f"The candidates have no column {target!r}, the items: add it.")
-    return list(frame[target])
-
-
 def _one_row_each(
     served: ItemModel, target: str, items: list[Any], columns: Mapping[str, Any]
 ) -> EncodedRows:
     """An example for every item; the columns they share are encoded once."""
     encoder = served.bundle.encoder
-    one = served.encode({**{name: [value] for name, value in columns.items()}, target: items[:1]})
+    first = served.encode({**{name: [value] for name, value in columns.items()}, target: items[:1]})
     rows, strange = rows_of(target, as_objects(items), encoder, served.known)
     everywhere = torch.zeros(len(items), dtype=torch.int64)
-    examples = one.examples.pick(everywhere)
+    examples = first.examples.pick(everywhere)
     ids = {**examples.ids, target: torch.from_numpy(rows)}
-    unknown = {name: count for name, count in one.unknown.items() if name != target}
+    unknown = {name: count for name, count in first.unknown.items() if name != target}
     return replace(
-        one,
+        first,
         examples=replace(examples, ids=ids),
         row=torch.arange(len(items)),
         unknown={**unknown, target: strange} if strange else unknown,

@@ -20,15 +20,21 @@ import torch
 from torch import Tensor
 
 from fedrows.data.encode_rows import EncodedRows, KnownValues, encode
+from fedrows.data.frame_sources import columns_in
 from fedrows.data.values import text_of, texts
 from fedrows.errors import BundleError, DataError, ModelError
 from fedrows.measure.metrics import accuracy, auc, class_accuracy, grouped_auc, mean_loss
 from fedrows.model import LOSSES, Loss
 from fedrows.serving.bundle import Bundle, open_bundle
 from fedrows.serving.onnx_scorer import OnnxScorer
-from fedrows.serving.predictions import AdaptedTo, Predictions, Recommendations, predictions
 from fedrows.serving.rebuild import GivenModel, TorchScorer, rebuild
-from fedrows.serving.recommend import recommend
+from fedrows.serving.recommend import (
+    AdaptedTo,
+    Predictions,
+    Recommendations,
+    predictions,
+    recommend,
+)
 
 MEASURED = ("binary", "classes", "numbers")  # labels that evaluate and adapt take
 _ENTRIES = 2**18  # ids and numbers that are scored at once
@@ -214,12 +220,13 @@ class ServedModel:
 
     def _local_values(self, frame: Any) -> dict[str, frozenset[str]]:
         """The texts that a frame has in the columns of local tables."""
-        encoder = self.bundle.encoder
+        features, local = self.bundle.encoder.features, self.bundle.encoder.local
+        names = [column for column, feature in features.items() if feature.table in local]
+        columns = columns_in(frame, names) if names else {}
         values = {}
-        for column, feature in encoder.features.items():
-            if feature.table in encoder.local:
-                own = np.asarray(list(frame[column]), dtype=object)
-                values[column] = frozenset(texts(column, own.ravel(), feature.kind)[0])
+        for column in names:
+            own = np.asarray(list(columns[column]), dtype=object)
+            values[column] = frozenset(texts(column, own.ravel(), features[column].kind)[0])
         return values
 
     def _check_client(self, frame: Any, encoded: EncodedRows, adapted: AdaptedTo) -> None:

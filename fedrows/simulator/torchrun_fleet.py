@@ -21,9 +21,8 @@ from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import Upload
-from fedrows.data.batches import steps_of
+from fedrows.data.batches import occurred, steps_of
 from fedrows.data.federation import FederatedData
-from fedrows.data.occurrences import occurred
 from fedrows.errors import PlanError
 from fedrows.fleet import NO_TRAFFIC, Traffic, clear_traffic
 from fedrows.rows.heat import Heat

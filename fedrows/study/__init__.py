@@ -2,7 +2,7 @@
 
 study = Study.grid("synthetic", ["fedavg", "fedsubavg"], seeds=[0, 1], plan={"rounds": 100})
 results = study.run("my-study")
-print(study.frame())
+print(results.frame())
 
 Every finished run is one file in DIR/runs, named by a hash of what decides its numbers: a second
 call makes only what is missing or changed, and a call may be stopped anywhere.
@@ -14,18 +14,16 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.errors import PlanError
-from fedrows.files.whole import unwritable
 from fedrows.options import known_keywords
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
-from fedrows.runs.folder import RUNS
 from fedrows.runs.own_task import OwnTask
 from fedrows.study.comparison import Comparison
 from fedrows.study.finished import (
@@ -33,13 +31,12 @@ from fedrows.study.finished import (
     DamagedError,
     FinishedRun,
     StudyError,
-    could_not,
     path_of,
     read,
 )
-from fedrows.study.scheduling import ReportProgress, executor_for, make
-from fedrows.study.setting import PlannedRun, Setting
-from fedrows.study.status import written
+from fedrows.study.results import Results, shown_view
+from fedrows.study.scheduling import ReportProgress, executor_for, make_all
+from fedrows.study.setting import PlannedRun, Setting, work_of
 from fedrows.study.study_job import StudyJob
 
 __all__ = [
@@ -70,20 +67,22 @@ class Study:
     ) -> None:
         self.settings, self.seeds, self.executor = list(settings), list(seeds), executor
         self.results: Results | None = None
-        for what, given in (("setting", self.settings), ("seed", self.seeds)):
-            if not given:
+        for what, values in (("setting", self.settings), ("seed", self.seeds)):
+            if not values:
                 raise PlanError(f"A study needs at least one {what}, but has none: give it one.")
 
     def __repr__(self) -> str:
-        tasks = ", ".join(dict.fromkeys(one.task for one in self.settings))
+        tasks = ", ".join(dict.fromkeys(setting.task for setting in self.settings))
         state = "not run yet" if self.results is None else f"{len(self.results.runs)} runs made"
-        names = ", ".join(dict.fromkeys(catalogue.short(one.algorithm) for one in self.settings))
+        names = ", ".join(
+            dict.fromkeys(catalogue.short(setting.algorithm) for setting in self.settings)
+        )
         count = f"{len(self.settings)} settings × {len(self.seeds)} seeds"
         return f"Study({names} on {tasks}: {count}, {state})"
 
-    def _repr_html_(self) -> str | None:
-        """A table and the curves, for notebooks; None where jinja2 is not installed."""
-        return _view(repr(self), [] if self.results is None else self.results.runs)
+    def _repr_html_(self) -> str:
+        """A table and the curves, for notebooks."""
+        return shown_view(repr(self), [] if self.results is None else self.results.runs)
 
     @classmethod
     @known_keywords
@@ -107,9 +106,9 @@ class Study:
         vary: values of the plan's, the algorithms', the task's or its model's options; an algorithm
         that does not have one is not varied by it.
         """
-        given = [algorithms] if isinstance(algorithms, str | type | Algorithm) else algorithms
-        bases = [Setting.of(task, one, plan, None, data, model=model) for one in given]
-        names = [one.algorithm for one in bases]
+        listed = [algorithms] if isinstance(algorithms, str | type | Algorithm) else algorithms
+        bases = [Setting.of(task, each, plan, None, data, model=model) for each in listed]
+        names = [setting.algorithm for setting in bases]
         settings = []
         with _known(bases):
             for base in bases:
@@ -137,12 +136,8 @@ class Study:
     def planned(self) -> dict[str, PlannedRun]:
         """Every run by its id; settings that differ in their label alone share runs."""
         with _known(self.settings):
-            every = [one.planned(seed) for one in self.settings for seed in self.seeds]
+            every = [setting.planned(seed) for setting in self.settings for seed in self.seeds]
             return {run.id: run for run in every}
-
-    def ids(self) -> dict[str, tuple[Setting, int]]:
-        """The setting and the seed of every run, by its id."""
-        return {id_: (run.setting, run.settings.plan.seed) for id_, run in self.planned().items()}
 
     def run(
         self,
@@ -165,7 +160,7 @@ class Study:
 
     def _workers(self, workers: int | None) -> int | None:
         """How many processes; one if others could not know what this one was given."""
-        if not any(one.own for one in self.settings):
+        if not any(setting.own for setting in self.settings):
             return workers
         if self.executor is not None or (workers or 1) > 1:
             raise PlanError(
@@ -183,55 +178,39 @@ class Study:
         progress: ReportProgress | None,
     ) -> Results:
         planned = self.planned()
-        there = finished(folder, planned, say)
-        missing = {id_: run for id_, run in planned.items() if id_ not in there}
+        at_hand = finished(folder, planned, say)
+        missing = {id_: run for id_, run in planned.items() if id_ not in at_hand}
         if missing:
-            _open(folder)
-            if workers is None and sum(run.work for run in missing.values()) < LIGHT:
+            if workers is None and sum(work_of(run.settings) for run in missing.values()) < LIGHT:
                 workers = 1
             executor = self.executor or executor_for(workers, device, len(missing))
             try:
-                jobs = [StudyJob(id_, run, folder, device) for id_, run in missing.items()]
-                made = make(jobs, executor, written(folder, progress), len(there))
-                failures = {job.id: why for job, _, why in made if why}
+                jobs = [StudyJob.of(run, folder, device) for run in missing.values()]
+                make_all(jobs, executor, folder, progress, len(at_hand))
             finally:
                 if executor is not None and executor is not self.executor:
                     executor.shutdown()
-            if failures:
-                first = next(id_ for id_ in missing if id_ in failures)
-                label, why = missing[first].label, failures[first]
-                raise could_not(label, why, len(failures), len(missing), str(folder))
-            there |= finished(folder, missing, say)
+            at_hand |= finished(folder, missing, say)
         runs = [(one, one.planned(seed).id) for one in self.settings for seed in self.seeds]
-        self.results = Results([replace(there[id_], setting=setting) for setting, id_ in runs])
-        return self.results
-
-    def frame(self, package: str = "polars") -> Any:
-        """The tidy frame of the last run: see `Results.frame`."""
-        return self._made().frame(package)
-
-    def page(self, path: str | Path, title: str = "A study") -> Path:
-        """Writes the page of the last run into a folder: see `Results.page`."""
-        return self._made().page(path, title)
-
-    def _made(self) -> Results:
-        if self.results is None:
-            raise StudyError("The study has no results yet: call its run(folder) first.")
+        self.results = Results([replace(at_hand[id_], setting=setting) for setting, id_ in runs])
         return self.results
 
 
 @contextmanager
 def _known(settings: Sequence[Setting]) -> Iterator[None]:
     """Makes what settings were given in Python known by its name, for a while."""
-    given: dict[str, object] = {}
+    known: dict[str, object] = {}
     with ExitStack() as stack:
-        for one in settings:
-            for name, thing in ((one.task, one.own_task), (one.algorithm, one.own_algorithm)):
-                if thing is not None and given.setdefault(name, thing) is not thing:
+        for setting in settings:
+            for name, thing in (
+                (setting.task, setting.own_task),
+                (setting.algorithm, setting.own_algorithm),
+            ):
+                if thing is not None and known.setdefault(name, thing) is not thing:
                     if isinstance(thing, OwnTask):  # the same data and module, given twice
                         continue
                     raise PlanError(f"Two algorithms are called {name}: give one another name.")
-            stack.enter_context(one.known())
+            stack.enter_context(setting.known())
         yield
 
 
@@ -239,74 +218,24 @@ def _label(setting: Setting) -> str:
     """The options in which an algorithm that was given as an instance differs from its defaults."""
     of = setting.own_algorithm or catalogue.algorithm(setting.algorithm)
     usual = asdict(of())
-    given = setting.options.items()
-    return " ".join(f"{key}={value}" for key, value in given if usual.get(key) != value)
-
-
-@dataclass(frozen=True)
-class Results:
-    """The finished runs of a study, setting by setting, seed by seed."""
-
-    runs: list[FinishedRun]
-
-    def __repr__(self) -> str:
-        names = ", ".join(dict.fromkeys(run.setting.name for run in self.runs))
-        return f"Results({len(self.runs)} runs: {names})"
-
-    def _repr_html_(self) -> str | None:
-        """A table and the curves, for notebooks; None where jinja2 is not installed."""
-        return _view(repr(self), self.runs)
-
-    def of(self, setting: Setting) -> list[FinishedRun]:
-        """The runs of a setting, by seed."""
-        return list({run.id: run for run in self.runs if run.setting == setting}.values())
-
-    def __iter__(self) -> Iterator[FinishedRun]:
-        return iter(self.runs)
-
-    def chosen(self, metric: str = "validation_loss") -> dict[str, Setting]:
-        """Each algorithm's best setting by a metric of validation examples, mean over seeds."""
-        from fedrows.study.choice import chosen
-
-        return chosen(self.runs, metric)
-
-    def frame(self, package: str = "polars") -> Any:
-        """A row per setting, seed and evaluated round, in polars or pandas."""
-        from fedrows.study.frame import frame
-
-        return frame(self.runs, package)
-
-    def page(self, path: str | Path, title: str = "A study") -> Path:
-        """Writes index.html, results.md, figures and data into a folder; gives the page's path."""
-        from fedrows.study.page import write
-
-        return write(self.runs, Path(path), title)
-
-
-def _view(title: str, runs: Sequence[FinishedRun]) -> str | None:
-    """Runs as a notebook shows them, each setting as a curve of its own."""
-    try:
-        from fedrows.report.view import view
-    except ImportError:
-        return None
-    lines = [{**line, "algorithm": run.setting.name} for run in runs for line in run.lines]
-    return view(title, lines)
+    options = setting.options.items()
+    return " ".join(f"{key}={value}" for key, value in options if usual.get(key) != value)
 
 
 def finished(
     folder: Path, planned: Mapping[str, PlannedRun], say: Say | None = None
 ) -> dict[str, FinishedRun]:
     """Those of the runs that are in the folder, and whole."""
-    there = {}
+    runs = {}
     for id_, run in planned.items():
         try:
-            there[id_] = read(path_of(folder, id_), run.setting)
+            runs[id_] = read(path_of(folder, id_), run.setting)
         except AbsentError:
             continue
         except DamagedError as error:
             if say is not None:
                 say(f"{str(error)[:-1]}: {run.label} is run again.")
-    return there
+    return runs
 
 
 def _kind(key: str, task: str, algorithm: str, algorithms: Sequence[str]) -> str:
@@ -322,11 +251,3 @@ def _kind(key: str, task: str, algorithm: str, algorithms: Sequence[str]) -> str
             return kind
     others = {item.name for name in algorithms for item in options_of(catalogue.algorithm(name))}
     return "" if key in others else "plan"  # where it will be refused by name
-
-
-def _open(folder: Path) -> None:
-    """Makes the folder for runs before any of them is."""
-    try:
-        (folder / RUNS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(folder, error) from error

@@ -10,20 +10,20 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.data.federation import FederatedData
-from fedrows.errors import MemoryShortageError, NotFiniteError, RunFolderError
-from fedrows.files.whole import Json, reason
+from fedrows.errors import NotFiniteError, RunFolderError
+from fedrows.files.whole import Json
 from fedrows.measure.metric_choice import DIVERGED
 from fedrows.runs import checkpoint
-from fedrows.runs.driver import InFolder, Watcher, drive
+from fedrows.runs.driver import InFolder, drive
 from fedrows.runs.early_stop import EarlyStop
 from fedrows.runs.folder import CHECKPOINT, RunFolder
-from fedrows.runs.resume import begin, kept, resumed
+from fedrows.runs.resume import begin, resumed
 from fedrows.runs.settings import Settings, check_clients, from_config
 from fedrows.simulation import Simulation, threads
-from fedrows.study.jobs import ReportRound, Rounds
+from fedrows.study.scheduling import ReportRound, Rounds
 from fedrows.study.setting import work_of
 from fedrows.study.study_job import load
-from fedrows.watch.observer import RoundReport
+from fedrows.watch.observer import RoundReport, Watcher
 
 STOP = "stop"  # beside the run folders: a file that asks those elsewhere to stop after their round
 
@@ -41,12 +41,10 @@ class ComparedRun:
 
     @property
     def work(self) -> float:
-        """How long it takes, roughly and in no unit."""
         return work_of(self.settings)
 
     @property
     def rounds(self) -> int:
-        """How many rounds it has."""
         return self.settings.plan.rounds
 
     @property
@@ -65,7 +63,6 @@ class ComparedRun:
         return RunFolder.open(self.path, "run").lines() if self.path.is_dir() else []
 
     def request(self, elsewhere: bool) -> ComparedRequest:
-        """Returns what travels; the folder stays where it is."""
         return ComparedRequest(
             self.label,
             str(self.path.absolute()),
@@ -76,7 +73,6 @@ class ComparedRun:
         )
 
     def keep(self, content: Json) -> bool:
-        """Returns whether the run is finished: its folder has everything already."""
         return bool(content.get("done"))
 
     @contextmanager
@@ -133,28 +129,13 @@ class ComparedRequest:
         with threads(settings.plan.threads), run.opened(data) as (folder, simulation):
             at = simulation.progress.round
             keeper = InFolder(folder, simulation, self.checkpoint_seconds)
+            diverged: Json = {}
             try:
-                done = drive(simulation, keeper, watchers, stop.exists)
-            except RunFolderError:
-                raise
+                with keeper.saying_what_is_kept(self.again):
+                    done = drive(simulation, keeper, watchers, stop.exists)
             except NotFiniteError as error:  # that is a result too
-                why = str(kept(error, path, keeper.saved, self.again))
-                return {
-                    "done": True,
-                    DIVERGED: why,
-                    "at": at,
-                    "round": simulation.progress.round,
-                    "notes": [f"{self.label}: {why}"],
-                    "stopped": "",
-                    "heard": record.heard,
-                }
-            except MemoryShortageError as error:
-                raise kept(error, path, keeper.saved, self.again) from error
-            except OSError as error:
-                raise RunFolderError(
-                    f"{path} cannot be written ({reason(error)}): make room, then it goes on from "
-                    f"round {keeper.saved}"
-                ) from error
+                done, notes = True, [f"{self.label}: {error}"]
+                diverged = {DIVERGED: str(error), "notes": notes, "stopped": ""}
         return {
             "done": done,
             "at": at,
@@ -162,10 +143,11 @@ class ComparedRequest:
             "notes": list(simulation.notes),
             "stopped": simulation.stopped,
             "heard": record.heard,
+            **diverged,
         }
 
 
-class Recording:
+class Recording(Watcher):
     """A watcher that remembers what it is told, to be told to others later."""
 
     def __init__(self) -> None:
@@ -184,9 +166,4 @@ class Recording:
 def replay(heard: Sequence[tuple[str, tuple[Any, ...]]], watcher: Watcher) -> None:
     """Tells a watcher what a recording has heard."""
     for name, arguments in heard:
-        if name == "round":
-            watcher.round(*arguments)
-        elif name == "measured":
-            watcher.measured(*arguments)
-        else:
-            watcher.event(*arguments)
+        getattr(watcher, name)(*arguments)

@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedrows.data.federation import FederatedData
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import Json, reason
@@ -43,6 +41,24 @@ class Comparison:
     settings: Mapping[str, Settings]  # algorithm → its run, whatever the seed
     seeds: list[int]
     target: Target
+
+    @classmethod
+    def new(
+        cls,
+        path: Path,
+        settings: Mapping[str, Settings],
+        plan: Plan,
+        seeds: list[int],
+        target: Target,
+        command: str = "",
+        overwrite: bool = False,
+    ) -> Comparison:
+        """A comparison in a new folder. plan: before any algorithm has its say."""
+        target = with_rounds(target, plan)
+        config = config_of(settings, plan, seeds, target)
+        config |= {"command": command} if command else {}
+        folder = RunFolder.create(path, COMPARE, config, overwrite=overwrite)
+        return cls(folder, settings, seeds, target)
 
     @classmethod
     def opened(cls, path: Path) -> Comparison:
@@ -162,6 +178,13 @@ class Comparison:
             ) from error
 
 
+def with_rounds(target: Target, plan: Plan) -> Target:
+    """The target, by default within two thirds of the rounds: there is room for slower ones."""
+    if target.rounds is not None:
+        return target
+    return replace(target, rounds=max(1, plan.rounds * 2 // 3))
+
+
 def _end_of(run: ComparedRun, round_: int, why: str) -> Json:
     """The line of a run that diverged in a round: it has no numbers."""
     name, seed = run.settings.algorithm.name, run.settings.plan.seed
@@ -175,20 +198,16 @@ def config_of(
     """A comparison as config.json has it. plan: before any algorithm has its say."""
     shared = asdict(plan)
     entries = []
-    for one in settings.values():
-        own = {key: value for key, value in asdict(one.plan).items() if value != shared[key]}
-        entries.append({**one.config()["algorithm"], **own})
+    for setting in settings.values():
+        own = {key: value for key, value in asdict(setting.plan).items() if value != shared[key]}
+        entries.append({**setting.config()["algorithm"], **own})
     del shared["seed"]
-    first = next(iter(settings.values()))
+    own = next(iter(settings.values())).config()
     return {
-        "task": first.config()["task"],
+        "task": own.pop("task"),
         "algorithms": entries,
         "plan": shared,
         "seeds": seeds,
         "target": asdict(target),
-        **({"privacy": first.privacy.config()} if first.privacy.private else {}),
-        **({"metrics": list(first.metrics)} if first.metrics else {}),
-        **({"model": own} if (own := asdict(first.model)) else {}),
-        **({"personal": list(first.personal)} if first.personal else {}),
-        "torch": torch.__version__,
+        **{key: value for key, value in own.items() if key not in ("algorithm", "plan")},
     }

@@ -71,10 +71,10 @@ def path_of(folder: Path, run: str) -> Path:
 def keep(folder: Path, content: Json) -> None:
     """Writes a finished run."""
     content = finite({"format": FORMAT, **content})
-    whole = {"sha256": _digest(content), **content}
+    signed = {"sha256": _digest(content), **content}
     path = path_of(folder, content["id"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, gzip.compress(as_json(whole), mtime=0))
+    write_whole(path, gzip.compress(as_json(signed), mtime=0))
 
 
 def read(path: Path, setting: Setting) -> FinishedRun:

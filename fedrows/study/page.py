@@ -85,16 +85,16 @@ def _curve(name: str, runs: Sequence[FinishedRun], metric: str) -> Curve | None:
         for line in run.lines:
             if (value := number(line.get(metric))) is not None:
                 by_round.setdefault(line["round"], []).append(value)
-    whole = {at: values for at, values in sorted(by_round.items()) if len(values) == len(runs)}
-    if not whole:
+    complete = {at: values for at, values in sorted(by_round.items()) if len(values) == len(runs)}
+    if not complete:
         return None
-    y = tuple(map(statistics.fmean, whole.values()))
+    y = tuple(map(statistics.fmean, complete.values()))
     several = len(runs) > 1
     return Curve(
         name,
-        tuple(map(float, whole)),
+        tuple(map(float, complete)),
         y,
-        tuple(map(min, whole.values())) if several else (),
-        tuple(map(max, whole.values())) if several else (),
+        tuple(map(min, complete.values())) if several else (),
+        tuple(map(max, complete.values())) if several else (),
         runs=tuple(run.id for run in runs),
     )

@@ -19,12 +19,12 @@ from typing import Any
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.catalogue import FROM
-from fedrows.errors import PlanError, UnknownNameError
+from fedrows.errors import PlanError
 from fedrows.files.fetch import data_folder
 from fedrows.options import options
 from fedrows.plan import Plan
 from fedrows.runs.own_task import OwnData, OwnTask, algorithm_of, own_class
-from fedrows.runs.settings import Settings, presets, taken_names
+from fedrows.runs.settings import Settings, check_known, presets, taken_names
 
 FORMAT = 1  # grows when the same setting comes to other numbers, or a run's file changes
 DECIDED = ("seed", "device", "threads", "deterministic")  # of the plan, but by the study
@@ -86,8 +86,8 @@ class Setting:
     def __post_init__(self) -> None:
         # What this process has loaded by reference, another one must be able to load as well.
         for kind in ("task", "algorithm"):
-            given = getattr(self, kind)
-            object.__setattr__(self, kind, catalogue.reference(kind, given) or given)
+            name = getattr(self, kind)
+            object.__setattr__(self, kind, catalogue.reference(kind, name) or name)
 
     def __hash__(self) -> int:
         return hash((self.task, self.algorithm, self.label))
@@ -122,11 +122,11 @@ class Setting:
                     f"The plan of {self.name} on {self.task} sets {chosen}, which a study decides: "
                     "leave it out, and give seeds to the study and a device to its run."
                 )
-        _known(f"option of the plan of {self.name}", self.plan, Plan)
-        _known(f"option of {self.algorithm}", self.options, of)
-        _known(f"option of task {self.task}", self.data, task.options)
+        check_known(f"option of the plan of {self.name}", self.plan, Plan)
+        check_known(f"option of {self.algorithm}", self.options, of)
+        check_known(f"option of task {self.task}", self.data, task.options)
         of_model = catalogue.model_options(task.model)
-        _known(f"option of model {catalogue.short(task.model)}", self.model, of_model)
+        check_known(f"option of model {catalogue.short(task.model)}", self.model, of_model)
         plan, own = presets(task, self.algorithm)
         plan = {name: value for name, value in plan.items() if name not in DECIDED}
         settings = Settings(
@@ -164,21 +164,14 @@ class PlannedRun:
         The device is not in it: runs made on a GPU are carried elsewhere, and say where they ran.
         """
         settings = self.settings
-        decides = {"format": FORMAT, "files": self._files(), **self.config()}
+        files = files_of(self.setting.task, settings.options)
+        decides = {"format": FORMAT, "files": files, **self.config()}
         builder = catalogue.builder(settings.task.model)
         plugins = (type(settings.algorithm), settings.task.load, builder)
         if code := [file for plugin in plugins if (file := catalogue.code_of(plugin))]:
             decides["code"] = code  # a plug-in that was changed comes to other numbers
         text = json.dumps(decides, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def _files(self) -> str:
-        return files_of(self.setting.task, self.settings.options)
-
-    @property
-    def work(self) -> float:
-        """How long it takes, roughly and in no unit."""
-        return work_of(self.settings)
 
     def config(self) -> dict[str, Any]:
         """Task, algorithm and plan with all their options, as a run's config.json has them."""
@@ -197,17 +190,17 @@ class PlannedRun:
         if isinstance(self.settings.options, OwnData) or not self._has_command():
             return self._in_python()
         setting, taken = self.setting, taken_names(self.settings.algorithm.name)
-        given = {**setting.plan, **setting.options}
-        given |= {f"data_{k}" if k in taken else k: v for k, v in setting.data.items()}
+        flags = {**setting.plan, **setting.options}
+        flags |= {f"data_{k}" if k in taken else k: v for k, v in setting.data.items()}
         taken |= {item.name for item in options(self.settings.task.options)}
-        given |= {f"model_{k}" if k in taken else k: v for k, v in setting.model.items()}
-        given |= {"seed": self.settings.plan.seed, "device": device}
+        flags |= {f"model_{k}" if k in taken else k: v for k, v in setting.model.items()}
+        flags |= {"seed": self.settings.plan.seed, "device": device}
         if device == "cpu":
-            given["threads"] = 1
+            flags["threads"] = 1
         if chunk is not None:
-            given["chunk"] = chunk
+            flags["chunk"] = chunk
         words = ["fedrows", "run", setting.task, "--algorithm", setting.algorithm]
-        for name, value in given.items():
+        for name, value in flags.items():
             words += _flag(name.replace("_", "-"), value)
         return shlex.join(words)
 
@@ -229,9 +222,12 @@ class PlannedRun:
 
 def work_of(settings: Settings) -> float:
     """How long a run takes, roughly and in no unit."""
-    plan = settings.plan
-    examples = plan.rounds * plan.clients_per_round * plan.local_steps * plan.batch_size
-    return examples * WORK.get(settings.task.model, OTHER_WORK)
+    return work_in(settings.plan) * WORK.get(settings.task.model, OTHER_WORK)
+
+
+def work_in(plan: Plan) -> float:
+    """The examples that all clients train on."""
+    return float(plan.rounds * plan.clients_per_round * plan.local_steps * plan.batch_size)
 
 
 def files_of(task: str, options: Any = None) -> str:
@@ -266,13 +262,6 @@ def _sha(path: Path, size: int, changed: int) -> str:
     """A file's SHA-256, worked out again when its size or its time of change is another."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _known(what: str, given: Mapping[str, Any], owner: type) -> None:
-    names = [item.name for item in options(owner)]
-    for name in given:
-        if name not in names:
-            raise UnknownNameError(what, name, names)
 
 
 def _flag(name: str, value: Any) -> list[str]:

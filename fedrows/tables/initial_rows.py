@@ -6,6 +6,7 @@ same as the whole table has when it is made in memory.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -36,8 +37,8 @@ class ConstantRows:
 
 
 @dataclass(frozen=True)
-class NormalRows:
-    """Numbers from N(0, spread²) by (seed, name, row, column), as `nn.start_` draws them."""
+class DrawnRows(ABC):
+    """Numbers that are drawn by (seed, name, row, column)."""
 
     seed: int
     name: str  # of the parameter
@@ -49,30 +50,28 @@ class NormalRows:
     def __call__(self, ids: Tensor) -> Tensor:
         counters = (ids * self.width)[:, None] + torch.arange(self.width)  # (R, width)
         stream = key(self.seed, START, *self.name.encode())
-        rows = (normal(bits(stream, counters)) * self.spread).to(self.dtype)
+        rows = (self._numbers(bits(stream, counters)) * self.spread).to(self.dtype)
         if self.padding is not None:
             rows[ids == self.padding] = 0
         return rows
 
+    @abstractmethod
+    def _numbers(self, random: Tensor) -> Tensor:
+        """The numbers behind random bits, of spread 1."""
 
-@dataclass(frozen=True)
-class UniformRows:
-    """Numbers from U(−bound, bound) by (seed, name, row, column), as `start_glorot_` draws them."""
 
-    seed: int
-    name: str  # of the parameter
-    width: int
-    bound: float
-    padding: int | None = None  # the row that is 0
-    dtype: torch.dtype = torch.float32
+class NormalRows(DrawnRows):
+    """Numbers from N(0, spread²), as `nn.start_` draws them."""
 
-    def __call__(self, ids: Tensor) -> Tensor:
-        counters = (ids * self.width)[:, None] + torch.arange(self.width)  # (R, width)
-        stream = key(self.seed, START, *self.name.encode())
-        rows = ((uniform(bits(stream, counters)) * 2 - 1) * self.bound).to(self.dtype)
-        if self.padding is not None:
-            rows[ids == self.padding] = 0
-        return rows
+    def _numbers(self, random: Tensor) -> Tensor:
+        return normal(random)
+
+
+class UniformRows(DrawnRows):
+    """Numbers from U(−spread, spread), as `start_glorot_` draws them."""
+
+    def _numbers(self, random: Tensor) -> Tensor:
+        return uniform(random) * 2 - 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ import torch
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import reason
 from fedrows.tables.initial_rows import InitialRows
-from fedrows.tables.row_file import MAGIC, RowFile
+from fedrows.tables.row_file import MAGIC
 from fedrows.tables.touched_rows import MappedRows, TouchedRows
 from fedrows.tables.undo_log import UndoLog
 
@@ -102,8 +102,9 @@ class TableFolder:
                 f"{self.folder} cannot be written ({reason(error)}): choose another folder."
             ) from error
         name = os.urandom(16)
-        for row_file in self._files():
-            row_file.create(name)
+        for touched in self.tables.values():
+            for row_file in touched.files():
+                row_file.create(name)
         self._name = name
 
     def sync(self) -> SavePoint:
@@ -142,7 +143,7 @@ class TableFolder:
             )
         for table, touched in self.tables.items():
             count = point.rows[table]
-            for file in (touched.id_map.file, *touched.value_files()):
+            for file in touched.files():
                 file.open(self._name, count, read_only=read_only)
             touched.restore(count, self._undo(touched, point.number))
             if read_only:
@@ -150,13 +151,6 @@ class TableFolder:
             touched.sync()
             touched.saved(self._undo(touched, point.number))
             self._forget_logs(touched, None)
-
-    def _files(self) -> list[RowFile]:
-        return [
-            file
-            for touched in self.tables.values()
-            for file in (touched.id_map.file, *touched.value_files())
-        ]
 
     def _undo(self, touched: TouchedRows, number: int) -> UndoLog:
         return UndoLog(touched.stem.with_suffix(f".{number}.undo"), self._name)

@@ -38,15 +38,18 @@ class TouchedRows:
         """Every file of values."""
         return [rows.file for rows in self.values]
 
+    def files(self) -> list[RowFile]:
+        """The same, and before them the file of ids."""
+        return [self.id_map.file, *self.value_files()]
+
     @property
     def nbytes(self) -> int:
-        """What the touched rows weigh in all files, their ids included."""
-        files = (self.id_map.file, *self.value_files())
-        return self.id_map.count * sum(file.row_bytes for file in files)
+        """What the touched rows weigh in all files."""
+        return self.id_map.count * sum(file.row_bytes for file in self.files())
 
     def sync(self) -> None:
         """Waits until all of it is on the disk."""
-        for file in (self.id_map.file, *self.value_files()):
+        for file in self.files():
             file.sync()
 
     def before_change(self, positions: Tensor) -> None:

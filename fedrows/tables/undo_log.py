@@ -86,22 +86,12 @@ class UndoLog:
                     at += numbers * file.dtype.itemsize
                 yield positions, rows
 
-    def remove(self) -> None:
-        """Takes the log away: the rows as they are have become what to go back to."""
-        self.close()
-        self.path.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Writes no more."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
     def _head(self) -> bytes:
         return MAGIC + self._name + b"undo".ljust(HEADER - 32, b"\0")
 
     def __del__(self) -> None:
-        self.close()
+        if self._file >= 0:
+            os.close(self._file)
 
 
 def _write(file: int, data: bytes | memoryview) -> None:

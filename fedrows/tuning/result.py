@@ -1,20 +1,26 @@
-"""What a search came to: all trials, the values that were chosen, and what is said about them."""
+"""What a search came to: all trials, the chosen values, and the file of rates that keeps them.
+
+`fedrows run` and `compare` read that file with --rates.
+"""
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedrows.files.whole import as_json, write_whole
+from fedrows.errors import PlanError
+from fedrows.files.whole import as_json, reason, write_whole
 from fedrows.measure.metric_choice import about, measured
-from fedrows.tuning.rates import write_rates
 from fedrows.tuning.space import Space, TriedValues
 from fedrows.tuning.trials import show
 
 TRIALS, RATES = "trials.json", "rates.json"
+KIND, FORMAT = "fedrows rates", 1
+PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Tuned:
         """The options whose chosen value is an outermost one of those that were tried."""
         options = {}
         for name, trial in self.chosen.items():
-            tried = [one.values for one in self.trials if one.algorithm == name]
+            tried = [other.values for other in self.trials if other.algorithm == name]
             if names := list(self.spaces[name].edges(tried, trial.values)):
                 options[name] = names
         return options
@@ -97,7 +103,9 @@ class Tuned:
         """The values that were added beyond the edges of the first grid, by option."""
         added = {}
         for axis in self.spaces[algorithm].axes:
-            tried = {one.values[axis.name] for one in self.trials if one.algorithm == algorithm}
+            tried = {
+                trial.values[axis.name] for trial in self.trials if trial.algorithm == algorithm
+            }
             new = sorted(tried - set(axis.values)) if axis.numeric else []
             if self.method in ("grid", "halving") and new:
                 added[axis.name] = new
@@ -109,7 +117,7 @@ class Tuned:
         titles = ["algorithm", "chosen", title, "round", "trials", "rounds spent", "note"]
         rows = []
         for name in self.spaces:
-            count = str(sum(one.algorithm == name for one in self.trials))
+            count = str(sum(other.algorithm == name for other in self.trials))
             spent = f"{self.spent(name):,} of {self.budget:,}"
             trial = self.chosen.get(name)
             if trial is None or trial.value is None:
@@ -130,11 +138,14 @@ class Tuned:
 
     def test_table(self) -> tuple[list[str], list[list[str]]]:
         """Titles and rows of the test metrics, mean ± standard deviation over seeds."""
-        lines = [some for one in self.confirmed for some in one.metrics.values()]
+        lines = [some for confirmed in self.confirmed for some in confirmed.metrics.values()]
         names = measured(lines)
         rows = [
-            [one.algorithm, *(_mean(one.values(metric), about(metric)[2]) for metric in names)]
-            for one in self.confirmed
+            [
+                confirmed.algorithm,
+                *(_mean(confirmed.values(metric), about(metric)[2]) for metric in names),
+            ]
+            for confirmed in self.confirmed
         ]
         return ["algorithm", *(about(metric)[0] for metric in names)], rows
 
@@ -156,8 +167,11 @@ class Tuned:
             "spent": {name: self.spent(name) for name in self.spaces},
             "trials": [asdict(trial) for trial in self.trials],
             "confirmed": [
-                {"algorithm": one.algorithm, "seeds": {str(s): m for s, m in one.metrics.items()}}
-                for one in self.confirmed
+                {
+                    "algorithm": confirmed.algorithm,
+                    "seeds": {str(s): m for s, m in confirmed.metrics.items()},
+                }
+                for confirmed in self.confirmed
             ],
         }
 
@@ -172,9 +186,9 @@ class Tuned:
 
     def frame(self, package: str = "polars") -> Any:
         """A row per trial, in polars or pandas."""
-        from fedrows.study.frame import frame_of
+        from fedrows.study.results import frame_of
 
-        rows = [{**asdict(one), **one.values} for one in self.trials]
+        rows = [{**asdict(trial), **trial.values} for trial in self.trials]
         names = dict.fromkeys(key for row in rows for key in row if key != "values")
         return frame_of({name: [row.get(name) for row in rows] for name in names}, package)
 
@@ -188,3 +202,34 @@ def _mean(values: Sequence[float], digits: int) -> str:
         return "–"
     spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{spread}"
+
+
+def write_rates(path: Path, name: str, by: str, rates: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the file. name: the task or the data that they are for; by: how they were chosen."""
+    content = {"kind": KIND, "format": FORMAT, "task": name, "by": by, "rates": rates}
+    write_whole(path, as_json(content, indent=1))
+
+
+def read_rates(path: str | Path) -> tuple[str, dict[str, dict[str, Any]]]:
+    """The name of the task, and the values by algorithm; a PlanError if it is no such file."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"The rates in {path} cannot be read ({reason(error)}).") from error
+    except ValueError:
+        content = None
+    wrong = PlanError(f"{path} is no file of rates: name a rates.json that `fedrows tune` wrote.")
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise wrong
+    if content.get("format") != FORMAT:
+        raise PlanError(
+            f"{path} has format {content.get('format')!r}, but this fedrows reads {FORMAT}: "
+            "tune again."
+        )
+    rates = content.get("rates")
+    if not isinstance(rates, dict) or not all(
+        isinstance(values, dict) and all(isinstance(value, PLAIN) for value in values.values())
+        for values in rates.values()
+    ):
+        raise wrong
+    return str(content.get("task", "")), rates

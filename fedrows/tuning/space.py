@@ -89,7 +89,7 @@ def edges(tried: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> dict[s
     """The options whose best value is the largest (True) or the smallest that was tried."""
     at_edge = {}
     for name, value in best.items():
-        values = [one[name] for one in tried]
+        values = [values_[name] for values_ in tried]
         if value in (min(values), max(values)):
             at_edge[name] = value == max(values)
     return at_edge
@@ -127,7 +127,7 @@ def spaces(
         own = {item.name: (of, item) for item in options(of)}
         known = {item.name: (Plan, item) for item in options(Plan)} | own
         axes: dict[str, SearchAxis] = {}
-        for whose, option, key in sorted(asked, key=lambda one: one[0] is not None):
+        for whose, option, key in sorted(asked, key=lambda asked_for: asked_for[0] is not None):
             if (whose is None and option in known) or whose == name:
                 axes[option] = axis_of(key, search[key], *known[option])
         by_algorithm[name] = Space(tuple(axes.values() or _usual(own, known)))

@@ -6,42 +6,29 @@ pickled, and that says what decides its numbers.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
-import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor, nn
-
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.catalogue import FROM
 from fedrows.data.federation import FederatedData
-from fedrows.data.personal import with_personal
-from fedrows.errors import NotFiniteError
 from fedrows.files.whole import Json
-from fedrows.lifting.lifted import Lifted
 from fedrows.measure.metric_choice import TEST
-from fedrows.measure.own_metrics import OwnMetrics
-from fedrows.model import Model
 from fedrows.plan import Plan
-from fedrows.rows.ragged import Ragged
-from fedrows.runs.driver import InMemory, drive
-from fedrows.runs.settings import Settings, check_clients, from_config
-from fedrows.simulation import Simulation, threads
+from fedrows.runs.own_task import OwnTask
+from fedrows.runs.settings import Settings, from_config
+from fedrows.simulation import Simulation
 from fedrows.study.finished import keep
-from fedrows.study.jobs import ReportRound, Rounds
-from fedrows.study.setting import files_of, work_of
-from fedrows.study.study_job import load
+from fedrows.study.scheduling import ReportRound
+from fedrows.study.setting import files_of, work_in, work_of
+from fedrows.study.study_job import TrainedRun, load
 from fedrows.tuning.space import TriedValues
-from fedrows.version import __version__
 
 FORMAT = 1  # grows when the same trial comes to other numbers
 MACHINE = ("device", "threads", "deterministic")  # of the plan: no part of a trial's name
@@ -124,19 +111,11 @@ class TaskRun:
 
 @dataclass(frozen=True, eq=False)
 class ModuleRun:
-    """A run on data and a module of the user's own; lift: what `Lifted` takes beside them."""
+    """A run on data and a module of the user's own."""
 
-    federation: FederatedData
-    module: nn.Module | Model
+    own: OwnTask
     algorithm: Algorithm
     plan: Plan
-    lift: Json = field(default_factory=dict)
-    metrics: OwnMetrics | None = None
-    digest: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.digest:
-            object.__setattr__(self, "digest", _digest(self.federation, self.module, self.lift))
 
     def with_values(self, values: Mapping[str, Any], **plan: Any) -> ModuleRun:
         algorithm, new = _replaced(self.algorithm, self.plan, values, plan)
@@ -144,21 +123,19 @@ class ModuleRun:
         return replace(self, algorithm=algorithm, plan=new)
 
     def data(self) -> FederatedData:
-        return with_personal(self.federation) if self.lift.get("personal") else self.federation
+        return self.own.data
 
     def simulation(self, data: FederatedData, plan: Plan) -> Simulation:
-        module = self.module
-        model = module if isinstance(module, Model) else Lifted(module, data, **self.lift)
-        return Simulation(data, model, self.algorithm, plan, metrics=self.metrics)
+        return Simulation(data, self.own.model(), self.algorithm, plan, metrics=self.own.metrics)
 
     def decides(self) -> Json:
         code = catalogue.code_of(type(self.algorithm))
-        return {"own": self.digest, **({"code": code} if code else {})}
+        digest = self.own.digest(without_test(self.own.data))  # which have no say
+        return {"own": digest, **({"code": code} if code else {})}
 
     @property
     def work(self) -> float:
-        plan = self.plan
-        return float(plan.rounds * plan.clients_per_round * plan.local_steps * plan.batch_size)
+        return work_in(self.plan)
 
 
 def trial_id(run: Tunable, tests: bool) -> str:
@@ -176,49 +153,6 @@ def trial_id(run: Tunable, tests: bool) -> str:
 
 
 @dataclass(frozen=True)
-class TrialRequest:
-    """A trial as it travels to whoever makes it."""
-
-    id: str
-    run: Tunable
-    device: str
-    tests: bool
-    about: Json  # what its file says of it: algorithm, values
-
-    def make(self, heard: ReportRound) -> Json:
-        """Makes the trial; returns the content of its file."""
-        plan = replace(self.run.plan, device=self.device)
-        on, data = plan.torch_device, self.run.data()
-        check_clients(plan, data)
-        if not self.tests:
-            data = without_test(data)
-        if on.type == "cuda":  # what the last run had there goes before this one comes
-            gc.collect()
-            torch.cuda.empty_cache()
-        elif plan.chunk is None:  # not measured: that is not the same twice
-            plan = replace(plan, chunk=plan.clients_per_round)
-        since, keeper, diverged = time.perf_counter(), InMemory(), False
-        with threads(1) if on.type == "cpu" else nullcontext():
-            simulation = self.run.simulation(data, plan)
-            try:
-                drive(simulation, keeper, [Rounds(heard)])
-            except NotFiniteError:  # that is a result too
-                diverged = True
-        return {
-            "id": self.id,
-            **self.about,
-            "rounds": plan.rounds,
-            "seed": plan.seed,
-            "lines": [_without(line, self.tests) for line in keeper.lines()],
-            "diverged": diverged,
-            "seconds": round(time.perf_counter() - since, 3),
-            "device": torch.cuda.get_device_name(on) if on.type == "cuda" else "CPU",
-            "torch": torch.__version__,
-            "fedrows": __version__,
-        }
-
-
-@dataclass(frozen=True)
 class TrialJob:
     """A trial to make, which is kept as one file in a folder, or by whoever asked for it."""
 
@@ -232,31 +166,42 @@ class TrialJob:
 
     @cached_property
     def label(self) -> str:
-        """What it is called in messages."""
         words = " ".join(f"{name} {show(value)}" for name, value in self.values.items())
         return f"{self.run.algorithm.name} {words}, {self.rounds} rounds"
 
     @property
     def work(self) -> float:
-        """How long it takes, roughly and in no unit."""
         return self.run.work
 
     @property
     def rounds(self) -> int:
-        """How many rounds it has."""
         return self.run.plan.rounds
 
-    def request(self, elsewhere: bool) -> TrialRequest:
-        """Returns what travels."""
-        about = {"algorithm": self.run.algorithm.name, "values": self.values}
-        return TrialRequest(self.id, self.run, self.device, self.tests, about)
+    def request(self, elsewhere: bool) -> TrialJob:
+        return replace(self, folder=None, done={})
 
     def keep(self, content: Json) -> bool:
-        """Keeps the trial."""
         self.done[self.id] = content
         if self.folder is not None:
             keep(self.folder, content)
         return True
+
+    def make(self, heard: ReportRound) -> Json:
+        """Makes the trial; returns the content of its file."""
+        data = self.run.data()
+        seen = data if self.tests else without_test(data)
+        plan = replace(self.run.plan, device=self.device)
+        made = TrainedRun.of(plan, data, lambda plan: self.run.simulation(seen, plan), heard)
+        return {
+            "id": self.id,
+            "algorithm": self.run.algorithm.name,
+            "values": self.values,
+            "rounds": plan.rounds,
+            "seed": plan.seed,
+            "lines": [_without(line, self.tests) for line in made.lines],
+            "diverged": made.diverged,
+            **made.about,
+        }
 
 
 def without_test(data: FederatedData) -> FederatedData:
@@ -285,21 +230,3 @@ def _replaced(
     new = replace(algorithm, **{name: value for name, value in values.items() if name in own})
     rest = {name: value for name, value in values.items() if name not in own}
     return new, replace(plan, **{**rest, **more})
-
-
-def _digest(data: FederatedData, module: nn.Module | Model, lift: Mapping[str, Any]) -> str:
-    """A hash of the training and validation examples and of the module's numbers."""
-    digest = hashlib.sha256(repr((dict(data.tables), sorted(map(str, lift.items())))).encode())
-
-    columns: list[Tensor | Ragged] = []
-    for part in (data.train, data.validation):
-        columns += [part.splits, part.label, *part.ids.values(), *part.numbers.values()]
-        columns += [] if part.weight is None else [part.weight]
-    if isinstance(module, nn.Module):
-        digest.update(repr(module).encode())
-        columns += module.state_dict().values()
-    for column in columns:
-        whole = [column.values, column.offsets] if isinstance(column, Ragged) else [column]
-        for tensor in whole:
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -13,13 +13,13 @@ from torch import nn
 from fedrows import catalogue
 from fedrows.algorithm import Algorithm
 from fedrows.data.federation import FederatedData
-from fedrows.errors import PlanError, UnknownNameError
+from fedrows.errors import PlanError
 from fedrows.measure.own_metrics import OwnMetrics
 from fedrows.model import Loss, Model
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
-from fedrows.runs.own_task import GivenAlgorithm
-from fedrows.runs.settings import Settings, presets
+from fedrows.runs.own_task import GivenAlgorithm, OwnTask, algorithm_of
+from fedrows.runs.settings import Settings, check_known, presets
 from fedrows.study import Say
 from fedrows.tuning.page import write
 from fedrows.tuning.result import Tuned
@@ -67,22 +67,14 @@ def tune(
     goes on. options: the task's own. workers, executor: who makes the trials. embeddings, dense,
     personal, one_by_one, loss and metrics are those of `simulate`. The rest is the plan's.
     """
-    given = [algorithms] if isinstance(algorithms, str | type | Algorithm) else list(algorithms)
-    lift = {
-        "embeddings": embeddings,
-        "loss": loss,
-        "dense": dense,
-        "personal": personal,
-        "one_by_one": one_by_one,
-    }
-    runs: dict[str, Tunable] = {}
-    for one in given:
-        run: Tunable
-        if isinstance(data, str):
-            run = _task_run(data, one, options, plan)
-        else:
-            run = _own_run(data, module, one, lift, metrics, plan)
-        runs[run.algorithm.name] = run
+    listed = [algorithms] if isinstance(algorithms, str | type | Algorithm) else list(algorithms)
+    made: list[Tunable]
+    if isinstance(data, str):
+        made = [_task_run(data, algorithm, options or {}, plan) for algorithm in listed]
+    else:
+        own = OwnTask(data, module, embeddings, dense, personal, one_by_one, loss, metrics)  # type: ignore[arg-type]  # it says what is wrong with None
+        made = [_own_run(own, algorithm_of(algorithm), plan) for algorithm in listed]
+    runs = {run.algorithm.name: run for run in made}
     tuner = Tuner(
         data if isinstance(data, str) else data.name,
         runs,
@@ -131,54 +123,21 @@ def with_validation(settings: Settings, given: Mapping[str, Any]) -> Settings:
 
 
 def _task_run(
-    task: str, algorithm: GivenAlgorithm, options: Mapping[str, Any] | None, plan: Mapping[str, Any]
+    task: str, algorithm: GivenAlgorithm, options: Mapping[str, Any], plan: Mapping[str, Any]
 ) -> TaskRun:
     chosen = catalogue.task(task)
     if not isinstance(algorithm, str):
         raise PlanError("With a task's name, algorithms are named as well: such as 'fedavg'.")
-    known = [item.name for item in options_of(chosen.options)]
-    for name in options or {}:
-        if name not in known:
-            raise UnknownNameError(f"option of task {task}", name, known)
-    preset, own = presets(chosen, catalogue.algorithm(algorithm)().name)
-    settings = Settings(
-        chosen,
-        chosen.options(**(options or {})),
-        catalogue.algorithm(algorithm)(**own),
-        _plan({**preset, **plan}),
-    )
-    return TaskRun(with_validation(settings, options or {}).config())
+    check_known(f"option of task {task}", options, chosen.options)
+    check_known("option of the plan", plan, Plan)
+    of = catalogue.algorithm(algorithm)
+    preset, own = presets(chosen, of().name)
+    settings = Settings(chosen, chosen.options(**options), of(**own), Plan(**{**preset, **plan}))
+    return TaskRun(with_validation(settings, options).config())
 
 
-def _own_run(
-    data: Any,
-    module: nn.Module | Model | None,
-    algorithm: GivenAlgorithm,
-    lift: dict[str, Any],
-    metrics: OwnMetrics | None,
-    plan: Mapping[str, Any],
-) -> ModuleRun:
-    if not isinstance(data, FederatedData):
-        raise PlanError(
-            f"data is of type {type(data).__name__}, but must be the name of a task or "
-            "FederatedData, as FederatedData.from_frame makes it."
-        )
-    if not isinstance(module, nn.Module | Model):
-        raise PlanError(
-            "Own data need a module to train: give an nn.Module as the second argument."
-        )
-    if isinstance(algorithm, str):
-        algorithm = catalogue.algorithm(algorithm)
-    if isinstance(algorithm, type):
-        algorithm = algorithm()
-    made = _plan({"clients_per_round": min(50, data.clients), **plan})
+def _own_run(own: OwnTask, algorithm: Algorithm, plan: Mapping[str, Any]) -> ModuleRun:
+    check_known("option of the plan", plan, Plan)
+    made = Plan(**{"clients_per_round": min(50, own.data.clients), **plan})
     algorithm.check_plan(made)
-    return ModuleRun(data, module, algorithm, made, lift, metrics)
-
-
-def _plan(given: Mapping[str, Any]) -> Plan:
-    known = [item.name for item in options_of(Plan)]
-    for name in given:
-        if name not in known:
-            raise UnknownNameError("option of the plan", name, known)
-    return Plan(**given)
+    return ModuleRun(own, algorithm, made)

@@ -7,20 +7,19 @@ was killed asks for the same trials again, and makes only those that are missing
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedrows.errors import PlanError, UnknownNameError
-from fedrows.files.whole import Json, unwritable
+from fedrows.files.whole import Json
 from fedrows.measure.metric_choice import VALIDATION, about, best_line, measured
-from fedrows.runs.folder import RUNS
 from fedrows.study import LIGHT, Say
-from fedrows.study.finished import AbsentError, DamagedError, content_of, could_not, path_of
+from fedrows.study.finished import AbsentError, DamagedError, content_of, path_of
 from fedrows.study.processes import WorkerProcesses
-from fedrows.study.scheduling import ReportProgress, executor_for, make
-from fedrows.study.status import written
+from fedrows.study.scheduling import ReportProgress, executor_for, make_all
 from fedrows.tuning import methods
 from fedrows.tuning.methods import Ask, Search
 from fedrows.tuning.result import Confirmed, Trial, Tuned
@@ -81,7 +80,7 @@ class Tuner:
         searches = {name: self._search(space) for name, space in self.spaces.items()}
         pending = {name: next(search) for name, search in searches.items()}
         trials: list[Trial] = []
-        with _Executing(self) as executor:
+        with self._executing() as executor:
             while pending:
                 made = self._make(pending, executor)
                 trials += [trial for some in made.values() for trial in some]
@@ -111,7 +110,7 @@ class Tuner:
             for name, trial in tuned.chosen.items()
             for seed in seeds
         ]
-        with _Executing(self) as executor:
+        with self._executing() as executor:
             self._carry_out([job for _, _, job in jobs], executor)
         by_algorithm: dict[str, dict[int, Mapping[str, float]]] = {}
         for name, seed, job in jobs:
@@ -122,6 +121,24 @@ class Tuner:
             [Confirmed(name, by_seed) for name, by_seed in by_algorithm.items()]
         )
 
+    @contextmanager
+    def _executing(self) -> Iterator[Executor | None]:
+        """The executor of the search, which ends with it unless the caller has brought it."""
+        workers, runs = self.workers, self.runs.values()
+        if workers is None:
+            work = sum(run.work / run.plan.rounds * (self.budget or 0) for run in runs)
+            if work < LIGHT or any(isinstance(run, ModuleRun) for run in runs):
+                workers = 1
+        executor = self.executor or executor_for(workers, self.device)
+        try:
+            if isinstance(executor, WorkerProcesses):
+                for run in runs:
+                    _check_importable(run)
+            yield executor
+        finally:
+            if executor is not None and executor is not self.executor:
+                executor.shutdown()
+
     def _search(self, space: Space) -> Search:
         assert self.budget is not None
         rounds, budget = self.rounds, self.budget
@@ -130,9 +147,7 @@ class Tuner:
         if self.method == "random":
             return methods.random(space, rounds, budget, self.seed)
         if self.method == "optuna":
-            from fedrows.tuning.optuna_search import optuna_search
-
-            return optuna_search(space, rounds, budget, self.seed, self.sampler)
+            return methods.optuna_search(space, rounds, budget, self.seed, self.sampler)
         return methods.halving(space, rounds, budget, self.eta, self.seed)
 
     def check(self, *, tests: bool = False) -> None:
@@ -194,22 +209,7 @@ class Tuner:
 
     def _carry_out(self, jobs: Iterable[TrialJob], executor: Executor | None) -> None:
         missing = {job.id: job for job in jobs if not self._found(job)}
-        if self.folder is not None and missing:
-            try:
-                (self.folder / RUNS).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise unwritable(self.folder, error) from error
-        progress = self.progress
-        if self.folder is not None and missing:
-            progress = written(self.folder, progress)  # what the live page reads
-        made = make(list(missing.values()), executor, progress, len(self._known))
-        failures = {job.id: why for job, _, why in made if why}
-        if failures:
-            first = next(id_ for id_ in missing if id_ in failures)
-            where = "memory" if self.folder is None else str(self.folder)
-            raise could_not(
-                missing[first].label, failures[first], len(failures), len(missing), where
-            )
+        make_all(list(missing.values()), executor, self.folder, self.progress, len(self._known))
 
     def _found(self, job: TrialJob) -> bool:
         """Whether a trial was made before."""
@@ -253,36 +253,9 @@ class Tuner:
             self.say(f"{name}: {count}; best {best.shown}, {title} {best.value:.{digits}f}")
 
 
-class _Executing:
-    """The executor of a search, which ends with it unless the caller has brought it."""
-
-    def __init__(self, tuner: Tuner) -> None:
-        self._tuner = tuner
-        self._own: Executor | None = None
-
-    def __enter__(self) -> Executor | None:
-        tuner, workers = self._tuner, self._tuner.workers
-        own = any(isinstance(run, ModuleRun) for run in tuner.runs.values())
-        if workers is None:
-            budget = tuner.budget or 0
-            work = sum(run.work / run.plan.rounds * budget for run in tuner.runs.values())
-            workers = 1 if own or work < LIGHT else None
-        if tuner.executor is None:
-            self._own = executor_for(workers, tuner.device)
-        executor = tuner.executor or self._own
-        if isinstance(executor, WorkerProcesses):
-            for run in tuner.runs.values():
-                _check_importable(run)
-        return executor
-
-    def __exit__(self, *_: object) -> None:
-        if self._own is not None:
-            self._own.shutdown()
-
-
 def _check_importable(run: Tunable) -> None:
     """Raises if another process could not find the user's own classes."""
-    own = [type(run.module), type(run.algorithm)] if isinstance(run, ModuleRun) else []
+    own = [type(run.own.module), type(run.algorithm)] if isinstance(run, ModuleRun) else []
     for of in own:
         if of.__module__ == "__main__":
             raise PlanError(

@@ -109,8 +109,8 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
         "level": record.levelname.lower(),
         "event": without_secrets(record.getMessage()),
     }
-    given = without_secrets(getattr(record, "fields", {}))
-    fields |= {name: value for name, value in given.items() if name not in fields}
+    extra = without_secrets(getattr(record, "fields", {}))
+    fields |= {name: value for name, value in extra.items() if name not in fields}
     if record.exc_info and record.exc_info[1] is not None:
         error = record.exc_info[1]
         fields["error"] = without_secrets(f"{type(error).__name__}: {error}")

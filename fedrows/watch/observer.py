@@ -65,27 +65,47 @@ class RoundReport:
     buffer: BufferReport | None = None  # of a deployed run that is asynchronous
 
 
+class Watcher(Protocol):
+    """Someone who is told of every round. A class that extends it has what it wants to hear."""
+
+    def round(self, report: RoundReport) -> None:
+        """A round is done."""
+        return
+
+    def measured(self, line: Mapping[str, Any]) -> None:
+        """A round was evaluated; the line is that of metrics.jsonl."""
+        return
+
+    def event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Something else happened, such as a checkpoint or a report that was written."""
+        return
+
+
 @runtime_checkable
-class Observer(Protocol):
+class Observer(Watcher, Protocol):
     """Sees how runs go, one run after another."""
 
     def begin(self, run: RunInfo) -> None:
         """A run begins, or goes on."""
-
-    def round(self, report: RoundReport) -> None:
-        """A round is done."""
-
-    def measured(self, line: Mapping[str, Any]) -> None:
-        """A round was evaluated; the line is that of metrics.jsonl."""
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Something else happened, such as a checkpoint or a report that was written."""
 
     def end(self, done: bool) -> None:
         """The run is done, or was stopped."""
 
     def close(self) -> None:
         """There will be no more runs."""
+
+
+class NumberWriter(Observer, Protocol):
+    """An observer that takes everything as numbers by name and round."""
+
+    def add(self, numbers: Mapping[str, float], step: int) -> None:
+        """Writes the numbers of a round."""
+
+    def round(self, report: RoundReport) -> None:
+        self.add(numbers_of(report), report.round)
+
+    def measured(self, line: Mapping[str, Any]) -> None:
+        self.add(metrics_of(line), line["round"])
 
 
 @runtime_checkable

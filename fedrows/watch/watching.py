@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
+from typing import Any
 
 from fedrows.errors import FedrowsError
 from fedrows.options import check, option
@@ -52,6 +54,11 @@ def why(error: Exception) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def missing(flag: str, package: str, extra: str) -> FedrowsError:
-    """The error of a writer whose package is not installed."""
-    return FedrowsError(f"{flag} needs the package {package}: pip install fedrows[{extra}].")
+def imported(module: str, flag: str, package: str, extra: str) -> Any:
+    """The module that a writer needs; an error that names its package if that is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise FedrowsError(
+            f"{flag} needs the package {package}: pip install fedrows[{extra}]."
+        ) from None

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from fedrows.data.column_checks import check_ids
 from fedrows.data.column_layout import Layout
 from fedrows.data.frames import cut_note, zero_note
 from fedrows.data.stored.parquet_table import ParquetTable, Words, as_lists, as_numpy, decoded
 from fedrows.data.values import TEXT, hashed
 from fedrows.data.vocabulary import Hashed, Vocabulary, no_order
-from fedrows.errors import DataError
 from fedrows.rows.ragged import Ragged, lists_of
 
 
@@ -41,8 +41,9 @@ class FeatureCoder:
         """A batch of a feature, as codes."""
         if column not in self.lists:
             flat = array.flatten() if array.type.num_fields else array
-            width = (len(flat) // len(array),) if array.type.num_fields else ()
-            return self._codes(column, decoded(flat), first, None).reshape(len(array), *width)
+            ends = len(flat) // max(len(array), 1) * np.arange(1, len(array) + 1)
+            codes = self._codes(column, decoded(flat), first, ends)
+            return codes.reshape(len(array), -1) if array.type.num_fields else codes
         values, sizes = as_lists(array)
         most = self.layout.longest(column)
         if most is not None and (too_long := int((sizes > most).sum())):
@@ -52,9 +53,7 @@ class FeatureCoder:
         codes = self._codes(column, decoded(values), first, np.cumsum(sizes))
         return lists_of(np.require(codes, requirements="W"), sizes)  # arrow's own is read-only
 
-    def _codes(
-        self, column: str, values: Any, first: int, ends: np.ndarray | None
-    ) -> np.ndarray:  # fmt: skip
+    def _codes(self, column: str, values: Any, first: int, ends: np.ndarray) -> np.ndarray:
         table = self.layout.fields[column]
         how, padded = self.layout.rows(table), table in self.padded
         if table in self.words:
@@ -63,31 +62,12 @@ class FeatureCoder:
             different = values.dictionary_encode()
             rows = hashed(column, as_numpy(different.dictionary), how.rows, padded)
             return rows[different.indices.to_numpy(zero_copy_only=False)]
-        whole = as_numpy(values)
+        numbers = as_numpy(values)
         if isinstance(how, int):
-            self._check(column, whole, how, first, ends)
+            check_ids(f"Column {column!r}", numbers, table, how, ends, first)
             if padded:
-                self.zeros[table] += int((whole == 0).sum())
-        return whole.astype(np.int64, copy=False)
-
-    def _check(
-        self, column: str, ids: np.ndarray, rows: int, first: int, ends: np.ndarray | None
-    ) -> None:  # fmt: skip
-        table = self.layout.fields[column]
-        if ids.dtype.kind not in "iu":
-            kind = "text" if ids.dtype.kind == "O" else f"{ids.dtype} values"
-            raise DataError(
-                f"Column {column!r} holds {kind}, but ids of a table of given size are whole "
-                f"numbers: leave table {table!r} out of `tables` to get a vocabulary."
-            )
-        bad = (ids < 0) | (ids >= rows)
-        if bad.any():
-            at = int(np.argmax(bad))
-            example = at if ends is None else int(np.searchsorted(ends, at, "right"))
-            raise DataError(
-                f"Column {column!r} of example {first + example} has id {ids[at]}, outside "
-                f"table {table!r} of {rows} rows: ids go from 0 to {rows - 1}."
-            )
+                self.zeros[table] += int((numbers == 0).sum())
+        return numbers.astype(np.int64, copy=False)
 
     def notes(self, rows: int) -> list[str]:
         """What is to be said about lists."""

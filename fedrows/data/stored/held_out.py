@@ -24,13 +24,13 @@ class HeldOutRows:
     """The marks of rows, as columns of a spill: those that are known before the parts are."""
 
     def __init__(self, table: ParquetTable, layout: Layout, names: Any) -> None:
-        self.splits = {"test": layout.split, "validation": layout.validation}
+        self.splits = {"test": layout.test_split, "validation": layout.validation_split}
         self._seed = layout.seed
         self._whole: dict[str, np.ndarray] = {}  # (rows,), of splits over all clients
         if not any(split.over_all for split in self.splits.values()):
             return
         owner = np.empty(table.rows, dtype=bool)  # nobody asks who it is
-        test, validation = layout.split, layout.validation
+        test, validation = layout.test_split, layout.validation_split
         if test.by_client and validation.over_all:
             batches = table.batches([layout.client])
             owner = np.concatenate([numbers_of(b[layout.client], names) for _, b in batches])
@@ -75,8 +75,8 @@ def held_out(
     if "test" in columns:
         test = as_array(columns["test"])
     else:
-        test = layout.split.mark(owner, times("test"), layout.seed)
-    split = layout.validation
+        test = layout.test_split.mark(owner, times("test"), layout.seed)
+    split = layout.validation_split
     if "validation" not in columns:
         return test, mark_validation(split, test, owner, times("validation"), layout.seed)
     validation = as_array(columns["validation"])

@@ -63,7 +63,7 @@ class StoreColumns:
         self.held = {table: np.empty(0, dtype=np.int64) for table in self.tables}
         self.local: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {t: [] for t in layout.local}
         self.index_sizes: dict[str, list[np.ndarray]] = {table: [] for table in self.tables}
-        held = ["test"] if layout.validation.takes_nothing else ["validation", "test"]
+        held = ["test"] if layout.validation_split.takes_nothing else ["validation", "test"]
         self.train_sizes = np.zeros(len(names), dtype=np.int64)
         self.held_sizes = {name: np.zeros(len(names), dtype=np.int64) for name in held}
         self.shapes: dict[str, tuple[int, ...]] = {}

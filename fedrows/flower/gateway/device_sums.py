@@ -14,17 +14,16 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fedrows.flower.gateway.phase_form import SUM, PhaseForm
+from fedrows.flower.gateway.forms import SUM, PhaseForm
 from fedrows.flower.gateway.work import NewWork, WorkStore
 from fedrows.flower.wire.message import Message, pack
-from fedrows.flower.wire.sum_names import SumNames
+from fedrows.flower.wire.names import SumNames
 from fedrows.privacy.protocol import LastRequests, ServerHalf
 
-LOOK = 0.03  # seconds between two looks for answers
 LAST = 10.0  # seconds, at most, for the last message, which changes no result
 ROOM = 4096  # bytes of an answer beside the vector, and …
 ROOM_EACH = 1024  # … for every device of the sum
@@ -64,14 +63,14 @@ class DeviceSums:
         self, devices: Sequence[SumDevice], facts: Mapping[str, Any], parts: Mapping[str, bytes]
     ) -> AgreedTerms:
         """The terms of a new sum; the devices are its parties 0, 1, …"""
-        parties = [one.key.hex() for one in devices]
+        parties = [device.key.hex() for device in devices]
         name = self._names.make()
         about = {**facts, "sum": name, "run": self._run, "parties": parties}
         return AgreedTerms(name, pack(Message("terms", about, dict(parts))))
 
     def carry(
         self,
-        half: Callable[[AgreedTerms], ServerHalf[R]],
+        half: ServerHalf[R],
         agreed: AgreedTerms,
         devices: Sequence[SumDevice],
         own: Sequence[Mapping[str, Any]],
@@ -82,10 +81,10 @@ class DeviceSums:
 
         own: what each device alone is told. vector: bytes of one. seconds: for all phases.
         """
-        until, server, phase = time.time() + seconds, half(agreed), 0
+        until, phase = time.time() + seconds, 0
         most = ROOM + ROOM_EACH * len(devices) + vector
         try:
-            requests = next(server)
+            requests = next(half)
             while True:
                 form = PhaseForm(agreed.sum, phase, most)
                 works = {}
@@ -102,7 +101,7 @@ class DeviceSums:
                     works[party] = NewWork(devices[party].id, form.text(), message)
                 last = isinstance(requests, LastRequests)
                 end = min(until, time.time() + LAST) if last else until
-                requests = server.send(self._exchange(works, form, end))
+                requests = half.send(self._exchange(works, form, end))
                 phase += 1
         except StopIteration as stop:
             result: R = stop.value
@@ -119,9 +118,7 @@ class DeviceSums:
         tag, deadline = secrets.randbits(62), time.time() + max(0.0, until - time.time()) / 2
         ids = self._work.put(self._run, tag, deadline, list(works.values()))
         wanted = math.ceil(self._enough * len(works)) if form.phase == 0 else len(works)
-        while self._work.open_count(tag) > len(works) - wanted and time.time() < deadline:
-            time.sleep(LOOK)
-        uploads = self._work.collect(tag)
+        uploads = self._work.wait(tag, len(works) - wanted, deadline)
         replies = {
             p: form.check(uploads[i]) for p, i in zip(works, ids, strict=True) if i in uploads
         }

@@ -1,7 +1,9 @@
-"""What a device may send: the form of its registration and of its upload, and the checks on both.
+"""What a device may send: its registration, its upload, and its part in a phase of a secure sum.
 
 A form is plain JSON in the store, so the web process needs no model. The checks are those of the
-server (`wire/upload_checks`): an upload that passes here is one that the server can read.
+server (`wire/upload_checks`): an upload that passes here is one that the server can read. What is
+sent in a secure sum is sealed and signed by the protocol itself, whose server half checks it. Here
+it is held to its size and to the phase that was asked for.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from fedrows.rows.schema import Schema, Table
 
 KEY = 32  # bytes of a public key
 CODING = "float32"  # how devices send numbers
+SUM = "sum"  # the kind of an answer to a phase, and of the work that asks for it
+SILENT = "silent"  # the kind of an answer of a device that takes no further part
 LARGEST_REGISTRATION = 2**20  # bytes
 
 
@@ -109,11 +113,6 @@ class UploadForm:
         """The form as JSON."""
         return json.dumps(asdict(self))
 
-    @classmethod
-    def read(cls, text: str) -> UploadForm:
-        """The form behind its JSON."""
-        return cls(**json.loads(text))
-
     @property
     def layouts(self) -> dict[str, SubmodelLayout]:
         """The layout of everything that is sent, by its name."""
@@ -141,3 +140,37 @@ class UploadForm:
         if bound is not None and bool(too_long(received.submodels["update"], None, bound).any()):
             raise UploadRefused("too long", f"an update longer than max-norm, {bound:g}")
         return received
+
+
+@dataclass(frozen=True)
+class PhaseForm:
+    """The answer to one phase."""
+
+    sum: str
+    phase: int
+    most: int  # bytes
+
+    def text(self) -> str:
+        """The form as JSON."""
+        return json.dumps({"phase of": SUM, **asdict(self)})
+
+    def check(self, data: bytes) -> bytes | None:
+        """The reply, None of a device that takes no further part; or an UploadRefused."""
+        try:
+            message = unpack(data, self.most)
+        except WireError as error:
+            raise UploadRefused("not readable", str(error)) from None
+        if message.kind == SILENT:
+            return None
+        facts = {"sum": self.sum, "phase": self.phase}
+        if message.kind != SUM or message.facts != facts or message.parts.keys() != {"reply"}:
+            raise UploadRefused("another phase", "an answer to another phase of a sum")
+        return message.parts["reply"]
+
+
+def read_form(text: str) -> UploadForm | PhaseForm:
+    """The form behind its JSON."""
+    facts = json.loads(text)
+    if facts.pop("phase of", None) == SUM:
+        return PhaseForm(**facts)
+    return UploadForm(**facts)

@@ -27,7 +27,7 @@ from fedrows.device.program import build
 from fedrows.flower.gateway.forms import CODING, RegistrationForm, UploadForm
 from fedrows.flower.gateway.programs import ProgramError, Programs, read_manifest
 from fedrows.flower.gateway.store import DeviceRegistration, GatewayStore
-from fedrows.flower.gateway.work import NewWork, Place, WorkStore
+from fedrows.flower.gateway.work import LOOK, NewWork, Place, WorkStore
 from fedrows.flower.node.enrolled import EnrolledClients, StateLost
 from fedrows.flower.node.joining import file_in
 from fedrows.flower.node.node import ClientNode, spread_rows
@@ -35,16 +35,18 @@ from fedrows.flower.node.policy import PolicyError
 from fedrows.flower.node.state import NodeState
 from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
 from fedrows.flower.wire.contract import Contract, digest
-from fedrows.flower.wire.marks import encode_marks
 from fedrows.flower.wire.message import Message, WireError, pack
-from fedrows.flower.wire.submodels import SubmodelLayout, encode_submodels
-from fedrows.flower.wire.tags import round_of
+from fedrows.flower.wire.names import round_of
+from fedrows.flower.wire.submodels import (
+    SubmodelLayout,
+    encode_marks,
+    encode_submodels,
+    join_submodels,
+)
 from fedrows.flower.wire.upload_checks import ANSWERED, ReceivedUpload
 from fedrows.rows.index import Index
-from fedrows.rows.params import Submodels
 from fedrows.runs.export import ExportError
 
-LOOK = 0.03  # seconds between two looks for uploads
 ENROL_SECONDS = 10.0  # that an enrolment waits for devices; then the server asks again
 SHARE_OF_TIMEOUT = 0.8  # of the round's, that devices have; the rest is for the way back
 HOLD = 5.0  # seconds that an asynchronous run's message waits for the next upload
@@ -85,7 +87,7 @@ class GatewayNode(ClientNode):
         until = time.monotonic() + ENROL_SECONDS
         while (count := self.store.count_registered(self.program)) < fewest:
             if time.monotonic() > until:
-                return pack(Message("waiting", {"devices": count, "needed": fewest}, {}))
+                return pack(Message("waiting", {"devices": count, "needed": fewest}))
             time.sleep(LOOK)
         return super()._enrol(message)
 
@@ -93,13 +95,13 @@ class GatewayNode(ClientNode):
         """Makes the program of this run, or takes the given one, and offers it to devices."""
         try:
             if self._config.get("program"):
-                given = file_in(self._config, "program", "folder")
-                if read_manifest(given)["contract"] != self.program:
+                exported = file_in(self._config, "program", "folder")
+                if read_manifest(exported)["contract"] != self.program:
                     raise ProgramError(
-                        f"The program in {given} is of another contract than the run: export it "
+                        f"The program in {exported} is of another contract than the run: export it "
                         "again with the run's own settings, or leave --program out."
                     )
-                self.programs.add(self.program, given)
+                self.programs.add(self.program, exported)
             elif not self.programs.path(self.program).is_dir():
                 plan, algorithm = self.contract.plan, self.contract.algorithm
                 made = build(self.model, self.data, plan, algorithm, self.program)
@@ -126,9 +128,9 @@ class GatewayNode(ClientNode):
         if form is None:
             raise StateLost
         registered = []
-        for one in self.store.registered(self.program):
+        for entry in self.store.registered(self.program):
             with suppress(WireError):
-                registered.append((one, form.check(one.message)[1]))
+                registered.append((entry, form.check(entry.message)[1]))
         return registered
 
     @cached_property
@@ -138,14 +140,14 @@ class GatewayNode(ClientNode):
         for _, ids in self._registered:
             for table, held in ids.items():
                 sets[table].append(held)
-        names: list[int | str] = [one.name for one, _ in self._registered]
+        names: list[int | str] = [entry.name for entry, _ in self._registered]
         index = {table: Index.of(held) for table, held in sets.items()}
-        return EnrolledClients(names, [one.examples for one, _ in self._registered], index)
+        return EnrolledClients(names, [entry.examples for entry, _ in self._registered], index)
 
     def _remember(self, enrolled: EnrolledClients, version: int) -> None:
         """Stores which registration of each device the server will know."""
         super()._remember(enrolled, version)
-        known = {one.name: (one.device, one.version) for one, _ in self._registered}
+        known = {entry.name: (entry.device, entry.version) for entry, _ in self._registered}
         devices = [known[str(name)] for name in enrolled.names]
         self.state.registrations.put(
             version, {"count": torch.tensor(len(devices))}, devices=devices
@@ -165,8 +167,8 @@ class GatewayNode(ClientNode):
         tag, version = message.facts["tag"], message.facts["version"]
         enrolled = self._enrolled(version)
         asked, forms, works = self._works(message, enrolled)
-        seconds = SHARE_OF_TIMEOUT * self.contract.options.timeout
-        run, deadline = str(message.facts["run"]), time.time() + seconds
+        run = str(message.facts["run"])
+        deadline = time.time() + SHARE_OF_TIMEOUT * self.contract.options.timeout
         facts: dict[str, Any] = {"tag": tag}
         if "waiting" in message.facts:
             waiting = {(int(old), int(x)) for old, own in message.facts["waiting"] for x in own}
@@ -175,7 +177,8 @@ class GatewayNode(ClientNode):
             kind, (parts, facts["silent"]) = "arrived", self._arrived(run, waiting)
         else:
             ids = self.work.put(run, tag, deadline, works)
-            uploads = self._wait(tag, len(works), seconds)
+            enough = int(np.ceil(float(self._config.get("enough", 1.0)) * len(works)))
+            uploads = self.work.wait(tag, len(works) - enough, deadline)
             kind, parts = "trained", self._answered(asked, forms, [uploads.get(x) for x in ids])
         changed_facts, changed_parts = self._changes(enrolled, version)
         return pack(Message(kind, facts | changed_facts, parts | changed_parts))
@@ -217,8 +220,8 @@ class GatewayNode(ClientNode):
             device, registration = devices[position]
             facts = {"registration": registration, "number": numbers[i], "accepted": accepted[i]}
             parts: dict[str, bytes] = {}
-            for name, whole in download.items():
-                parts |= encode_submodels(name, whole.slice(i, i + 1), CODING)
+            for name, submodels in download.items():
+                parts |= encode_submodels(name, submodels.slice(i, i + 1), CODING)
             forms.append(self._form(asked, i, tag))
             work = pack(Message("work", {**common, **facts}, parts))
             works.append(NewWork(device, forms[-1].text(), work))
@@ -237,14 +240,6 @@ class GatewayNode(ClientNode):
         if len(answered) < len(asked.names):
             parts[ANSWERED] = ids_to_bytes(torch.tensor(answered, dtype=torch.int64))
         return parts
-
-    def _wait(self, tag: int, asked: int, seconds: float) -> dict[str, bytes]:
-        """The uploads of a round, once all devices have answered, enough have, or time is up."""
-        until = time.monotonic() + seconds
-        left = asked - int(np.ceil(float(self._config.get("enough", 1.0)) * asked))
-        while self.work.open_count(tag) > left and time.monotonic() < until:
-            time.sleep(LOOK)
-        return self.work.collect(tag)
 
     def _form(self, asked: EnrolledClients, i: int, tag: int) -> UploadForm:
         """What a device's upload must look like."""
@@ -271,40 +266,19 @@ class GatewayNode(ClientNode):
         layout = SubmodelLayout(answered.index, self.model.schema, CODING, torch.float32)
         parts: dict[str, bytes] = {}
         for name in ("update", *self.contract.algorithm.returns):
-            own = [one.submodels[name] for one in received]
-            parts |= encode_submodels(name, _join(layout, own), CODING)
-        steps = torch.tensor([int(one.steps[0]) for one in received], dtype=torch.int64)
+            submodels = join_submodels([upload.submodels[name] for upload in received], layout)
+            parts |= encode_submodels(name, submodels, CODING)
+        steps = torch.tensor([int(upload.steps[0]) for upload in received], dtype=torch.int64)
         parts["steps"] = ids_to_bytes(steps.add(1).cumsum(0))
         if self.contract.options.report_loss:
-            losses = [float(one.losses[0]) if len(one.losses) else np.nan for one in received]
+            losses = [
+                float(upload.losses[0]) if len(upload.losses) else np.nan for upload in received
+            ]
             parts["losses"] = np.array(losses, dtype="<f4").tobytes()
         if self.contract.algorithm.needs_occurred:
-            marks = {
-                table: torch.cat(
-                    [torch.zeros(0, dtype=torch.bool), *(_marks(x, table) for x in received)]
-                )
-                for table in answered.index
-            }
-            parts |= encode_marks(marks)
+            none = torch.zeros(0, dtype=torch.bool)
+            marks = [upload.occurred or {} for upload in received]  # the form asks for them
+            parts |= encode_marks(
+                {table: torch.cat([none, *(x[table] for x in marks)]) for table in answered.index}
+            )
         return parts
-
-
-def _marks(one: ReceivedUpload, table: str) -> Tensor:
-    assert one.occurred is not None, "the form asks for marks"
-    return one.occurred[table]
-
-
-def _join(layout: SubmodelLayout, parts: Sequence[Submodels]) -> Submodels:
-    """Single clients' submodels, one after another; there may be none."""
-    rows, dense = layout.shapes()
-    return Submodels(
-        layout.index,
-        {
-            t: torch.cat([torch.zeros(0, x[1]), *(p.rows[t] for p in parts)])
-            for t, x in rows.items()
-        },
-        {
-            name: torch.cat([torch.zeros(0, *shape[1:]), *(p.dense[name] for p in parts)])
-            for name, shape in dense.items()
-        },
-    )

@@ -7,12 +7,13 @@ read it.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Collection
 from typing import Any
 
+from starlette.datastructures import MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedrows.flower.gateway.limits import RequestBuckets, RequestRate
@@ -27,15 +28,14 @@ POLICY = (
     "style-src 'self'; img-src 'self' data:; worker-src 'self'; frame-src 'self'; "
     "frame-ancestors 'self'; form-action 'none'; base-uri 'none'"
 )
-HEADERS = [
-    (b"content-security-policy", POLICY.encode()),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"SAMEORIGIN"),
-]
-UNSTORED = (b"cache-control", b"no-store")
+HEADERS = {
+    "content-security-policy": POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "SAMEORIGIN",
+}
 
 
 class RequestGuard:
@@ -56,9 +56,9 @@ class RequestGuard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                own = [*message["headers"], *HEADERS]
-                known = any(name == UNSTORED[0] for name, _ in own)
-                message["headers"] = own if known else [*own, UNSTORED]
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("cache-control", "no-store")
             await send(message)
 
         try:
@@ -68,7 +68,12 @@ class RequestGuard:
             if started:
                 raise
             status, content = refusal_of(error)
-            await _answer(guarded, status, content)
+            headers = {}
+            if status in (400, 408, 411, 413):  # the rest of the request is not read
+                headers["connection"] = "close"
+            if "after" in content:
+                headers["retry-after"] = str(max(1, round(content["after"])))
+            await JSONResponse(content, status, headers)(scope, receive, guarded)
 
     def _check(self, scope: Scope) -> None:
         """Raises a Refusal if a request may not be answered, whoever has signed it."""
@@ -114,14 +119,3 @@ def _source(address: str) -> str:
         return source_of(address)
     except ValueError:
         return address
-
-
-async def _answer(send: Send, status: int, content: dict[str, Any]) -> None:
-    text = json.dumps(content).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text))]
-    if status in (400, 408, 411, 413):  # the rest of the request is not read
-        headers.append((b"connection", b"close"))
-    if "after" in content:
-        headers.append((b"retry-after", b"%d" % max(1, round(content["after"]))))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text})

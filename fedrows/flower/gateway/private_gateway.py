@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.flower.gateway.device_sums import AgreedTerms, DeviceSums, SumDevice
+from fedrows.flower.gateway.device_sums import DeviceSums, SumDevice
 from fedrows.flower.gateway.forms import CODING, RegistrationForm
 from fedrows.flower.gateway.gateway_node import SHARE_OF_TIMEOUT, GatewayNode
 from fedrows.flower.node.enrolled import EnrolledClients
@@ -29,14 +29,13 @@ from fedrows.flower.node.private_node import NODE, PrivateNode
 from fedrows.flower.wire.clients import ClientName
 from fedrows.flower.wire.codings import ids_to_bytes
 from fedrows.flower.wire.message import Message, unpack
+from fedrows.flower.wire.names import round_of
 from fedrows.flower.wire.submodels import encode_submodels
 from fedrows.flower.wire.sums import coding_of
-from fedrows.flower.wire.tags import round_of
 from fedrows.privacy import openings, secure_sum
 from fedrows.privacy.keys import MaskWords
 from fedrows.privacy.layout import OpenedRows, SumLayout
-from fedrows.privacy.openings import OpenedSum
-from fedrows.privacy.protocol import ProtocolError, ServerHalf
+from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.terms import SumTerms
 from fedrows.privacy.union import Direct
 from fedrows.privacy.weighted_mean import ClientUpdates, dense_of
@@ -60,7 +59,7 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
     @cached_property
     def _current(self) -> EnrolledClients:
         """The devices that have registered, of which no index set is known."""
-        names: list[int | str] = [one.name for one, _ in self._registered]
+        names: list[int | str] = [entry.name for entry, _ in self._registered]
         nothing = [torch.zeros(0, dtype=torch.int64)] * len(names)
         index = {table: Index.of(nothing) for table in self._space.tables}
         return EnrolledClients(names, [1] * len(names), index)
@@ -71,11 +70,12 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
 
     def _devices(self, names: Sequence[ClientName]) -> list[SumDevice]:
         """The devices of some names, as many as a sum among them needs and bears."""
-        known = {one.name: one for one, _ in self._registered}
+        known = {entry.name: entry for entry, _ in self._registered}
         devices = []
         for name in names:
-            one = known[str(name)]
-            devices.append(SumDevice(one.device, one.version, unpack(one.message).parts["key"]))
+            entry = known[str(name)]
+            key = unpack(entry.message).parts["key"]
+            devices.append(SumDevice(entry.device, entry.version, key))
         privacy, count = self.contract.privacy, len(devices)
         fewest = max(privacy.colluding + 2, privacy.openers, privacy.min_contributors)
         if not max(fewest, privacy.least(count)) <= count <= MOST_DEVICES:
@@ -107,18 +107,23 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
 
     def _counted(self, facts: Mapping[str, Any], names: Sequence[ClientName]) -> MaskWords:
         """One word for each row: how many of some devices hold it, or whether any of them does."""
-        devices, sums, rows = self._devices(names), self._sums(facts), self._space.rows
-        about = self._facts(devices, facts)
+        devices, sums, plan = self._devices(names), self._sums(facts), Direct(self._space.rows)
+        privacy, about = self.contract.privacy, self._facts(devices, facts)
         agreed = sums.terms(devices, about, {})
-        plan = Direct(rows)
-
-        def half(agreed: AgreedTerms) -> ServerHalf[secure_sum.SumResult]:
-            terms = self._terms(agreed, devices, length=plan.length, word=plan.word)
-            return secure_sum.server(terms, _registry(devices))
+        terms = SumTerms(
+            agreed.name,
+            tuple(range(len(devices))),
+            privacy.least(len(devices)),
+            length=plan.length,
+            word=plan.word,
+            colluding=privacy.colluding,
+            early_list=True,
+        )
+        half = secure_sum.server(terms, _registry(devices))
 
         own: list[dict[str, Any]] = [{}] * len(devices)
         total = sums.carry(half, agreed, devices, own, 4 * plan.length, self._seconds)
-        self._log_left_out(total, names)
+        _log_left_out(total, names)
         return total.values.clip(max=len(total.clients)) if about["use"] == "heat" else total.values
 
     def _facts(self, devices: Sequence[SumDevice], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,19 +140,6 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
             "threshold": privacy.least(len(devices)),
             "colluding": privacy.colluding,
         }
-
-    def _terms(
-        self, agreed: AgreedTerms, devices: Sequence[SumDevice], **more: Any
-    ) -> SumTerms:  # fmt: skip
-        privacy, count = self.contract.privacy, len(devices)
-        return SumTerms(
-            agreed.name,
-            tuple(range(count)),
-            privacy.least(count),
-            colluding=privacy.colluding,
-            early_list=True,
-            **more,
-        )
 
     def _added_up(
         self,
@@ -176,22 +168,17 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
         model = encode_submodels("model", sent, CODING)
         model |= {f"union/{t}": ids_to_bytes(torch.from_numpy(ids)) for t, ids in rows.items()}
         agreed = sums.terms(devices, about, model)
-
-        def half(agreed: AgreedTerms) -> ServerHalf[OpenedSum]:
-            cohort = tuple(range(count))
-            plan = layout.plan(agreed.name, cohort, privacy, coding, turn)
-            terms = plan.terms(least, colluding=privacy.colluding, early_list=True)
-            return openings.server(plan, terms, _registry(devices))
-
-        length = layout.plan(agreed.name, tuple(range(count)), privacy, coding, turn).length
+        plan = layout.plan(agreed.name, tuple(range(count)), privacy, coding, turn)
+        terms = plan.terms(least, colluding=privacy.colluding, early_list=True)
+        half = openings.server(plan, terms, _registry(devices))
         counted = self._counted_tags(facts, names)
         own = [
             {"number": number, "accepted": last, "tag": facts["tag"]}
             for number, last in zip(facts["numbers"], counted, strict=True)
         ]
-        size = length * coding.dtype.itemsize
+        size = plan.length * coding.dtype.itemsize
         result = sums.carry(half, agreed, devices, own, size, self._seconds)
-        self._log_left_out(result.total, names)
+        _log_left_out(result.total, names)
         for party, (name, last) in enumerate(zip(names, counted, strict=True)):
             tag = facts["tag"] if party in result.total.clients else last
             self.state.of(name).put(facts["tag"], {COUNTED: torch.tensor(tag)})
@@ -200,11 +187,8 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
 
     def _counted_tags(self, facts: dict[str, Any], names: Sequence[ClientName]) -> list[int]:
         """The tag of each device's last try that counted; the server knows the gateway's alone."""
-        tags = []
-        for name, accepted in zip(names, facts["accepted"], strict=True):
-            memory = self.state.of(name).settle(accepted) or {}
-            tags.append(int(memory[COUNTED]) if COUNTED in memory else 0)
-        return tags
+        memories = self.state.memories(names, facts["accepted"])
+        return [int(memory[COUNTED]) if COUNTED in memory else 0 for memory in memories]
 
     def _as_one(self, opened: OpenedRows, layout: SumLayout, most: int) -> ClientUpdates:
         """A sum of devices as the update of one client that weighs as much as those who trained."""
@@ -234,13 +218,12 @@ class PrivateGatewayNode(GatewayNode, PrivateNode):
         """Every row of the union: who asks for all says nothing."""
         return [united]
 
-    def _log_left_out(
-        self, total: secure_sum.SumResult, names: Sequence[ClientName]
-    ) -> None:  # fmt: skip
-        """Keeps in the gateway's log which devices are not in a sum; nobody else is told."""
-        for party, why in total.left_out.items():
-            log.info("Device %s: %s", names[party], why)
+
+def _log_left_out(total: secure_sum.SumResult, names: Sequence[ClientName]) -> None:
+    """Keeps in the gateway's log which devices are not in a sum; nobody else is told."""
+    for party, why in total.left_out.items():
+        log.info("Device %s: %s", names[party], why)
 
 
 def _registry(devices: Sequence[SumDevice]) -> dict[int, bytes]:
-    return {party: one.key for party, one in enumerate(devices)}
+    return {party: device.key for party, device in enumerate(devices)}

@@ -83,15 +83,12 @@ class Programs:
     def files(self, id_: str) -> dict[str, dict[str, Any]]:
         """The files of a program: their sizes and digests by their names; they never change."""
         if id_ not in self._files:
-            self._files[id_] = self._read_files(id_)
-        return self._files[id_]
-
-    def _read_files(self, id_: str) -> dict[str, dict[str, Any]]:
-        files = sorted(path for path in self.path(id_).iterdir() if path.is_file())
-        return {
-            path.name: {
-                "bytes": path.stat().st_size,
-                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            files = sorted(path for path in self.path(id_).iterdir() if path.is_file())
+            self._files[id_] = {
+                path.name: {
+                    "bytes": path.stat().st_size,
+                    "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+                }
+                for path in files
             }
-            for path in files
-        }
+        return self._files[id_]

@@ -106,13 +106,16 @@ class GatewayStore:
             for statement in _SCHEMA.split(";"):
                 database.execute(statement)
 
-    @contextmanager
-    def read(self) -> Iterator[sqlite3.Connection]:
-        """A connection to read from."""
+    def rows(self, query: str, *values: object) -> list[Any]:
+        """All rows of a query."""
         try:
-            yield self._connection()
+            return self._connection().execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise self._failed(error) from error
+
+    def row(self, query: str, *values: object) -> Any:
+        """The first row of a query; None if there is none."""
+        return next(iter(self.rows(query, *values)), None)
 
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
@@ -167,14 +170,12 @@ class GatewayStore:
     def enrol(self, token: str, key: bytes, name: str | None) -> EnrolledDevice:
         """The device that a token makes; the same token and key give the same device again."""
         with self.change() as database:
-            row = database.execute(
-                "SELECT until, device FROM tokens WHERE hash = ?", [_hash(token)]
-            ).fetchone()
+            row = self.row("SELECT until, device FROM tokens WHERE hash = ?", _hash(token))
             if row is None:
                 raise TokenRefused("The token is not one of this gateway: ask for another.")
             until, used_by = row
             if used_by is not None:
-                device = self._device(database, used_by)
+                device = self.device(used_by)
                 if device is not None and hmac.compare_digest(device.key, key):
                     return device
                 raise TokenRefused("The token has been used by another device: ask for another.")
@@ -182,7 +183,7 @@ class GatewayStore:
                 raise TokenRefused("The token is too old: ask for another.")
             id_ = secrets.token_hex(16)
             device = EnrolledDevice(id_, name or id_, key)
-            if database.execute("SELECT 1 FROM devices WHERE name = ?", [device.name]).fetchone():
+            if self.row("SELECT 1 FROM devices WHERE name = ?", device.name):
                 raise TokenRefused(
                     f"Another device is called {device.name!r}: choose another name."
                 )
@@ -194,39 +195,29 @@ class GatewayStore:
 
     def device(self, id_: str) -> EnrolledDevice | None:
         """A device by its id; None if there is none."""
-        with self.read() as database:
-            return self._device(database, id_)
-
-    def _device(self, database: sqlite3.Connection, id_: str) -> EnrolledDevice | None:
-        row = database.execute("SELECT id, name, key FROM devices WHERE id = ?", [id_]).fetchone()
+        row = self.row("SELECT id, name, key FROM devices WHERE id = ?", id_)
         return None if row is None else EnrolledDevice(*row)
 
     def remove_device(self, name: str) -> bool:
         """Takes out a device with all that is known of it; False if nobody is called that."""
         with self.change() as database:
-            row = database.execute("SELECT id FROM devices WHERE name = ?", [name]).fetchone()
+            row = self.row("SELECT id FROM devices WHERE name = ?", name)
             if row is None:
                 return False
             database.execute(
                 "DELETE FROM pieces WHERE work IN (SELECT id FROM work WHERE device = ?)", row
             )
-            for table, column in (
-                ("registrations", "device"),
-                ("work", "device"),
-                ("nonces", "device"),
-                ("keys", "device"),
-            ):
-                database.execute(f"DELETE FROM {table} WHERE {column} = ?", row)
+            for table in ("registrations", "work", "nonces", "keys"):
+                database.execute(f"DELETE FROM {table} WHERE device = ?", row)
             database.execute("DELETE FROM devices WHERE id = ?", row)
             return True
 
     def devices(self) -> list[tuple[str, float, str | None]]:
         """Every device: its name, when it was seen last, and the program it registered for."""
-        with self.read() as database:
-            return database.execute(
-                "SELECT name, seen, program FROM devices LEFT JOIN registrations "
-                "ON registrations.device = devices.id ORDER BY name"
-            ).fetchall()
+        return self.rows(
+            "SELECT name, seen, program FROM devices LEFT JOIN registrations "
+            "ON registrations.device = devices.id ORDER BY name"
+        )
 
     def is_new(self, device: str, nonce: str) -> bool:
         """Whether a device uses a nonce for the first time; it is taken note of."""
@@ -242,8 +233,7 @@ class GatewayStore:
 
     def fact(self, name: str) -> str | None:
         """A fact of the gateway; None if it is not known."""
-        with self.read() as database:
-            row = database.execute("SELECT value FROM facts WHERE name = ?", [name]).fetchone()
+        row = self.row("SELECT value FROM facts WHERE name = ?", name)
         return None if row is None else row[0]
 
     def set_fact(self, name: str, value: str) -> None:
@@ -269,38 +259,29 @@ class GatewayStore:
         with self.change() as database:
             if key is not None:
                 database.execute("INSERT OR IGNORE INTO keys VALUES (?, ?)", [key, device])
-                query = "SELECT device FROM keys WHERE key = ?"
-                if database.execute(query, [key]).fetchone() != (device,):
+                if self.row("SELECT device FROM keys WHERE key = ?", key) != (device,):
                     raise KeyTaken("The key is another device's: make one of your own.")
                 database.execute("DELETE FROM keys WHERE device = ? AND key <> ?", [device, key])
             database.execute("INSERT OR REPLACE INTO registrations VALUES (?, ?, ?, ?, ?)", values)
 
     def registration(self, device: str, program: str | None) -> str | None:
         """The version of a device's registration for a program; None if there is none."""
-        with self.read() as database:
-            row = database.execute(
-                "SELECT version FROM registrations WHERE device = ? AND program = ?",
-                [device, program],
-            ).fetchone()
+        query = "SELECT version FROM registrations WHERE device = ? AND program = ?"
+        row = self.row(query, device, program)
         return None if row is None else row[0]
 
     def registered(self, program: str) -> list[DeviceRegistration]:
         """All that is registered for a program, in the order of names."""
-        with self.read() as database:
-            rows = database.execute(
-                "SELECT name, id, version, examples, message FROM registrations "
-                "JOIN devices ON devices.id = registrations.device WHERE program = ? ORDER BY name",
-                [program],
-            ).fetchall()
+        rows = self.rows(
+            "SELECT name, id, version, examples, message FROM registrations "
+            "JOIN devices ON devices.id = registrations.device WHERE program = ? ORDER BY name",
+            program,
+        )
         return [DeviceRegistration(*row) for row in rows]
 
     def count_registered(self, program: str) -> int:
         """How many devices are registered for a program."""
-        with self.read() as database:
-            row = database.execute(
-                "SELECT count(*) FROM registrations WHERE program = ?", [program]
-            ).fetchone()
-        return int(row[0])
+        return int(self.row("SELECT count(*) FROM registrations WHERE program = ?", program)[0])
 
     def note_seen(self, device: str) -> None:
         """Takes note that a device is there."""

@@ -24,14 +24,15 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from fedrows.flower.gateway.forms import (
     LARGEST_REGISTRATION,
+    PhaseForm,
     UploadForm,
     key_in,
+    read_form,
     version_of_registration,
 )
 from fedrows.flower.gateway.guard import RequestGuard, too_many
 from fedrows.flower.gateway.limits import BytesUnderWay, RequestBuckets, RequestRate
 from fedrows.flower.gateway.page_files import PageFiles
-from fedrows.flower.gateway.phase_form import PhaseForm, read_form
 from fedrows.flower.gateway.programs import Programs
 from fedrows.flower.gateway.signatures import Refusal, SignedHeader
 from fedrows.flower.gateway.store import EnrolledDevice, GatewayStore, KeyTaken, TokenRefused
@@ -104,11 +105,11 @@ class DeviceApi:
         """A new device, by a token."""
         body = await _body(request, SMALL)
         try:
-            given = json.loads(body)
-            token, key, name = given["token"], bytes.fromhex(given["key"]), given.get("name")
+            asked = json.loads(body)
+            token, key, name = asked["token"], bytes.fromhex(asked["key"]), asked.get("name")
         except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
-            given, token, key, name = {}, None, b"", None
-        if not isinstance(token, str) or not isinstance(given, dict) or len(key) != 32:
+            asked, token, key, name = {}, None, b"", None
+        if not isinstance(token, str) or not isinstance(asked, dict) or len(key) != 32:
             raise Refusal(
                 400, "An enrolment has a token and a key of 32 bytes, and may have a name."
             )
@@ -144,12 +145,9 @@ class DeviceApi:
             raise Refusal(409, "The program is not the present one: ask for the program again.")
         try:
             examples, _ = form.check(body)
-        except WireError as error:
-            raise Refusal(422, f"The registration is refused: {error}") from None
-        version, key = version_of_registration(body), key_in(body) if form.private else None
-        try:
+            version, key = version_of_registration(body), key_in(body) if form.private else None
             self.store.register(device.id, program, version, examples, body, key)
-        except KeyTaken as error:
+        except (WireError, KeyTaken) as error:
             raise Refusal(422, f"The registration is refused: {error}") from None
         return JSONResponse({"version": version})
 
@@ -177,7 +175,8 @@ class DeviceApi:
 
     def download(self, device: EnrolledDevice, request: Request, body: bytes) -> Response:
         """The message of some work."""
-        work = self._open_work(device, request)
+        work = self._work(device, request)
+        _check_open(work)
         data = self.work.message(work.id, _whole(request, "offset", 2**40))
         if data is None:
             raise Refusal(410, GONE)
@@ -194,7 +193,7 @@ class DeviceApi:
             return JSONResponse({"received": work.received, "state": "taken"})
         if work.state == "taken":
             raise Refusal(409, "An upload for this work was taken already.", received=work.received)
-        self._check_open(work)
+        _check_open(work)
         form = read_form(work.form)
         if total > form.most:
             raise Refusal(413, f"An upload for this work has at most {form.most} bytes.")
@@ -236,16 +235,12 @@ class DeviceApi:
             raise Refusal(404, "There is no such work for this device: check in again.")
         return work
 
-    def _open_work(self, device: EnrolledDevice, request: Request) -> HeldWork:
-        work = self._work(device, request)
-        self._check_open(work)
-        return work
 
-    def _check_open(self, work: HeldWork) -> None:
-        if work.state == "refused":
-            raise Refusal(422, "The upload for this work was refused: check in for other work.")
-        if work.state != "open" or work.deadline < time.time():
-            raise Refusal(410, GONE)
+def _check_open(work: HeldWork) -> None:
+    if work.state == "refused":
+        raise Refusal(422, "The upload for this work was refused: check in for other work.")
+    if work.state != "open" or work.deadline < time.time():
+        raise Refusal(410, GONE)
 
 
 def application(

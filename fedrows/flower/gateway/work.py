@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from fedrows.flower.gateway.store import GatewayStore
 
+LOOK = 0.03  # seconds between two looks for uploads
 Place = tuple[int, int]  # the tag of a message, and a position among the clients that it names
 
 
@@ -73,12 +74,12 @@ class WorkStore:
         """
         ids = [secrets.token_hex(16) for _ in works]
         rows = [
-            (id_, one.device, run, tag, place, deadline, "open", one.form, one.message)
-            for place, (id_, one) in enumerate(zip(ids, works, strict=True))
+            (id_, work.device, run, tag, position, deadline, "open", work.form, work.message)
+            for position, (id_, work) in enumerate(zip(ids, works, strict=True))
         ]
         with self.store.change() as database:
-            known = database.execute("SELECT id, tag, place FROM work WHERE run = ?", [run])
-            for id_, *place in known.fetchall():
+            known = self.store.rows("SELECT id, tag, place FROM work WHERE run = ?", run)
+            for id_, *place in known:
                 if tuple(place) not in waiting:
                     _delete(database, "id = ?", id_)
             _delete(database, "deadline < ?", time.time() - 3600)
@@ -91,74 +92,61 @@ class WorkStore:
 
     def under_way(self, run: str) -> set[Place]:
         """The work of a run that its devices can still answer."""
-        with self.store.read() as database:
-            return set(
-                database.execute(
-                    "SELECT tag, place FROM work WHERE run = ? AND state = 'open' AND deadline > ?",
-                    [run, time.time()],
-                ).fetchall()
-            )
+        query = "SELECT tag, place FROM work WHERE run = ? AND state = 'open' AND deadline > ?"
+        return set(self.store.rows(query, run, time.time()))
 
     def taken(self, run: str) -> dict[Place, bytes]:
         """The uploads of a run that were taken; they stay until the server no longer waits."""
-        with self.store.read() as database:
-            rows = database.execute(
-                "SELECT tag, place, upload FROM work WHERE run = ? AND state = 'taken'", [run]
-            ).fetchall()
-        return {(tag, position): upload for tag, position, upload in rows}
+        query = "SELECT tag, place, upload FROM work WHERE run = ? AND state = 'taken'"
+        return {(tag, position): upload for tag, position, upload in self.store.rows(query, run)}
 
     def open_count(self, tag: int) -> int:
         """How many devices of a round have not answered yet."""
-        with self.store.read() as database:
-            row = database.execute(
-                "SELECT count(*) FROM work WHERE tag = ? AND state = 'open'", [tag]
-            ).fetchone()
-        return int(row[0])
+        query = "SELECT count(*) FROM work WHERE tag = ? AND state = 'open'"
+        return int(self.store.row(query, tag)[0])
+
+    def wait(self, tag: int, missing: int, deadline: float) -> dict[str, bytes]:
+        """What `collect` gives, once all but so many have answered, or the time is up."""
+        while self.open_count(tag) > missing and time.time() < deadline:
+            time.sleep(LOOK)
+        return self.collect(tag)
 
     def collect(self, tag: int) -> dict[str, bytes]:
         """The uploads of a round by the id of their work; the work is over with this."""
         with self.store.change() as database:
-            rows = database.execute(
-                "SELECT id, upload FROM work WHERE tag = ? AND state = 'taken'", [tag]
-            ).fetchall()
+            query = "SELECT id, upload FROM work WHERE tag = ? AND state = 'taken'"
+            rows = self.store.rows(query, tag)
             _delete(database, "tag = ?", tag)
         return dict(rows)
 
     def waiting_devices(self) -> set[str]:
         """The devices that have work."""
-        with self.store.read() as database:
-            rows = database.execute(
-                "SELECT DISTINCT device FROM work WHERE state = 'open' AND deadline > ?",
-                [time.time()],
-            ).fetchall()
-        return {row[0] for row in rows}
+        query = "SELECT DISTINCT device FROM work WHERE state = 'open' AND deadline > ?"
+        return {device for (device,) in self.store.rows(query, time.time())}
 
     def offer(self, device: str) -> OfferedWork | None:
         """The work that waits for a device; None if there is none."""
-        with self.store.read() as database:
-            row = database.execute(
-                "SELECT id, length(message), deadline, received FROM work "
-                "WHERE device = ? AND state = 'open' AND deadline > ? ORDER BY deadline LIMIT 1",
-                [device, time.time()],
-            ).fetchone()
+        row = self.store.row(
+            "SELECT id, length(message), deadline, received FROM work "
+            "WHERE device = ? AND state = 'open' AND deadline > ? ORDER BY deadline LIMIT 1",
+            device,
+            time.time(),
+        )
         return None if row is None else OfferedWork(*row)
 
     def find(self, device: str, id_: str) -> HeldWork | None:
         """A device's own work; None if it has none of this id."""
-        with self.store.read() as database:
-            row = database.execute(
-                "SELECT id, tag, deadline, state, form, total, sha256, received FROM work "
-                "WHERE id = ? AND device = ?",
-                [id_, device],
-            ).fetchone()
+        row = self.store.row(
+            "SELECT id, tag, deadline, state, form, total, sha256, received FROM work "
+            "WHERE id = ? AND device = ?",
+            id_,
+            device,
+        )
         return None if row is None else HeldWork(*row)
 
     def message(self, id_: str, offset: int) -> bytes | None:
         """The message of some work, from a byte on; None if the work is gone."""
-        with self.store.read() as database:
-            row = database.execute(
-                "SELECT substr(message, ?) FROM work WHERE id = ?", [offset + 1, id_]
-            ).fetchone()
+        row = self.store.row("SELECT substr(message, ?) FROM work WHERE id = ?", offset + 1, id_)
         return None if row is None else bytes(row[0])
 
     def begin_upload(self, id_: str, total: int, sha256: str) -> None:
@@ -183,16 +171,13 @@ class WorkStore:
             )
             if moved.rowcount == 1 and data:
                 database.execute("INSERT INTO pieces VALUES (?, ?, ?)", [id_, start, data])
-            row = database.execute("SELECT received FROM work WHERE id = ?", [id_]).fetchone()
+            row = self.store.row("SELECT received FROM work WHERE id = ?", id_)
         return None if row is None else int(row[0])
 
     def joined(self, id_: str) -> bytes:
         """All pieces of an upload that have come."""
-        with self.store.read() as database:
-            rows = database.execute(
-                "SELECT data FROM pieces WHERE work = ? ORDER BY start", [id_]
-            ).fetchall()
-        return b"".join(row[0] for row in rows)
+        rows = self.store.rows("SELECT data FROM pieces WHERE work = ? ORDER BY start", id_)
+        return b"".join(data for (data,) in rows)
 
     def take(self, id_: str, upload: bytes) -> bool:
         """Stores an upload that has passed the checks; False if the round is over."""

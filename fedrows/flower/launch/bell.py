@@ -30,8 +30,7 @@ class Bell:
         try:
             os.utime(self._path, ns=(now, now))
         except OSError:
-            with open(self._path, "ab", opener=_private):
-                pass
+            Path(self._path).touch(mode=0o600)
 
     def wait(self, seconds: float, sooner: Callable[[], bool] = lambda: False) -> bool:
         """Waits for the bell, or until `sooner` is true; False if the time is over first."""
@@ -52,7 +51,3 @@ class Bell:
             return os.stat(self._path).st_mtime_ns
         except OSError:
             return 0
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -13,6 +13,8 @@ import logging
 import ssl
 from pathlib import Path
 
+from cryptography import x509
+
 EVERY = 5.0  # seconds between two looks at the files
 
 
@@ -49,12 +51,10 @@ class CertificateReload:
 
     def _stamp(self) -> tuple[int, ...]:
         stats = [path.stat() for path in (self._certificate, self._key)]
-        return tuple(x for one in stats for x in (one.st_mtime_ns, one.st_ino))
+        return tuple(x for stat in stats for x in (stat.st_mtime_ns, stat.st_ino))
 
     def _check(self) -> None:
         """Raises an OSError or a ValueError if the pair is no pair, not valid now, or unknown."""
-        from cryptography import x509
-
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._certificate, self._key)
         new = x509.load_pem_x509_certificate(self._certificate.read_bytes())
         now = datetime.datetime.now(datetime.UTC)

@@ -17,14 +17,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from fedrows.errors import FedrowsError
 from fedrows.files.whole import reason
-
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 CA, CA_KEY, SERVER, SERVER_KEY, NODES = "ca.pem", "ca.key", "server.pem", "server.key", "nodes"
 CA_DAYS, SERVER_DAYS = 3650, 825
@@ -60,7 +61,6 @@ def check_names(hosts: Iterable[str], nodes: Iterable[str]) -> None:
 
 def make_authority(folder: Path) -> Path:
     """The certificate of a new authority in `folder`."""
-    x509, _, hashes, ec, _ = _cryptography()
     certificate, key = folder / CA, folder / CA_KEY
     _check_free(certificate, key)
     private = ec.generate_private_key(ec.SECP384R1())
@@ -81,7 +81,6 @@ def make_server(folder: Path, hosts: Sequence[str], into: Path | None = None) ->
 
     into: another folder to write it to.
     """
-    x509, _, hashes, ec, _ = _cryptography()
     certificate, key = (into or folder) / SERVER, (into or folder) / SERVER_KEY
     _check_free(certificate, key)
     authority, signer = read_certificate(folder / CA), _read_key(folder / CA_KEY)
@@ -94,7 +93,7 @@ def make_server(folder: Path, hosts: Sequence[str], into: Path | None = None) ->
     private = ec.generate_private_key(ec.SECP384R1())
     names = [_general_name(host) for host in dict.fromkeys([*hosts, *HERE])]
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    server = x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH])
+    server = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     built = (
         _builder(_name("fedrows SuperLink"), authority.subject, private.public_key(), SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -110,7 +109,6 @@ def make_server(folder: Path, hosts: Sequence[str], into: Path | None = None) ->
 
 def make_node_key(folder: Path, name: str) -> Path:
     """A node's new private key; its public half lies beside it, named .pub, to be admitted."""
-    _, serialization, _, ec, _ = _cryptography()
     check_names([], [name])
     key = folder / NODES / f"{name}.key"
     public = key.with_suffix(".pub") if "." not in name else key.with_name(f"{name}.pub")
@@ -149,11 +147,10 @@ def check_file(path: Path, advice: str) -> None:
 
 def check_node_key(path: Path) -> None:
     """Raises a CertificateError unless `path` is the private key of a node."""
-    _, serialization, _, ec, wrong = _cryptography()
     check_file(path, "Make it with `fedrows deploy keys`, or name the right file")
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), None)
-    except (ValueError, TypeError, wrong):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise CertificateError(
@@ -163,7 +160,6 @@ def check_node_key(path: Path) -> None:
 
 def hosts_of(certificate: Path) -> list[str]:
     """The names and addresses that a certificate is for."""
-    x509, *_ = _cryptography()
     kind = x509.SubjectAlternativeName
     try:
         names = read_certificate(certificate).extensions.get_extension_for_class(kind).value
@@ -176,7 +172,6 @@ def hosts_of(certificate: Path) -> list[str]:
 
 def read_certificate(path: Path) -> x509.Certificate:
     """A certificate, or a CertificateError that names its file."""
-    x509, *_ = _cryptography()
     check_file(path, "Make it with `fedrows deploy keys`")
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
@@ -184,8 +179,7 @@ def read_certificate(path: Path) -> x509.Certificate:
         raise CertificateError(f"{path} is not a certificate in PEM form.") from None
 
 
-def _read_key(path: Path) -> EllipticCurvePrivateKey:
-    _, serialization, _, ec, _ = _cryptography()
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     check_file(path, "It is needed to sign: bring it here, or make the certificate where it lies")
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), None)
@@ -199,9 +193,8 @@ def _read_key(path: Path) -> EllipticCurvePrivateKey:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, public: object, days: int
+    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
-    x509, *_ = _cryptography()
     today = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
@@ -216,7 +209,6 @@ def _builder(
 
 
 def _usage(**used: bool) -> x509.KeyUsage:
-    x509, *_ = _cryptography()
     every = (
         "digital_signature content_commitment key_encipherment data_encipherment key_agreement "
         "key_cert_sign crl_sign encipher_only decipher_only"
@@ -225,12 +217,10 @@ def _usage(**used: bool) -> x509.KeyUsage:
 
 
 def _name(text: str) -> x509.Name:
-    x509, *_ = _cryptography()
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    x509, *_ = _cryptography()
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -252,9 +242,8 @@ def _check_free(*paths: Path) -> None:
 
 
 def _write_pair(
-    path: Path, certificate: x509.Certificate, key: Path, private: EllipticCurvePrivateKey
+    path: Path, certificate: x509.Certificate, key: Path, private: ec.EllipticCurvePrivateKey
 ) -> None:
-    _, serialization, *_ = _cryptography()
     secret = private.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -276,17 +265,3 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         raise
     except OSError as error:
         raise CertificateError(f"{path} cannot be written ({reason(error)}).") from None
-
-
-def _cryptography():  # type: ignore[no-untyped-def]
-    """The parts of cryptography that are used here; it comes with flwr."""
-    try:
-        from cryptography import x509
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError:
-        raise CertificateError(
-            "Keys and certificates need the package cryptography: install fedrows[flower]."
-        ) from None
-    return x509, serialization, hashes, ec, UnsupportedAlgorithm

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -85,10 +84,6 @@ class ControlClient:
         with self._asking("start the run") as api:
             return int(api.StartRun(request).run_id)
 
-    def status(self, run: int) -> str:
-        """pending, starting, running, or finished:completed, finished:failed, finished:stopped."""
-        return self.look(run).status
-
     def look(self, run: int) -> RunState:
         """How a run stands."""
         with self._asking(f"say how run {run} is") as api:
@@ -136,7 +131,7 @@ class ControlClient:
         with self._asking("say how its runs are"):
             answer = self._own("runs" if run is None else f"runs/{run}")
         runs = printable(answer.get("runs", []))
-        return [one for one in runs if isinstance(one, dict)] if isinstance(runs, list) else []
+        return [x for x in runs if isinstance(x, dict)] if isinstance(runs, list) else []
 
     def ask_to_stop(self, run: int) -> None:
         """Asks a run to end after its present round."""
@@ -154,10 +149,10 @@ class ControlClient:
         with self._asking("take the settings for the next run"):
             self._own("watching", dict(settings))
 
-    def _own(self, what: str, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _own(self, path: str, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The answer of our gate; nothing if the SuperLink is another one's."""
         token = read_token(self.token) if self.token else ""
-        return ask_gate(self.address, self.ca, token, what, request, self.heard)
+        return ask_gate(self.address, self.ca, token, path, request, self.heard)
 
     def check(self) -> None:
         """Raises a ControlError unless the SuperLink can be reached, by TLS if it is to be."""
@@ -241,16 +236,3 @@ def split_address(address: str) -> tuple[str, int]:
             f"{address!r} is not an address: write HOST:PORT, as in example.org:8000."
         )
     return host.strip("[]"), int(port)
-
-
-def as_toml(config: Mapping[str, Value]) -> str:
-    """Settings as TOML, which both of flwr's config options read."""
-    return "".join(f"{json.dumps(key)} = {_toml(value)}\n" for key, value in config.items())
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)

@@ -1,7 +1,7 @@
 """A federation on this machine: a SuperLink and SuperNodes, started in order, taken down whole.
 
     with LocalFederation(folder, [NodeSpec("a", {"shard": "…"}), …]) as federation:
-        run = federation.submit(project, {"rounds": 5})
+        run = federation.control.submit(project, {"rounds": 5})
 
 Nodes are process groups: a SuperNode, its executor and its apps. The SuperLink, its executor and
 the ServerApp are another. A SuperLink that starts again has
@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from fedrows.flower.launch.certificates import Certificates
-from fedrows.flower.launch.control import FINISHED, ControlClient, Value
+from fedrows.flower.launch.control import FINISHED, ControlClient
 from fedrows.flower.launch.control_token import FILE as TOKEN_FILE
 from fedrows.flower.launch.processes import (
     LaunchError,
@@ -106,12 +105,7 @@ class LocalFederation:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -125,32 +119,16 @@ class LocalFederation:
                 self.link = None
                 end_marked(self.mark)
 
-    # -- runs --
-
-    def submit(self, project: Path, config: Mapping[str, Value] | None = None) -> int:
-        """The id of a new run of a Flower project."""
-        return self.control.submit(project, config or {})
-
-    def status(self, run: int) -> str:
-        """pending, starting, running, finished:completed, finished:failed or finished:stopped."""
-        return self.control.status(run)
-
-    def stop(self, run: int) -> None:
-        """Ends a run."""
-        self.control.stop(run)
-
     def wait(self, run: int, timeout: float, every: float = 0.3) -> str:
         """The status of a run when it has finished; raises if that takes too long."""
         until = time.monotonic() + timeout
-        while not (status := self.status(run)).startswith(FINISHED):
+        while not (status := self.control.look(run).status).startswith(FINISHED):
             if time.monotonic() > until:
                 raise LaunchError(
                     f"Run {run} is {status} after {timeout:g} s: look into {self.logs}."
                 )
             time.sleep(every)
         return status
-
-    # -- nodes --
 
     def admit_nodes(self) -> None:
         """Lists the keys of all nodes at the SuperLink, if they have keys."""
@@ -192,8 +170,6 @@ class LocalFederation:
         if index not in self.groups:
             raise LaunchError(f"Node {self.nodes[index].name} is not running.")
         return self.groups[index]
-
-    # -- the server's side --
 
     def start_superlink(self) -> None:
         """Starts the SuperLink, on the port it had before if it had one."""

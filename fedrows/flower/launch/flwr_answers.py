@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fedrows.flower.launch.flwr_lookup import attribute_of, module_with
+from fedrows.flower.launch.flwr_lookup import module_with
 
 
 def answer_for_killed() -> None:
@@ -15,11 +15,10 @@ def answer_for_killed() -> None:
     was killed before it had its message or while it sent its answer.
     """
     what = "it cannot answer for apps that were killed"
-    names = ["InMemoryNodeState", "CLIENT_APP_CRASHED_ERROR", "SubStatus", "TaskType"]
+    methods = ["InMemoryNodeState.finish_task", "InMemoryNodeState._store_error_replies"]
+    names = [*methods, "CLIENT_APP_CRASHED_ERROR", "SubStatus", "TaskType"]
     module = module_with("flwr.supernode.nodestate.in_memory_nodestate", names, what)
-    state = module.InMemoryNodeState
-    finish = attribute_of(state, "finish_task", what)
-    attribute_of(state, "_store_error_replies", what)
+    finish = module.InMemoryNodeState.finish_task
     objects = "flwr.supercore.inflatable.inflatable_object"
     walk = module_with(objects, ["iterate_object_tree"], what).iterate_object_tree
 
@@ -32,7 +31,7 @@ def answer_for_killed() -> None:
                     self._store_error_replies({task.run_id}, module.CLIENT_APP_CRASHED_ERROR)
         return finished
 
-    state.finish_task = finish_task
+    module.InMemoryNodeState.finish_task = finish_task
 
 
 def _drop_half_answers(state: Any, run: int, walk: Callable[[Any], Iterable[Any]]) -> None:

@@ -23,6 +23,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import httpx
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
 from fedrows.flower.launch.control_token import HEADER
 from fedrows.flower.launch.notices import NOTICE, STARTED
 
@@ -34,6 +38,11 @@ class Heard:
     notice: str = ""
     started: str = ""
 
+    def learn_(self, headers: Mapping[str, str]) -> None:
+        """Takes note of what an answer says."""
+        self.notice = headers.get(NOTICE, "")
+        self.started = headers.get(STARTED, self.started)
+
 
 @contextlib.contextmanager
 def control_api(address: str, ca: Path | None, token: str, heard: Heard) -> Iterator[Any]:
@@ -42,7 +51,6 @@ def control_api(address: str, ca: Path | None, token: str, heard: Heard) -> Iter
     It raises an OSError if the SuperLink does not answer, and a RefusalError if it refuses.
     heard: gets what the SuperLink says of itself.
     """
-    http = import_module("httpx")
     client = import_module("flwr.supercore.control").ControlHttpClient.from_server_address(
         server_address=address,
         insecure=ca is None,
@@ -51,11 +59,11 @@ def control_api(address: str, ca: Path | None, token: str, heard: Heard) -> Iter
     )
     try:
         yield client
-    except http.HTTPStatusError as error:
+    except httpx.HTTPStatusError as error:
         known = import_module("flwr.supercore.error").FlowerError.from_json(error.response.text)
         reasons = (known.message, known.public_details or "") if known else (error.response.text,)
         raise RefusalError(error.response.status_code, " ".join(filter(None, reasons))) from None
-    except http.HTTPError as error:
+    except httpx.HTTPError as error:
         raise OSError(" ".join(str(error).split())) from None
     finally:
         client.close()
@@ -65,7 +73,7 @@ def ask_gate(
     address: str,
     ca: Path | None,
     token: str,
-    what: str,
+    path: str,
     request: Mapping[str, Any] | None,
     heard: Heard,
 ) -> dict[str, Any]:
@@ -73,20 +81,19 @@ def ask_gate(
 
     It is empty if the SuperLink has no such gate. Errors are those of `control_api`.
     """
-    http, scheme = import_module("httpx"), "https" if ca else "http"
-    trusted = ssl.create_default_context(cafile=str(ca)) if ca else True
+    scheme = "https" if ca else "http"
+    trusted = ssl.create_default_context(cafile=ca) if ca else True
     try:
-        with http.Client(verify=trusted, trust_env=False, timeout=30.0) as client:
+        with httpx.Client(verify=trusted, trust_env=False, timeout=30.0) as client:
             answer = client.request(
                 "GET" if request is None else "POST",
-                f"{scheme}://{address}/v1/fedrows/{what}",
+                f"{scheme}://{address}/v1/fedrows/{path}",
                 headers={HEADER.decode(): token},
                 json=request,
             )
-    except http.HTTPError as error:
+    except httpx.HTTPError as error:
         raise OSError(" ".join(str(error).split())) from None
-    heard.notice = answer.headers.get(NOTICE, "")
-    heard.started = answer.headers.get(STARTED, heard.started)
+    heard.learn_(answer.headers)
     if answer.status_code == 404:
         return {}
     if answer.status_code != 200:
@@ -121,14 +128,12 @@ def start_request(project: Path, config: Mapping[str, Any]) -> Any:
 
 def read_public_key(path: Path) -> bytes:
     """A node's public key as flwr's requests have it; raises a ValueError if it is none."""
-    ssh = import_module("cryptography.hazmat.primitives.serialization")
-    curves = import_module("cryptography.hazmat.primitives.asymmetric.ec")
     primitives = import_module("flwr.supercore.primitives.asymmetric")
     try:
-        key = ssh.load_ssh_public_key(path.read_bytes())
+        key = serialization.load_ssh_public_key(path.read_bytes())
     except Exception:
         key = None
-    if not isinstance(key, curves.EllipticCurvePublicKey):
+    if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("it is not the public key of a node")
     return bytes(primitives.public_key_to_bytes(key))
 
@@ -141,14 +146,12 @@ def sign_off(
     A connection that breaks is tried again: a node that is not signed off is refused for a minute.
     """
     try:
-        ssh = import_module("cryptography.hazmat.primitives.serialization")
-        private = ssh.load_ssh_private_key(key.read_bytes(), None)
+        private = serialization.load_ssh_private_key(key.read_bytes(), None)
         auth = import_module("flwr.supernode.node_auth_http_interceptor")
         fleet = import_module("flwr.supernode.fleet_http_client").FleetHttpClient
         request = import_module("flwr.proto.fleet_pb2").DeactivateNodeRequest(node_id=node)
         proof = auth.NodeAuthHttpInterceptor(private, private.public_key())
         interceptors = [_version("SuperNode"), proof]
-        broken = import_module("httpx").TransportError
         for left in reversed(range(tries)):
             try:
                 with fleet.from_server_address(
@@ -156,7 +159,7 @@ def sign_off(
                 ) as client:
                     client.DeactivateNode(request)
                 return True
-            except broken:
+            except httpx.TransportError:
                 time.sleep(pause if left else 0)
     except Exception:  # it was signed off already, or has no right to: it will be told so
         pass
@@ -192,14 +195,9 @@ def load_command(name: str) -> Callable[[], None]:
     """Imports one of flwr's commands."""
     (entry,) = entry_points(group="console_scripts", name=name)
     command: Callable[[], None] = entry.load()
-    plain_logs()
-    return command
-
-
-def plain_logs() -> None:
-    """Has flwr write its log without colours: it goes to files, and is read by programs."""
     colors = import_module("flwr.supercore.logger").LOG_COLORS
-    colors.update(dict.fromkeys(colors, ""))
+    colors.update(dict.fromkeys(colors, ""))  # logs go to files, and are read by programs
+    return command
 
 
 class RefusalError(Exception):
@@ -220,8 +218,7 @@ class _Operator:
         if self.token:
             context.request.headers[HEADER.decode()] = self.token
         answer = call_next(context)
-        self.heard.notice = answer.headers.get(NOTICE, "")
-        self.heard.started = answer.headers.get(STARTED, self.heard.started)
+        self.heard.learn_(answer.headers)
         return answer
 
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from fedrows.flower.launch.processes import LaunchError
 
 
 def module_with(name: str, attributes: Sequence[str], what: str) -> Any:
-    """A module that has these attributes, or a LaunchError that says what cannot be done."""
+    """A module that has these attributes, or a LaunchError that says what cannot be done.
+
+    An attribute of a class of the module is named with its class: `Class.method`.
+    """
     try:
         module = importlib.import_module(name)
     except ImportError:
         raise unexpected(name, what) from None
     for attribute in attributes:
-        if not hasattr(module, attribute):
-            raise unexpected(f"{name}.{attribute}", what)
+        try:
+            attrgetter(attribute)(module)
+        except AttributeError:
+            raise unexpected(f"{name}.{attribute}", what) from None
     return module
-
-
-def attribute_of(owner: type, name: str, what: str) -> Any:
-    """An attribute of a class of flwr, or a LaunchError that says what cannot be done."""
-    if not hasattr(owner, name):
-        raise unexpected(f"{owner.__name__}.{name}", what)
-    return getattr(owner, name)
 
 
 def unexpected(name: str, what: str) -> LaunchError:

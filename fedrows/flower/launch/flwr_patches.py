@@ -38,7 +38,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedrows.flower.launch.bell import Bell
-from fedrows.flower.launch.flwr_lookup import attribute_of, module_with, unexpected
+from fedrows.flower.launch.flwr_lookup import module_with, unexpected
 from fedrows.flower.launch.processes import LaunchError
 
 FIRST_WAIT, LONGEST_WAIT = 0.05, 0.5  # seconds between two looks for a message's parts
@@ -68,8 +68,9 @@ def listen_with(serve: Callable[..., None]) -> None:
 def clean_up_less_often() -> None:
     """Has the SuperLink look for tasks whose time is over once a second, not in every call."""
     what = "it cannot be made to clean up less often"
-    module = module_with("flwr.supercore.corestate.sql_corestate", ["SqlCoreState"], what)
-    before = attribute_of(module.SqlCoreState, "_cleanup_expired_task_tokens", what)
+    names = ["SqlCoreState._cleanup_expired_task_tokens"]
+    module = module_with("flwr.supercore.corestate.sql_corestate", names, what)
+    before = module.SqlCoreState._cleanup_expired_task_tokens
     last = [-1.0]
 
     def clean_up(state: Any) -> None:
@@ -86,8 +87,8 @@ def queue_for_database() -> None:
     SQLite has one writer at a time anyway, and whoever finds it busy sleeps for up to 0.1 s.
     """
     what = "its requests cannot wait in line"
-    module = module_with("flwr.supercore.sql_mixin", ["SqlMixin"], what)
-    session, lock = attribute_of(module.SqlMixin, "session", what), threading.RLock()
+    module = module_with("flwr.supercore.sql_mixin", ["SqlMixin.session"], what)
+    session, lock = module.SqlMixin.session, threading.RLock()
 
     @contextlib.contextmanager
     def one_at_a_time(state: Any) -> Iterator[Any]:
@@ -101,8 +102,7 @@ def count_no_traffic() -> None:
     """Has the SuperLink keep no statistics of bytes, which cost it a write for every object."""
     what = "it cannot be made to count no bytes"
     name = "flwr.server.superlink.linkstate.sql_linkstate"
-    module = module_with(name, ["SqlLinkState"], what)
-    attribute_of(module.SqlLinkState, "store_traffic", what)
+    module = module_with(name, ["SqlLinkState.store_traffic"], what)
     module.SqlLinkState.store_traffic = lambda *_, **__: None
 
 
@@ -136,9 +136,9 @@ def wait_for_bell(bell: Bell, seconds: float) -> None:
 def ring_for_messages(bell: Bell) -> None:
     """Rings when the SuperNode gets a message for its app, or an answer from it."""
     what = "its executor cannot be called"
-    module = module_with(
-        "flwr.supernode.nodestate.in_memory_nodestate", ["InMemoryNodeState"], what
-    )
+    methods = ("store_message", "store_object")
+    names = [f"InMemoryNodeState.{method}" for method in methods]
+    module = module_with("flwr.supernode.nodestate.in_memory_nodestate", names, what)
     state = module.InMemoryNodeState
 
     def ringing(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,8 +149,8 @@ def ring_for_messages(bell: Bell) -> None:
 
         return call
 
-    for name in ("store_message", "store_object"):
-        setattr(state, name, ringing(attribute_of(state, name, what)))
+    for method in methods:
+        setattr(state, method, ringing(getattr(state, method)))
 
 
 def retry_more_often(

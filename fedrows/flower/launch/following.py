@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from fedrows.flower.launch.control import ControlError
+from fedrows.flower.launch.control import ControlClient, ControlError
 
 NAMED = 6  # nodes that a line names
-
-
-class ProgressSource(Protocol):
-    """What is needed of a `ControlClient`."""
-
-    def progress(self, run: int | None = None) -> list[dict[str, Any]]:
-        """How runs stand."""
 
 
 class RoundLines:
     """Says a line for every round that is new, and who is lost; returns how the run stands."""
 
-    def __init__(self, control: ProgressSource, say: Callable[[str], None]) -> None:
+    def __init__(self, control: ControlClient, say: Callable[[str], None]) -> None:
         self._control, self._say = control, say
         self._shown = 0
 

@@ -25,13 +25,15 @@ from collections.abc import MutableMapping, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 
-from fedrows.flower.launch.asgi import App, Receive, Scope, Send
+from starlette.datastructures import MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from fedrows.flower.launch.connections import PROOF
 from fedrows.flower.launch.control_token import HEADER
 from fedrows.flower.launch.node_proof import NodeProof, Refused
 from fedrows.flower.launch.notices import DATABASE, NOTICE, STARTED, Notices
-from fedrows.flower.launch.operator_api import PREFIX, OperatorApi
-from fedrows.flower.launch.operator_folder import OperatorFolder
+from fedrows.flower.launch.operator_folder import PREFIX, OperatorFolder, answer_operator
 from fedrows.flower.launch.processes import LaunchError
 
 THIS_MACHINE = "127.0.0.0/8,::1/128"
@@ -50,18 +52,18 @@ class Gate:
 
     def __init__(
         self,
-        app: App,
+        app: ASGIApp,
         networks: Sequence[Network],
         token: str,
         notices: Notices | None = None,
         node_body: int = NODE_BODY,
-        operator: OperatorApi | None = None,
+        operator: OperatorFolder | None = None,
     ) -> None:
         self.app, self.networks, self.token = app, networks, token
         self.notices = notices or Notices()
         self.node_body = node_body
-        self.operator = operator or OperatorApi(OperatorFolder(None))
-        self.started = secrets.token_hex(8).encode()
+        self.operator = operator or OperatorFolder(None)
+        self.started = secrets.token_hex(8)
         self.nodes = NodeProof(self.notices)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,17 +74,17 @@ class Gate:
             body = await read_body(receive, await self.largest_body(scope), declared(scope))
         except Refused as refusal:
             _note(scope, proof=False)
-            await _refuse(send, refusal)
+            await _refusal(refusal)(scope, receive, send)
             return
         if str(scope["path"]).startswith(PREFIX):
-            await self._answer_operator(scope, body, send)
+            await self._answer_operator(scope, receive, send, body)
             return
         if scope["path"] == "/health":
             send = _closing(send)
         elif str(scope["path"]).startswith("/v1/control/"):
             send = self._with_news(send)
         elif str(scope["path"]).startswith("/v1/fleet/"):
-            send = self._excusing_clocks(scope, send)
+            send = self._excusing_clocks(scope, receive, send)
         await self.app(scope, _replay(body, receive), send)
 
     async def largest_body(self, scope: Scope) -> int:
@@ -119,30 +121,31 @@ class Gate:
             address = address.ipv4_mapped
         return any(address in network for network in self.networks)
 
-    async def _answer_operator(self, scope: Scope, body: bytes, send: Send) -> None:
+    async def _answer_operator(
+        self, scope: Scope, receive: Receive, send: Send, body: bytes
+    ) -> None:
         """Answers what flwr knows nothing of: how runs stand, and what operators want of them."""
         method, path = str(scope.get("method", "")), str(scope["path"])
         if method == "POST":
             self.nodes.forget()  # a key that was just revoked counts no longer
-        status, text = await asyncio.to_thread(self.operator.answer, method, path, body)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text))]
-        send = self._with_news(send)
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": text})
+        status, text = await asyncio.to_thread(answer_operator, self.operator, method, path, body)
+        answer = Response(text, status, media_type="application/json")
+        await answer(scope, receive, self._with_news(send))
 
     def _with_news(self, send: Send) -> Send:
         """Adds to the header of an answer what the SuperLink says of itself."""
 
-        async def added(message: dict[str, Any]) -> None:
+        async def added(message: Message) -> None:
             if message["type"] == "http.response.start":
+                headers = _headers(message)
+                headers[STARTED] = self.started
                 notice = " ".join(self.notices.recent()).encode("ascii", "replace")[:2000]
-                more = [(STARTED.encode(), self.started), (NOTICE.encode(), notice)]
-                message = {**message, "headers": [*message.get("headers", ()), *more]}
+                headers[NOTICE] = notice.decode("ascii")
             await send(message)
 
         return added
 
-    def _excusing_clocks(self, scope: Scope, send: Send) -> Send:
+    def _excusing_clocks(self, scope: Scope, receive: Receive, send: Send) -> Send:
         """Answers "try again" when a clock jumped while a node's request was held.
 
         flwr looks at the time again when the request leaves the long poll, and refuses it. A node
@@ -150,14 +153,14 @@ class Gate:
         """
         excused = False
 
-        async def excusing(message: dict[str, Any]) -> None:
+        async def excusing(message: Message) -> None:
             nonlocal excused
             if message["type"] == "http.response.start" and message["status"] == 401:
                 try:
                     await self.nodes.check(scope, dict(scope.get("headers", ())))
                 except Refused as refusal:
                     if excused := refusal.status == 503:
-                        await _refuse(send, refusal)
+                        await _refusal(refusal)(scope, receive, send)
             if not excused:
                 await send(message)
 
@@ -243,20 +246,21 @@ def _note(scope: Scope, proof: bool) -> None:
 def _closing(send: Send) -> Send:
     """Closes the connection after the answer."""
 
-    async def closing(message: dict[str, Any]) -> None:
+    async def closing(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = [*message.get("headers", ()), (b"connection", b"close")]
-            message = {**message, "headers": headers}
+            _headers(message)["connection"] = "close"
         await send(message)
 
     return closing
 
 
-async def _refuse(send: Send, refusal: Refused) -> None:
-    """Answers with an error message, and closes the connection: the rest of it is not read."""
-    text = str(refusal).encode()
-    headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(text))]
-    if refusal.status != 503:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": text})
+def _headers(message: Message) -> MutableHeaders:
+    """The headers of an answer that begins, to be added to; an application may leave them out."""
+    message.setdefault("headers", [])
+    return MutableHeaders(scope=message)
+
+
+def _refusal(refusal: Refused) -> Response:
+    """An error message that closes the connection, if the rest of the request is not read."""
+    headers = {} if refusal.status == 503 else {"connection": "close"}
+    return PlainTextResponse(str(refusal), refusal.status, headers)

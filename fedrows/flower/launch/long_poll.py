@@ -13,7 +13,8 @@ from collections import Counter
 from importlib import import_module
 from typing import Any
 
-from fedrows.flower.launch.asgi import App, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from fedrows.flower.launch.bell import Bell
 
 HOLD = 3.0  # seconds that a request is held at most
@@ -26,7 +27,7 @@ ANSWER = "/v1/fleet/push-object"  # a part of a node's answer
 class LongPoll:
     """A web application in front of another, which holds requests that would get nothing."""
 
-    def __init__(self, app: App, bell: Bell, seconds: float = HOLD) -> None:
+    def __init__(self, app: ASGIApp, bell: Bell, seconds: float = HOLD) -> None:
         self.app, self.bell, self.seconds = app, bell, seconds
         self._sent: Counter[int] = Counter()  # messages to each node, so far
         self._quiet: set[int] = set()  # nodes that got nothing last time, and nothing since
@@ -71,9 +72,9 @@ class LongPoll:
         done, left = await asyncio.wait(
             waiting, timeout=self.seconds, return_when=asyncio.FIRST_COMPLETED
         )
-        for one in left:
-            one.cancel()
-        return not any(one.result() == "gone" for one in done)
+        for task in left:
+            task.cancel()
+        return not any(task.result() == "gone" for task in done)
 
     async def _push(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wakes up the nodes that the ServerApp has sent messages to, once these are complete."""
@@ -85,7 +86,7 @@ class LongPoll:
         if request is None:  # too long to look into: it may be for anybody
             nodes = {*self._quiet, *self._wake}
         else:
-            nodes = {one.metadata.dst_node_id for one in request.messages_list}
+            nodes = {message.metadata.dst_node_id for message in request.messages_list}
         for node in nodes:
             self._sent[node] += 1
             self._quiet.discard(node)
@@ -140,7 +141,7 @@ class _Answer:
     def __init__(self, send: Send) -> None:
         self._send, self.status, self.body = send, 0, b""
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: Message) -> None:
         """Passes a part of the answer on."""
         self.status = message.get("status", self.status)
         if len(self.body) < LARGEST:

@@ -9,6 +9,7 @@ ServerApp is a process beside the SuperLink: it leaves what a run waits for in a
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,9 @@ DATABASE = "database"  # the subject of notices that the SuperLink cannot write
 EVERY = 5.0  # seconds between two times that the same is said
 KEPT = 12.0  # seconds that a notice is handed to operators after it was true
 WINDOW, MANY = 10.0, 3  # so many small troubles within so many seconds are worth a notice
+BREAKS = "{n} connections to the SuperLink broke off within 10 s ({why}): they are tried again."
+AWAY = ("refused", "unreachable", "no route", "connecttimeout", "name or service")
+SAYS = (401, 403, 413, 503)  # answers in which the gate says why
 
 
 def _print(line: str) -> None:
@@ -48,7 +52,7 @@ class Notices:
     def add(self, subject: str, sentence: str) -> None:
         """Notes what goes wrong with a subject; it is written unless it was a moment ago."""
         now = self._clock()
-        self._recent = {s: one for s, one in self._recent.items() if now - one[0] < KEPT}
+        self._recent = {s: notice for s, notice in self._recent.items() if now - notice[0] < KEPT}
         self._said = {s: at for s, at in self._said.items() if now - at < EVERY}
         self._recent[subject] = (now, sentence)
         if subject not in self._said and len(self._said) < 100:
@@ -76,6 +80,29 @@ class Notices:
             if self._left and time.time() - Path(self._left).stat().st_mtime < KEPT:
                 own.append(Path(self._left).read_text("utf-8"))
         return own
+
+
+class FailedRequests:
+    """Notes why requests of a node or a ServerApp fail; a single broken connection is no news."""
+
+    def __init__(self, notices: Notices | None = None) -> None:
+        self.notices = notices or Notices()
+
+    def __call__(self, error: Exception) -> None:
+        """Notes an error of httpx."""
+        answer = getattr(error, "response", None)
+        if answer is None:
+            why = " ".join(str(error).split()) or type(error).__name__
+            if any(word in why.lower() for word in AWAY):
+                self.notices.add("away", f"The server does not answer ({why}): it is tried again.")
+                return
+            self.notices.count("breaks", BREAKS.replace("{why}", why))
+            return
+        plain_text = answer.headers.get("content-type", "").startswith("text/plain")
+        if plain_text and answer.status_code in SAYS:
+            why = " ".join(answer.text.split())[:300]
+            # Another reason is said at once, the same one with other numbers is not.
+            self.notices.add(re.sub(r"\d+", "", f"refused: {why}"), why)
 
 
 def leave_notice(sentence: str, left: str | None) -> None:

@@ -5,8 +5,16 @@
     revoked.json     the ids of nodes whose keys were revoked
     watching.json    how the next run is to be watched
 
-The gate reads and writes these files for operators who show the control token. The ServerApp is a
-process beside the SuperLink, and finds the folder by the environment variable FEDROWS_OPERATOR.
+The gate reads and writes these files for operators who show the control token:
+
+    GET  /v1/fedrows/runs        how the last runs stand, with their nodes; runs/ID: one of them
+    POST /v1/fedrows/stop        {"run": "17…"}: end the run after its present round
+    POST /v1/fedrows/revoke      {"node": "95…"}: runs go on without the node
+    POST /v1/fedrows/watching    {"metrics_port": 9109}: how the next run is watched
+
+The key of a revoked node is refused by flwr, from its own list of nodes; the notice here is for the
+runs that are going on. The ServerApp is a process beside the SuperLink, and finds the folder by the
+environment variable FEDROWS_OPERATOR.
 """
 
 from __future__ import annotations
@@ -23,6 +31,8 @@ from fedrows.files.whole import as_json, make_private, write_private
 FOLDER = "FEDROWS_OPERATOR"  # the environment variable with this folder
 EVENTS = "FEDROWS_EVENTS"  # the one with the file that every event is added to
 KEPT = 20  # runs whose progress is kept
+PREFIX = "/v1/fedrows/"
+LONGEST = 4096  # bytes of a request
 WATCHING = ("metrics_port", "metrics_host")  # what an operator may set for the next run
 
 
@@ -39,25 +49,19 @@ class OperatorFolder:
 
     def write_progress(self, run: int, progress: Mapping[str, Any]) -> None:
         """Keeps how a run stands; the oldest of many runs are forgotten."""
-        if self.path is None:
-            return
-        make_private(self.path)
-        new = not (self.path / f"{run}.json").exists()
-        write_private(self.path / f"{run}.json", as_json(dict(progress)))
+        new = self.path is not None and not (self.path / f"{run}.json").exists()
+        self._write(f"{run}.json", as_json(dict(progress)))
         for old in self._runs()[KEPT:] if new else ():
             for file in (old, old.with_suffix(".stop")):
                 file.unlink(missing_ok=True)
 
     def progress(self) -> list[dict[str, Any]]:
         """How the last runs stand, the newest first."""
-        contents = (self._read(path, dict) for path in self._runs())
-        return [one for one in contents if one]
+        return [run for path in self._runs() if (run := self._read(path.name, dict))]
 
     def ask_to_stop(self, run: int) -> None:
         """Asks a run to end after its present round."""
-        if self.path is not None:
-            make_private(self.path)
-            write_private(self.path / f"{run}.stop", b"")
+        self._write(f"{run}.stop", b"")
 
     def is_to_stop(self, run: int) -> bool:
         """Whether the operator asks the run to end."""
@@ -65,26 +69,21 @@ class OperatorFolder:
 
     def revoke(self, node: int) -> None:
         """Notes that runs are to go on without a node."""
-        if self.path is not None:
-            make_private(self.path)
-            nodes = sorted(self.revoked() | {node})
-            write_private(self.path / "revoked.json", as_json([str(one) for one in nodes]))
+        nodes = sorted(self.revoked() | {node})
+        self._write("revoked.json", as_json([str(id_) for id_ in nodes]))
 
     def revoked(self) -> set[int]:
         """The ids of the nodes whose keys were revoked."""
-        listed = self._read(self.path / "revoked.json", list) if self.path else None
-        return {int(one) for one in listed or ()}
+        return {int(id_) for id_ in self._read("revoked.json", list)}
 
     def set_watching(self, settings: Mapping[str, Any]) -> None:
         """Keeps how the next run is to be watched."""
-        if self.path is not None:
-            make_private(self.path)
-            write_private(self.path / "watching.json", as_json(dict(settings)))
+        self._write("watching.json", as_json(dict(settings)))
 
     def watching(self) -> dict[str, Any]:
         """How the next run is to be watched, beside what its own configuration says."""
-        content = self._read(self.path / "watching.json", dict) if self.path else None
-        return {name: value for name, value in (content or {}).items() if name in WATCHING}
+        settings = self._read("watching.json", dict)
+        return {name: value for name, value in settings.items() if name in WATCHING}
 
     def _runs(self) -> list[Path]:
         """The files of runs, the newest first."""
@@ -93,15 +92,74 @@ class OperatorFolder:
         files = [path for path in self.path.glob("*.json") if path.stem.isdigit()]
         return sorted(files, key=_changed, reverse=True)
 
-    @staticmethod
-    def _read(path: Path, kind: type) -> Any:
-        with contextlib.suppress(OSError, ValueError):
-            value = json.loads(path.read_bytes())
-            return value if isinstance(value, kind) else None
-        return None
+    def _write(self, name: str, content: bytes) -> None:
+        if self.path is not None:
+            make_private(self.path)
+            write_private(self.path / name, content)
+
+    def _read(self, name: str, kind: type) -> Any:
+        """What a file holds; empty if it is missing, damaged or of another kind."""
+        if self.path is not None:
+            with contextlib.suppress(OSError, ValueError):
+                if isinstance(value := json.loads((self.path / name).read_bytes()), kind):
+                    return value
+        return kind()
 
 
 def _changed(path: Path) -> float:
     with contextlib.suppress(OSError):
         return path.stat().st_mtime
     return 0.0
+
+
+def answer_operator(
+    folder: OperatorFolder, method: str, path: str, body: bytes
+) -> tuple[int, bytes]:
+    """The status and the body of an answer, from the files of the folder."""
+    request_name = path.removeprefix(PREFIX)
+    if method == "GET" and request_name.split("/")[0] == "runs":
+        runs, run = folder.progress(), request_name.removeprefix("runs").removeprefix("/")
+        return 200, as_json({"runs": [x for x in runs if run in ("", x.get("run"))]})
+    if method != "POST" or request_name not in ("stop", "revoke", "watching"):
+        return 404, b"There is no such request."
+    try:
+        request = _read(body)
+        if request_name == "stop":
+            folder.ask_to_stop(_id(request, "run"))
+        elif request_name == "revoke":
+            folder.revoke(_id(request, "node"))
+        else:
+            folder.set_watching(_watching(request))
+    except ValueError as error:
+        return 400, str(error).encode()
+    return 200, as_json({"done": request_name})
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    if len(body) > LONGEST:
+        raise ValueError(f"The request has more than {LONGEST} bytes.")
+    try:
+        request = json.loads(body)
+    except ValueError:
+        request = None
+    if not isinstance(request, dict):
+        raise ValueError("The request is not an object of JSON.")
+    return request
+
+
+def _id(request: dict[str, Any], name: str) -> int:
+    text = str(request.get(name, ""))
+    if not text.isascii() or not text.isdigit() or len(text) > 20:
+        raise ValueError(f"The request has no {name}.")
+    return int(text)
+
+
+def _watching(request: dict[str, Any]) -> dict[str, Any]:
+    if odd := sorted(request.keys() - set(WATCHING)):
+        raise ValueError(f"{odd[0]} cannot be set for a run from outside.")
+    port, host = request.get("metrics_port"), request.get("metrics_host", "127.0.0.1")
+    if port is not None and (type(port) is not int or not 0 <= port <= 65535):
+        raise ValueError("metrics_port must be a whole number from 0 to 65535.")
+    if not isinstance(host, str) or len(host) > 255:
+        raise ValueError("metrics_host must be the name of a host.")
+    return request

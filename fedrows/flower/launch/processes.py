@@ -180,17 +180,6 @@ def end_marked(mark: str) -> None:
         time.sleep(0.1)
 
 
-def children(pid: int) -> list[int]:
-    """The processes that a process has started and that still run."""
-    pids = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == pid and state != "Z":
-                pids.append(int(entry.name))
-    return pids
-
-
 def end_with_parent() -> None:
     """Ends this process's whole group when the process that started it is gone.
 

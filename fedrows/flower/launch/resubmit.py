@@ -10,17 +10,16 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from fedrows.errors import INTERRUPTED
 from fedrows.flower.launch.control import (
     FINISHED,
+    ControlClient,
     ControlError,
     RunState,
     UnknownRunError,
     Value,
 )
-from fedrows.flower.launch.flwr_calls import Heard
 from fedrows.runs.signals import hearing_signals
 
 OWN_FAULT = "ServerApp failed with exception: "
@@ -33,25 +32,8 @@ FORGOTTEN = (
 PATIENCE = 600.0  # seconds to wait for a SuperLink that is gone
 
 
-class RunControl(Protocol):
-    """What is needed of a `ControlClient`."""
-
-    @property
-    def heard(self) -> Heard:
-        """What the SuperLink said of itself, last."""
-
-    def submit(self, project: Path, config: Mapping[str, Value]) -> int:
-        """The id of a new run."""
-
-    def look(self, run: int) -> RunState:
-        """How a run stands."""
-
-    def stop(self, run: int) -> None:
-        """Ends a run."""
-
-
 def submit_until_done(
-    control: RunControl,
+    control: ControlClient,
     project: Path,
     config: Mapping[str, Value],
     retries: int,
@@ -97,7 +79,7 @@ def submit_until_done(
 
 
 def _outcome(
-    control: RunControl,
+    control: ControlClient,
     run: int,
     say: Callable[[str], None],
     every: float,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import socket
@@ -12,10 +11,12 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
+import tomli_w
+
 from fedrows.files.whole import make_private, write_private
 from fedrows.flower.launch.bell import BELL
 from fedrows.flower.launch.certificates import Certificates
-from fedrows.flower.launch.control import Value, as_toml
+from fedrows.flower.launch.control import Value
 from fedrows.flower.launch.control_token import make_token
 from fedrows.flower.launch.gate import NODE_BODY, THIS_MACHINE
 from fedrows.flower.launch.notices import LEFT
@@ -83,9 +84,7 @@ def begin_superlink(
     leader = group.start(SUPERLINK, module("fedrows.flower.launch.superlink", *words))
     near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     where = f"[{near}]:{port}" if ":" in near else f"{near}:{port}"
-    words = ["--runtime-api-address", where, *trust, "--parent-pid", str(leader.pid)]
-    words += ["--superexec-auth-secret-file", str(secret)]
-    group.start(EXECUTOR, module("fedrows.flower.launch.warm_executor", *words))
+    _begin_executor(group, EXECUTOR, leader.pid, secret, where, *trust)
     return group
 
 
@@ -106,7 +105,7 @@ def begin_node(
     """
     make_private(home)
     config = home / "node-config.toml"
-    write_private(config, as_toml(node.config).encode())
+    write_private(config, tomli_w.dumps(node.config).encode())
     port, secret = free_port(HOST), _secret(home)
     words = ["--superlink", superlink, "--host", HOST, "--port", str(port), *more]
     words += ["--root-certificates", str(ca.absolute())] if ca else ["--insecure"]
@@ -119,11 +118,18 @@ def begin_node(
         group.environment = {**group.environment, LAST_ID: known[-1]}
     _fresh(group.log(node.name), group.log(app))
     leader = group.start(node.name, module("fedrows.flower.launch.supernode", *words))
-    words = ["--runtime-api-address", f"{HOST}:{port}", "--insecure"]
-    words += ["--parent-pid", str(leader.pid), "--superexec-auth-secret-file", str(secret)]
-    words += ["--bell", bell]
-    group.start(app, module("fedrows.flower.launch.warm_executor", *words))
+    where = f"{HOST}:{port}"
+    _begin_executor(group, app, leader.pid, secret, where, "--insecure", "--bell", bell)
     return group
+
+
+def _begin_executor(
+    group: ProcessGroup, name: str, leader: int, secret: Path, where: str, *words: str
+) -> None:
+    """Starts the executor of the apps of a SuperLink or SuperNode."""
+    words = ("--runtime-api-address", where, "--parent-pid", str(leader), *words)
+    words = (*words, "--superexec-auth-secret-file", str(secret))
+    group.start(name, module("fedrows.flower.launch.warm_executor", *words))
 
 
 def wait_for(
@@ -207,7 +213,5 @@ def _secret(home: Path) -> Path:
     path = home / "executor.secret"
     if not path.exists():
         make_private(home)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(32))
+        write_private(path, secrets.token_bytes(32))
     return path

@@ -27,7 +27,6 @@ from fedrows.flower.launch.gate import NODE_BODY, THIS_MACHINE, Gate, networks
 from fedrows.flower.launch.listener import serve
 from fedrows.flower.launch.long_poll import LongPoll
 from fedrows.flower.launch.notices import DATABASE, LEFT, Notices
-from fedrows.flower.launch.operator_api import OperatorApi
 from fedrows.flower.launch.operator_folder import FOLDER, OperatorFolder
 from fedrows.flower.launch.processes import (
     PORT_IN_USE,
@@ -57,7 +56,7 @@ def main() -> int:
             networks=networks(os.environ.get(CONTROL_FROM, THIS_MACHINE)),
             token=read_token(Path(os.environ.get(CONTROL_TOKEN, "control.token"))),
             node_body=int(os.environ.get(MAX_BODY, NODE_BODY)),
-            operator=OperatorApi(OperatorFolder.named(os.environ.get(FOLDER))),
+            operator=OperatorFolder.named(os.environ.get(FOLDER)),
         )
         authority = value_of(words, "--ssl-ca-certfile")
         listen_with(partial(serve, notices=notices, ca=authority))

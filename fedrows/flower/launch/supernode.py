@@ -22,6 +22,7 @@ from fedrows.flower.launch.flwr_patches import (
     ring_for_messages,
     wait_for_bell,
 )
+from fedrows.flower.launch.notices import FailedRequests
 from fedrows.flower.launch.processes import (
     PORT_IN_USE,
     LaunchError,
@@ -29,7 +30,6 @@ from fedrows.flower.launch.processes import (
     end_with_parent,
     value_of,
 )
-from fedrows.flower.launch.reasons import FailedRequests
 
 POLL = "FEDROWS_NODE_POLL"
 LAST_ID = "FEDROWS_NODE_LAST_ID"

@@ -48,9 +48,9 @@ class Repeater:
                 text = file.read()
         except OSError:
             return []
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read[log] = (begin if begin < size else 0) + len(whole)
-        return notices_in(whole.decode("utf-8", "replace"))
+        lines = text[: text.rfind(b"\n") + 1]
+        self._read[log] = (begin if begin < size else 0) + len(lines)
+        return notices_in(lines.decode("utf-8", "replace"))
 
 
 class DiskWatch:

@@ -32,8 +32,8 @@ from fedrows.flower.launch.flwr_patches import (
     pull_objects_sooner,
     retry_more_often,
 )
+from fedrows.flower.launch.notices import FailedRequests
 from fedrows.flower.launch.processes import LaunchError
-from fedrows.flower.launch.reasons import FailedRequests
 
 APPS = "FEDROWS_APPS"
 READY = "fedrows: the executor is warm."

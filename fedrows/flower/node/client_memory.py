@@ -11,11 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from fedrows.flower.node.state import Memory
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 from fedrows.rows.schema import Schema
-
-Memory = dict[str, Tensor]
 
 
 def recall(
@@ -55,6 +54,14 @@ def store(name: str, submodels: Submodels, memories: Sequence[Memory]) -> None:
             memory[f"{name}.{tensor}"] = x[0]
 
 
+def store_local(
+    local: Collection[str], start: Submodels, update: Submodels, memories: Sequence[Memory]
+) -> None:
+    """Adds the rows of local tables after training to what clients will remember."""
+    stays = {table: start.rows[table] + update.rows[table] for table in local}
+    store("local", Submodels({t: start.index[t] for t in local}, stays, {}), memories)
+
+
 def with_local_rows(
     memories: Sequence[Memory],
     local: Collection[str],
@@ -63,9 +70,8 @@ def with_local_rows(
     who: Sequence[int],
 ) -> list[Memory]:
     """What clients remember after training; who: the places of those who have trained."""
-    stays = {table: start.rows[table] + update.rows[table] for table in local}
     trained: list[Memory] = [{} for _ in who]
-    store("local", Submodels({t: start.index[t] for t in local}, stays, {}), trained)
+    store_local(local, start, update, trained)
     after = [dict(memory) for memory in memories]
     for position, memory in zip(who, trained, strict=True):
         after[position] |= memory

@@ -77,9 +77,9 @@ def changes_since(enrolled: EnrolledClients, current: EnrolledClients) -> Enrolm
     both = [(i, before[name]) for name, i in now.items() if name in before]
     moved |= {i for i, old in both if current.examples[i] != enrolled.examples[old]}
     if both:
-        here, there = (torch.tensor(positions) for positions in zip(*both, strict=True))
+        at_now, at_enrolment = (torch.tensor(positions) for positions in zip(*both, strict=True))
         for table, index in current.index.items():
-            moved |= _differing(index, here, enrolled.index[table], there)
+            moved |= _differing(index, at_now, enrolled.index[table], at_enrolment)
     if not left and not moved:
         return None
     order = [name for name in enrolled.names if name in now]
@@ -115,12 +115,12 @@ def _equal(one: Index, other: Index) -> bool:
     return torch.equal(one.splits, other.splits) and torch.equal(one.ids, other.ids)
 
 
-def _differing(current: Index, here: Tensor, enrolled: Index, there: Tensor) -> set[int]:
-    """Which clients of `here` have another index set than their counterparts of `there`."""
-    new, old = current.select(here), enrolled.select(there)
+def _differing(current: Index, at_now: Tensor, enrolled: Index, at_enrolment: Tensor) -> set[int]:
+    """Which clients, at these positions now and at enrolment, have another index set."""
+    new, old = current.select(at_now), enrolled.select(at_enrolment)
     if _equal(new, old):
         return set()
-    pairs = zip(here.tolist(), _sets(new), _sets(old), strict=True)
+    pairs = zip(at_now.tolist(), _sets(new), _sets(old), strict=True)
     return {i for i, ids, known in pairs if not torch.equal(ids, known)}
 
 

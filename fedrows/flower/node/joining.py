@@ -28,7 +28,7 @@ from fedrows.flower.node.noisy_node import NoisyNode
 from fedrows.flower.node.policy import NodePolicy, PolicyError, read_policy
 from fedrows.flower.node.private_node import NO_ANSWER, PrivateNode
 from fedrows.flower.node.state import NodeState
-from fedrows.flower.wire.contract import DeployedTask, make_contract
+from fedrows.flower.wire.contract import Contract, DeployedTask, make_contract
 from fedrows.flower.wire.message import Message, pack
 from fedrows.flower.wire.signing import read_peers
 
@@ -62,25 +62,20 @@ def answer(
     except PolicyError as error:
         state.decline(str(error))
         log.warning("This node declines: %s", error)
-        return pack(Message("declined", {}, {}))
+        return pack(Message("declined"))
     except Exception:
         if not config.get("peers") and not config.get("policy"):
             raise
         # Flower would send the error's text to the server, and it may speak of the node's data.
         log.exception("This node could not answer a message.")
-        return pack(Message("silent", {"why": NO_ANSWER}, {}))
+        return pack(Message("silent", {"why": NO_ANSWER}))
 
 
 def node_of(
     task: DeployedTask, run: Mapping[str, Any], config: Mapping[str, Any], state: NodeState
 ) -> ClientNode:
     """The node that answers a run's messages, if its policy allows that run."""
-    policy, peers = _own(config)
-    use_plugins(config)
-    agreed = make_contract(task, run)
-    policy.check(agreed.privacy, task.name, peers)
-    policy.check_weighting(agreed.privacy, agreed.plan.weighting)
-    policy.check_start(agreed.plan.start)
+    agreed, policy, peers = allowed_run(task, run, config)
     if not agreed.secret:
         return ClientNode(agreed, task.shard(config), state, text_in(config, "name"), policy)
     if peers is None:
@@ -90,11 +85,17 @@ def node_of(
     )
 
 
-def policy_of(config: Mapping[str, Any]) -> NodePolicy:
-    """The policy that a node's own configuration names, or the one that it has without."""
-    if config.get("policy"):
-        return read_policy(file_in(config, "policy"))
-    return NodePolicy() if config.get("peers") else NodePolicy.open()
+def allowed_run(
+    task: DeployedTask, run: Mapping[str, Any], config: Mapping[str, Any]
+) -> tuple[Contract, NodePolicy, Path | None]:
+    """The contract of a run, with the policy that allows it and the node's list of peers."""
+    policy, peers = _own(config)
+    use_plugins(config)
+    agreed = make_contract(task, run)
+    policy.check(agreed.privacy, task.name, peers)
+    policy.check_weighting(agreed.privacy, agreed.plan.weighting)
+    policy.check_start(agreed.plan.start)
+    return agreed, policy, peers
 
 
 def _own(config: Mapping[str, Any]) -> tuple[NodePolicy, Path | None]:
@@ -103,9 +104,11 @@ def _own(config: Mapping[str, Any]) -> tuple[NodePolicy, Path | None]:
         peers = file_in(config, "peers") if config.get("peers") else None
         if peers is not None:
             read_peers(peers)
-        return policy_of(config), peers
+        if config.get("policy"):
+            return read_policy(file_in(config, "policy")), peers
     except FedrowsError as error:
         raise PolicyError(str(error)) from None
+    return NodePolicy() if peers else NodePolicy.open(), peers
 
 
 def use_plugins(config: Mapping[str, Any]) -> None:

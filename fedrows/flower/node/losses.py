@@ -16,9 +16,7 @@ from fedrows.rows.ragged import Column, Ragged
 LOSS_EXAMPLES = 1_000  # of each client
 
 
-def losses(
-    model: Model, local: LocalData, start: Submodels, keys: Tensor | None = None
-) -> Tensor:  # fmt: skip
+def losses(model: Model, local: LocalData, start: Submodels, keys: Tensor | None = None) -> Tensor:
     """Each client's mean loss over its first examples, of the submodel it was sent: (K,).
 
     keys (K,): of the clients' streams of negatives. Of ranking data it is the loss of each
@@ -35,8 +33,8 @@ def _loss(
     """One client's mean loss: its rows are a small model, and its slots the ids of that one."""
     low, size = int(local.starts[client]), int(local.sizes[client])
     some = torch.arange(low, low + min(size, LOSS_EXAMPLES))
-    whole = torch.tensor([0, len(local.label)])
-    own = Examples(whole, dict(local.slots), local.label, dict(local.numbers)).pick(some)
+    splits = torch.tensor([0, len(local.label)])
+    own = Examples(splits, dict(local.slots), local.label, dict(local.numbers)).pick(some)
     first = {table: int(table in local.padded) for table in submodel.rows}  # row 0 is padding
     shifted = {name: _shifted(x, first[local.fields[name]]) for name, x in own.ids.items()}
     tables = {
@@ -49,10 +47,10 @@ def _loss(
         model.calibrate(params, examples)
         fields = examples.fields(torch.arange(len(some)))
         if local.pools is not None and keys is not None:
-            name, one = local.pools.field, slice(client, client + 1)
+            name, only = local.pools.field, slice(client, client + 1)
             positives = own.ids[name]
             assert isinstance(positives, Tensor)
-            candidates = local.pools.slice(client, client + 1).beside(positives, keys[one])
+            candidates = local.pools.slice(client, client + 1).beside(positives, keys[only])
             fields[name] = candidates + first[local.fields[name]]
         scores = model.scores(params, fields)
         return model.loss(scores, examples.label).mean()

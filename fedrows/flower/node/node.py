@@ -25,7 +25,7 @@ from fedrows.client import Assignment, train
 from fedrows.data.federation import FederatedData
 from fedrows.data.fresh_negatives import check_room
 from fedrows.data.personal import in_one_row
-from fedrows.flower.node.client_memory import Memory, overlay, recall, store
+from fedrows.flower.node.client_memory import overlay, recall, store, store_local
 from fedrows.flower.node.enrolled import (
     EnrolledClients,
     StateLost,
@@ -37,19 +37,19 @@ from fedrows.flower.node.enrolled import (
 from fedrows.flower.node.losses import losses
 from fedrows.flower.node.policy import NodePolicy
 from fedrows.flower.node.policy_use import PolicyUse
-from fedrows.flower.node.state import NodeState
+from fedrows.flower.node.state import Memory, NodeState
 from fedrows.flower.wire.clients import describe_clients, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes, ids_to_bytes, integers_from_bytes
 from fedrows.flower.wire.contract import Contract, difference, digest
 from fedrows.flower.wire.label_counters import COUNT, labels_message, prior_in
-from fedrows.flower.wire.marks import encode_marks
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
+from fedrows.flower.wire.names import round_of
 from fedrows.flower.wire.submodels import (
     SubmodelLayout,
     decode_submodels,
+    encode_marks,
     encode_submodels,
 )
-from fedrows.flower.wire.tags import round_of
 from fedrows.model import Model
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels, index_select
@@ -89,19 +89,18 @@ class ClientNode:
         """The answer to one message."""
         message = unpack(request)
         fingerprint, run = message.facts.get("contract"), message.facts.get("run")
-        if message.kind != "enrol" and not self._home.has_run(run):
-            return pack(Message("state-lost", {"node": self.name}, {}))
-        if message.kind == "enrol" and fingerprint != self._fingerprint:
-            return self._refused(difference(str(fingerprint), self._fingerprint))
-        self.state = self._home.of_run(run)
         if message.kind == "enrol":
+            if fingerprint != self._fingerprint:
+                return self._refused(difference(str(fingerprint), self._fingerprint))
+            self.state = self._home.of_run(run)
             return self._enrol(message)
-        if fingerprint != digest(self._fingerprint):
-            return pack(Message("state-lost", {"node": self.name}, {}))
         try:
+            if not self._home.has_run(run) or fingerprint != digest(self._fingerprint):
+                raise StateLost
+            self.state = self._home.of_run(run)
             return self.reply(message)
         except StateLost:
-            return pack(Message("state-lost", {"node": self.name}, {}))
+            return pack(Message("state-lost", {"node": self.name}))
 
     def reply(self, message: Message) -> bytes:
         """The answer to a message that is not the first."""
@@ -118,7 +117,7 @@ class ClientNode:
             "Use the same fedrows, model and vocabulary on both sides."
         )
         self._home.refuse(sentence)
-        return pack(Message("refused", {"node": self.name, "why": sentence}, {}))
+        return pack(Message("refused", {"node": self.name, "why": sentence}))
 
     def _enrol(self, message: Message) -> bytes:
         """Sends the node's clients as they are; their index sets stay here in a private run.
@@ -194,22 +193,19 @@ class ClientNode:
             examples = replace(examples, pools=pools)
             index = self._draws.index(index, numbers, number)
         download = self._download(message, index)
-        memories = [
-            self.state.of(name).settle(last) or {}
-            for name, last in zip(asked.names, accepted, strict=True)
-        ]
+        memories = self.state.memories(asked.names, accepted)
         start = spread_rows(download["model"], index)
         prior = prior_in(message.facts, contract.plan)
         start = self._with_local(start, position, memories, prior)
         sent = spread_rows(download["sent"], index) if "sent" in download else None
-        kept = self._recall("kept", memories, index) if contract.algorithm.keeps else None
+        remembered = self._recall("kept", memories, index) if contract.algorithm.keeps else None
         facts = Round(number, contract.plan.lr_at(number), len(numbers), 0.0, numbers)
         parts = {}
         if contract.options.report_loss:
             reported = losses(self.model, examples, start, keys)
             parts["losses"] = reported.to(torch.float32).numpy().tobytes()
-        given = Assignment(examples, start, sent, kept, facts)
-        upload = train(self.training, contract.algorithm, contract.plan, given)
+        assignment = Assignment(examples, start, sent, remembered, facts)
+        upload = train(self.training, contract.algorithm, contract.plan, assignment)
         parts["steps"] = ids_to_bytes(upload.steps.to(torch.int64).add(1).cumsum(0))
         after: list[Memory] = [{} for _ in asked.names]
         for name, part in {"update": upload.update.without(local), **upload.extra}.items():
@@ -218,8 +214,7 @@ class ClientNode:
             parts |= encode_marks(upload.occurred)
         if upload.kept is not None:
             store("kept", upload.kept, after)
-        stays = {table: start.rows[table] + upload.update.rows[table] for table in local}
-        store("local", Submodels({t: start.index[t] for t in local}, stays, {}), after)
+        store_local(local, start, upload.update, after)
         for client, memory in zip(asked.names, after, strict=True):
             if memory:
                 self.state.of(client).put(tag, memory)
@@ -243,8 +238,7 @@ class ClientNode:
     def _download(self, message: Message, index: Mapping[str, Index]) -> dict[str, Submodels]:
         """What the server sent, over the union of the clients' rows; known rows filled in."""
         union = {table: _union(rows) for table, rows in index.items()}
-        exact = self.contract.plan.dtype
-        layout = SubmodelLayout(union, self.model.schema, exact, self.contract.plan.torch_dtype)
+        layout = self._layout(union, self.contract.plan.dtype)
         download = {
             name: decode_submodels(name, message.parts, layout)
             for name in ("model", "sent")
@@ -290,13 +284,13 @@ class ClientNode:
             return encode_submodels(name, part, coding)
         rest = self._recall(f"rest/{name}", memories, part.index)
         parts = encode_submodels(name, part.map(_with_rest, rest), coding, tag)
-        layout = SubmodelLayout(
-            part.index, self.model.schema, coding, self.contract.plan.torch_dtype
-        )
-        arrived = decode_submodels(name, parts, layout)
+        arrived = decode_submodels(name, parts, self._layout(part.index, coding))
         left = part.map(lambda own, old, gone: own + old - gone, rest, arrived)
         store(f"rest/{name}", left, after)
         return parts
+
+    def _layout(self, index: Mapping[str, Index], coding: str) -> SubmodelLayout:
+        return SubmodelLayout(index, self.model.schema, coding, self.contract.plan.torch_dtype)
 
     def _recall(self, name: str, memories: list[Memory], index: Mapping[str, Index]) -> Submodels:
         return recall(name, memories, index, self.model.schema, self.contract.plan.torch_dtype)

@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.flower.node.label_counters import counter_sets
 from fedrows.flower.node.node_sums import Arrays, NodeSums
 from fedrows.flower.node.private_node import PrivateNode
+from fedrows.flower.node.sum_inputs import counter_sets
 from fedrows.flower.wire.signing import own_key
 from fedrows.flower.wire.sums import cohort, distributed_mean, update_parties, update_terms
 from fedrows.privacy import openings
-from fedrows.privacy.central import capped_counts, heat_coding
 from fedrows.privacy.client_side import AskedTraining, shared_update
 from fedrows.privacy.discrete_gaussian import discrete_gaussians
 from fedrows.privacy.distributed_mean import DistributedMean
+from fedrows.privacy.heat_of_mode import capped_counts, heat_coding
 from fedrows.privacy.held_back import HeldBack
 from fedrows.privacy.protocol import ClientHalf, ProtocolError
 from fedrows.privacy.randomness import fresh

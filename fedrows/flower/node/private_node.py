@@ -20,23 +20,24 @@ from fedrows.algorithm import Round
 from fedrows.client import Assignment, Upload, train
 from fedrows.data.batches import LocalData
 from fedrows.errors import FedrowsError
-from fedrows.flower.node.client_memory import Memory, with_local_rows
-from fedrows.flower.node.contribution import contribution_arrays, read_contribution
+from fedrows.flower.node.client_memory import with_local_rows
 from fedrows.flower.node.enrolled import StateLost, version_of
-from fedrows.flower.node.label_counters import counted_words
 from fedrows.flower.node.losses import losses
 from fedrows.flower.node.node import ClientNode, spread_rows
 from fedrows.flower.node.node_sums import Arrays, NodeSums
 from fedrows.flower.node.parties import party_keys
 from fedrows.flower.node.policy import PolicyError
+from fedrows.flower.node.state import Memory
+from fedrows.flower.node.sum_inputs import contribution_arrays, counted_words, read_contribution
 from fedrows.flower.wire.clients import ClientName
 from fedrows.flower.wire.codings import ids_to_bytes
 from fedrows.flower.wire.contract import digest
 from fedrows.flower.wire.label_counters import prior_in
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
 from fedrows.flower.wire.model_digests import DIGESTS, check_model
+from fedrows.flower.wire.names import round_of
 from fedrows.flower.wire.signing import own_key, read_peers, sign_enrolment
-from fedrows.flower.wire.submodels import SubmodelLayout, decode_submodels
+from fedrows.flower.wire.submodels import decode_submodels
 from fedrows.flower.wire.sums import (
     ASKED,
     USES,
@@ -50,9 +51,8 @@ from fedrows.flower.wire.sums import (
     update_terms,
     weighted_mean,
 )
-from fedrows.flower.wire.tags import round_of
 from fedrows.privacy import openings, secure_sum, union
-from fedrows.privacy.asking import Asking
+from fedrows.privacy.answers import Asking
 from fedrows.privacy.client_side import AskedTraining, shared_update, train_on_asked
 from fedrows.privacy.counting import values_of
 from fedrows.privacy.held_back import HeldBack
@@ -98,22 +98,22 @@ class PrivateNode(ClientNode):
         if message.kind != "sums":
             return self._reply(message)
         try:
-            ones = {name: unpack(part) for name, part in message.parts.items()}
+            phases = {name: unpack(part) for name, part in message.parts.items()}
             for fact in ("run", "contract"):
-                if any(one.facts.get(fact) != message.facts[fact] for one in ones.values()):
+                if any(x.facts.get(fact) != message.facts[fact] for x in phases.values()):
                     raise WireError(f"A message brings one of another {fact}.")
         except WireError as error:
             log.warning("This node does not answer: %s", error)
-            return pack(Message("silent", {"why": NO_ANSWER}, {}))
+            return pack(Message("silent", {"why": NO_ANSWER}))
         answers = {}
-        for name, one in ones.items():
+        for name, phase in phases.items():
             try:
-                answers[name] = self._reply(one)
+                answers[name] = self._reply(phase)
             except PolicyError as error:
                 self._home.decline(str(error))
-                answers[name] = pack(Message("declined", {}, {}))
+                answers[name] = pack(Message("declined"))
             except StateLost:
-                answers[name] = pack(Message("state-lost", {}, {}))
+                answers[name] = pack(Message("state-lost"))
         return pack(Message("sums", {}, answers))
 
     def _reply(self, message: Message) -> bytes:
@@ -132,7 +132,7 @@ class PrivateNode(ClientNode):
             log.warning("This node does not answer: %s", error)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError):
             log.warning("A message of the server makes no sense.", exc_info=True)
-        return pack(Message("silent", {"why": NO_ANSWER, "newest": sums.newest}, {}))
+        return pack(Message("silent", {"why": NO_ANSWER, "newest": sums.newest}))
 
     def _phase(self, sums: NodeSums, message: Message) -> Message:
         name, begins = message.facts.get("sum"), message.facts.get("phase") == 0
@@ -314,10 +314,7 @@ class PrivateNode(ClientNode):
         """Trains the clients on the rows they asked for; local rows are kept under the tag."""
         plan, tag, numbers = self.contract.plan, facts["tag"], torch.tensor(facts["numbers"])
         index = self._space.index(np.split(asked["wanted"], asked["splits"][1:-1]))
-        memories = [
-            self.state.of(name).settle(accepted) or {}
-            for name, accepted in zip(names, facts["accepted"], strict=True)
-        ]
+        memories = self.state.memories(names, facts["accepted"])
         start = spread_rows(self._rows_sent(facts, parts, asked), index)
         start = self._with_local(start, position, memories, prior_in(facts, plan))
         number = round_of(tag)
@@ -327,11 +324,11 @@ class PrivateNode(ClientNode):
         def train_here(local: LocalData, own: Submodels, sent: Submodels | None) -> Upload:
             known = torch.tensor([of[client] for client in local.clients.tolist()])
             local, algorithm = replace(local, clients=known), self.contract.algorithm
-            given = Assignment(local, own, sent, None, about)
-            return train(self.training, algorithm, plan, given)
+            assignment = Assignment(local, own, sent, None, about)
+            return train(self.training, algorithm, plan, assignment)
 
-        there = torch.ones(len(position), dtype=torch.bool)
-        training = train_on_asked(self.data, position, index, there, start, None, train_here)
+        present = torch.ones(len(position), dtype=torch.bool)
+        training = train_on_asked(self.data, position, index, present, start, None, train_here)
         self._keep_local(training, names, memories, tag)
         return training
 
@@ -339,9 +336,8 @@ class PrivateNode(ClientNode):
         self, facts: dict[str, Any], parts: dict[str, bytes], asked: Arrays
     ) -> Submodels:
         """The rows that the node asked for, of the model that all nodes of the sum train on."""
-        exact, places = self.contract.plan.dtype, np.unique(asked["wanted"])
-        index, dtype = self._space.index([places]), self.contract.plan.torch_dtype
-        layout = SubmodelLayout(index, self.model.schema, exact, dtype)
+        places = np.unique(asked["wanted"])
+        layout = self._layout(self._space.index([places]), self.contract.plan.dtype)
         sent, heat = decode_submodels("model", parts, layout), self._heat_sent(facts, parts, places)
         check_model(facts, parts[DIGESTS], sent, heat, self._space, asked["union"])
         return sent

@@ -23,7 +23,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from fedrows.errors import FedrowsError
 from fedrows.files.whole import as_json, make_private, reason, wait_for_lock, write_private
 from fedrows.flower.wire.clients import ClientName
 
+Memory = dict[str, Tensor]
 NODE, REFUSED, DECLINED = "node.json", "refused.txt", "declined.txt"
 
 
@@ -50,6 +51,10 @@ class NodeState:
             raise FedrowsError(
                 f"The state folder {folder} cannot be made ({reason(error)}): choose another."
             ) from error
+        self.enrolled = TaggedTensors(folder / "enrolled")  # clients, by versions of the list
+        self.cache = TaggedTensors(folder / "cache")
+        self.held = TaggedTensors(folder / "held")
+        self.registrations = TaggedTensors(folder / "registrations")  # by versions, too
 
     def answering(self) -> AbstractContextManager[bool]:
         """Waits until no other process answers for this node; False if there are no locks here.
@@ -107,25 +112,10 @@ class NodeState:
         """Where a client's permanent answers lie; they outlive every run."""
         return self.folder / "answers" / _key(client) / f"{_key(table)}.npz"
 
-    @property
-    def cache(self) -> TaggedTensors:
-        """The rows that the node has of the model."""
-        return TaggedTensors(self.folder / "cache")
-
-    @property
-    def held(self) -> TaggedTensors:
-        """The rows that the node holds back until enough nodes hold them."""
-        return TaggedTensors(self.folder / "held")
-
-    @property
-    def registrations(self) -> TaggedTensors:
-        """Which registration of each device belongs to a version of the list, on a gateway."""
-        return TaggedTensors(self.folder / "registrations")
-
-    @property
-    def enrolled(self) -> TaggedTensors:
-        """The clients that the server knows of, by the version of the list."""
-        return TaggedTensors(self.folder / "enrolled")
+    def memories(self, clients: Sequence[ClientName], tags: Sequence[int]) -> list[Memory]:
+        """What clients remember since the tags that count; all else is dropped."""
+        pairs = zip(clients, tags, strict=True)
+        return [self.of(client).settle(tag) or {} for client, tag in pairs]
 
 
 class TaggedTensors:

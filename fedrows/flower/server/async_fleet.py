@@ -16,21 +16,21 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.fleet import OpenRound, Traffic
-from fedrows.flower.server.exchange import Exchange, short_kind
-from fedrows.flower.server.fleet import LOOK, POLL, ClearRound
+from fedrows.flower.server.exchange import Exchange
+from fedrows.flower.server.fleet import AWAY, LOOK, POLL, ClearRound
 from fedrows.flower.server.gateway_work import GatewayWork, NodeWork, marked
 from fedrows.flower.server.node_records import LATE, SILENT
-from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet, add_seconds_
+from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet
 from fedrows.flower.server.update_log import BufferedUpdate
 from fedrows.flower.server.uploads import NOT_FINITE, UpdateReader
+from fedrows.flower.wire.clients import no_ids
 from fedrows.flower.wire.message import Message, WireError, pack, unpack
-from fedrows.flower.wire.tags import tag_of
+from fedrows.flower.wire.names import tag_of
 from fedrows.flower.wire.upload_checks import UploadRefused
 from fedrows.rows.params import Submodels
 
@@ -53,8 +53,8 @@ class AsyncFlowerFleet(UnwaitedFleet):
     def under_way(self) -> dict[str, int]:
         """How many clients train now, by node."""
         counted = Counter[str]()
-        for one in (*self._work.values(), *self._gateways.devices()):
-            counted[one.node] += len(one.members)
+        for work in (*self._work.values(), *self._gateways.devices()):
+            counted[work.node] += len(work.members)
         return dict(counted)
 
     @property
@@ -63,7 +63,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
         return self._up[0] / max(self._up[1], 1)
 
     def _working(self) -> Collection[str]:
-        return {one.node for one in (*self._work.values(), *self._gateways.messages.values())}
+        return {work.node for work in (*self._work.values(), *self._gateways.messages.values())}
 
     def occupied(self) -> Tensor:
         """Which clients cannot begin, because they or their node are at work or away: (N,)."""
@@ -79,7 +79,7 @@ class AsyncFlowerFleet(UnwaitedFleet):
 
     def train(self, opened: ClearRound, start: Submodels, sent: Submodels | None) -> Upload:
         """Sends an open round's submodels to the nodes, and waits for nothing."""
-        began, round_, seconds = time.perf_counter(), opened.round, self.contract.options.timeout
+        began, round_ = time.perf_counter(), opened.round
         exchange, cohort = self.exchange(round_.number), round_.cohort
         messages, works = dict[int, bytes](), dict[int, NodeWork]()
         for name, positions in opened.hosts.items():
@@ -94,30 +94,35 @@ class AsyncFlowerFleet(UnwaitedFleet):
             if node.one_by_one:
                 message.facts["waiting"] = self._gateways.waiting(name)
             messages[node.address] = pack(message)
-            until = time.monotonic() + seconds
-            works[node.address] = NodeWork(
-                name, node.address, node.version, tag, round_.number, members, index, read, hashes,
-                until,
-            )  # fmt: skip
+            clients = members, index, read, hashes
+            works[node.address] = self._work_of(name, tag, round_.number, *clients)
         assert isinstance(opened, AsyncRound)
         opened.down = sum(map(len, messages.values()))
         exchange.asked += len(cohort)
-        exchange.messages += len(messages)
-        exchange.bytes_down += opened.down
-        accepted = self.transport.send(messages, seconds, round_.number)
-        for message_id, address in accepted.items():
-            self._sent(message_id, works.pop(address))
+        self._send(exchange, messages, works)
         for work in works.values():
-            self._lost(exchange, work, "its node is away")
-        add_seconds_(exchange, "pack", time.perf_counter() - began)
-        return self.reader.joined(torch.zeros(0, dtype=torch.int64), [])
+            self._lost(exchange, work, AWAY)
+        exchange.add_seconds_("pack", time.perf_counter() - began)
+        return self.reader.joined(no_ids(), [])
 
-    def _sent(self, message_id: str, work: NodeWork) -> None:
-        """Notes work that is under way."""
-        if self.registry.nodes[work.node].one_by_one:
-            self._gateways.begin(message_id, work)
-        else:
-            self._work[message_id] = work
+    def _work_of(self, name: str, tag: int, step: int, *clients: Any) -> NodeWork:
+        """What a node is asked to do before a step, and when it is given up."""
+        node, until = self.registry.nodes[name], time.monotonic() + self.contract.options.timeout
+        return NodeWork(name, node.address, node.version, tag, step, until, *clients)
+
+    def _send(
+        self, exchange: Exchange, messages: dict[int, bytes], works: dict[int, NodeWork]
+    ) -> None:
+        """Sends messages, and notes their work as under way; leaves what was not accepted."""
+        exchange.messages += len(messages)
+        exchange.bytes_down += sum(map(len, messages.values()))
+        seconds = self.contract.options.timeout
+        for message_id, address in self.transport.send(messages, seconds, exchange.round).items():
+            work = works.pop(address)
+            if self.registry.nodes[work.node].one_by_one:
+                self._gateways.begin(message_id, work)
+            else:
+                self._work[message_id] = work
 
     def collect(self, step: int, wait: bool) -> list[BufferedUpdate]:
         """The updates that have come in; each is on the disk. What has taken too long is given up.
@@ -131,9 +136,9 @@ class AsyncFlowerFleet(UnwaitedFleet):
             time.sleep(POLL)
         elif wait:
             under_way = (*asked.values(), *self._gateways.devices())
-            left = min(one.until for one in under_way) - time.monotonic()
+            left = min(work.until for work in under_way) - time.monotonic()
             self.transport.wait(max(min(left, LOOK), 0.0))
-        add_seconds_(exchange, "wait", time.perf_counter() - since)
+        exchange.add_seconds_("wait", time.perf_counter() - since)
         since = time.perf_counter()
         answers = self.transport.receive(list(asked)) if asked else {}
         updates = list[BufferedUpdate]()
@@ -155,13 +160,12 @@ class AsyncFlowerFleet(UnwaitedFleet):
                 self._heard(self._gateways.messages.pop(message_id).address, LATE)
         for work, left in self._gateways.lost(addresses):
             self._lost(exchange, work, LEFT if left else SILENT)
-        add_seconds_(exchange, "check", time.perf_counter() - since)
+        exchange.add_seconds_("check", time.perf_counter() - since)
         return updates
 
     def _ask_gateways(self, exchange: Exchange) -> None:
         """Asks gateways that are not at a message what has come in from their devices."""
-        seconds, none = self.contract.options.timeout, torch.zeros(0, dtype=torch.int64)
-        messages, works = dict[int, bytes](), dict[int, NodeWork]()
+        none, messages, works = no_ids(), dict[int, bytes](), dict[int, NodeWork]()
         for name in self._gateways.idle():
             node = self.registry.nodes.get(name)
             if node is None or node.address not in self._connected:
@@ -170,14 +174,8 @@ class AsyncFlowerFleet(UnwaitedFleet):
             message = self._requests.of(name, none, [], tag, self.about_run)
             message.facts["waiting"] = self._gateways.waiting(name)
             messages[node.address] = pack(message)
-            until = time.monotonic() + seconds
-            works[node.address] = NodeWork(
-                name, node.address, node.version, tag, exchange.round, [], {}, {}, {}, until
-            )
-        exchange.messages += len(messages)
-        exchange.bytes_down += sum(map(len, messages.values()))
-        for message_id, address in self.transport.send(messages, seconds, exchange.round).items():
-            self._sent(message_id, works[address])
+            works[node.address] = self._work_of(name, tag, exchange.round)
+        self._send(exchange, messages, works)
 
     def _take(
         self, exchange: Exchange, work: NodeWork, answer: bytes | str
@@ -242,17 +240,10 @@ class AsyncFlowerFleet(UnwaitedFleet):
         if isinstance(answer, str):
             return answer
         exchange.bytes_up += len(answer)
-        node, kind = self.registry.nodes.get(name), short_kind(answer)
+        node = self.registry.nodes.get(name)
         if node is None or node.address != work.address:
             return LEFT
-        if kind == "declined":
-            self._decline_(name)
-            return "its node declines to take part"
-        if kind == "state-lost":
-            self._row_cache.forget(name)
-            node.address = 0  # it is asked to enrol again
-            return "its node has lost its state"
-        return ""
+        return self._why_unread(name, answer)
 
     def _confirm(self, work: NodeWork, reply: Message) -> None:
         """Takes note of what a node has now, and of how its clients have changed."""
@@ -277,37 +268,39 @@ class AsyncFlowerFleet(UnwaitedFleet):
             self.answers[name] = f"its upload was refused: {error.reason}"
             return None, []
         sequence, buffered = self.log.next_sequence(), list[BufferedUpdate]()
-        for i, (one, update) in enumerate(zip(work.members, updates, strict=True)):
+        for i, (client, update) in enumerate(zip(work.members, updates, strict=True)):
             if i in silent:
-                exchange.dropped.setdefault(SILENT, []).append(one.name)
+                exchange.drop_(SILENT, [client.name])
                 continue
             if update is None:
-                client = f"client {one.name!r} of node {name!r}"
-                self._refuse(exchange, NOT_FINITE[0], client, NOT_FINITE[1])
+                who = f"client {client.name!r} of node {name!r}"
+                self._refuse(exchange, NOT_FINITE[0], who, NOT_FINITE[1])
                 continue
-            weight = self.registry.weight_of(one)
+            weight = self.registry.weight_of(client)
             read = {
                 table: x[index[table].splits[i] : index[table].splits[i + 1]]
                 for table, x in work.read.items()
             }
             buffered.append(
-                BufferedUpdate(name, one.name, work.tag, work.began, sequence, weight, update, read)
+                BufferedUpdate(
+                    name, client.name, work.tag, work.began, sequence, weight, update, read
+                )
             )
         self.log.accept(buffered)
         return reply, buffered
 
-    def refuse(self, one: BufferedUpdate, reason: str, why: str) -> None:
+    def refuse(self, update: BufferedUpdate, reason: str, why: str) -> None:
         """Counts an update that was accepted, and is refused beside others."""
         assert self.last is not None
-        node = self.registry.nodes.get(one.node)
+        node = self.registry.nodes.get(update.node)
         if node is not None:  # one device does not hold up the others
-            self._pause_((one.node, one.client) if node.one_by_one else one.node)
-        self._refuse(self.last, reason, f"client {one.client!r} of node {one.node!r}", why)
+            self._pause_((update.node, update.client) if node.one_by_one else update.node)
+        self._refuse(self.last, reason, f"client {update.client!r} of node {update.node!r}", why)
 
     def _lost(self, exchange: Exchange, work: NodeWork, why: str) -> None:
         """Takes note of clients whose work brings nothing."""
         self.answers[work.node] = why
-        exchange.dropped.setdefault(why, []).extend(one.name for one in work.members)
+        exchange.drop_(why, (client.name for client in work.members))
 
 
 @dataclass

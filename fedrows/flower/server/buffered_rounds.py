@@ -40,9 +40,9 @@ class BufferedRounds(UnwaitedRounds[AsyncFlowerFleet]):
             bad = fleet.reader.too_long([x.update for x in taken], weights, fleet.heat())
             if not any(bad):
                 break
-            out = [one for one, long in zip(taken, bad, strict=True) if long]
-            for one in out:
-                fleet.refuse(one, *TOO_LONG)
+            out = [waiting for waiting, long in zip(taken, bad, strict=True) if long]
+            for waiting in out:
+                fleet.refuse(waiting, *TOO_LONG)
             self._forget(out)
             fleet.log.settle(number, out, TOO_LONG[0])
         else:
@@ -51,11 +51,13 @@ class BufferedRounds(UnwaitedRounds[AsyncFlowerFleet]):
         self._forget(taken)
         self._taken, self._step = taken, number
         fleet.applied(taken)
-        for one, client in zip(taken, clients.tolist(), strict=True):
-            self._accept((one.node, one.client), client, one.tag)
-        age = number - torch.tensor([one.began for one in taken])
-        joined = fleet.reader.joined(clients, [one.update for one in taken])
-        read = {table: torch.cat([one.read[table] for one in taken]) for table in self.moves}
+        for waiting, client in zip(taken, clients.tolist(), strict=True):
+            self._accept((waiting.node, waiting.client), client, waiting.tag)
+        age = number - torch.tensor([waiting.began for waiting in taken])
+        joined = fleet.reader.joined(clients, [waiting.update for waiting in taken])
+        read = {
+            table: torch.cat([waiting.read[table] for waiting in taken]) for table in self.moves
+        }
         update = weigh(joined.update, age, self.plan.staleness, self.moves, read)
         exchange.answered = len(taken)
         exchange.loss = mean_loss(
@@ -71,11 +73,11 @@ class BufferedRounds(UnwaitedRounds[AsyncFlowerFleet]):
         A client that has left since has the number −1, and the weight it had.
         """
         numbers, registered = self.fleet.numbers(), self.fleet.weights
-        taken = [(one, numbers.get((one.node, one.client), -1)) for one in self.updates]
+        taken = [(update, numbers.get((update.node, update.client), -1)) for update in self.updates]
         taken = sorted(taken[: self.buffer], key=lambda x: (x[0].began, x[1]))
-        weights = [one.weight if at < 0 else float(registered[at]) for one, at in taken]
+        weights = [update.weight if at < 0 else float(registered[at]) for update, at in taken]
         return (
-            [one for one, _ in taken],
+            [update for update, _ in taken],
             torch.tensor([at for _, at in taken], dtype=torch.int64),
             torch.tensor(weights, dtype=torch.float64),
         )

@@ -66,7 +66,7 @@ class Enrolment:
         if new:
             version = secrets.randbits(30) + 1
             facts = {"contract": self._fingerprint, "run": run, "version": version}
-            messages = dict.fromkeys(new, pack(Message("enrol", facts, {})))
+            messages = dict.fromkeys(new, pack(Message("enrol", facts)))
             until = now + SECONDS
             for message_id, node in self._transport.send(messages, SECONDS, 0).items():
                 self._requests[message_id] = _Request(node, run, version, until)
@@ -74,7 +74,7 @@ class Enrolment:
             return []
         answers = self._transport.receive(self._requests)
         names = [self._read(self._requests.pop(i), answer) for i, answer in answers.items()]
-        self._requests = {i: one for i, one in self._requests.items() if one.until > now}
+        self._requests = {i: x for i, x in self._requests.items() if x.until > now}
         return [name for name in names if name is not None]
 
     def decline_(self, node: int, called: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedrows.flower.wire.clients import ClientName
 from fedrows.flower.wire.message import WireError, unpack
 from fedrows.watch.observer import BufferReport
 
@@ -27,6 +29,14 @@ class Exchange:
     seconds: dict[str, float] = field(default_factory=dict)
     resident: int | None = None  # bytes of memory that the server has after it
     buffer: BufferReport | None = None  # of an asynchronous step
+
+    def drop_(self, why: str, clients: Iterable[ClientName]) -> None:
+        """Notes clients whose work brings nothing."""
+        self.dropped.setdefault(why, []).extend(clients)
+
+    def add_seconds_(self, phase: str, seconds: float) -> None:
+        """Adds time to a phase of a step."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
 
 
 def short_kind(answer: bytes) -> str:

@@ -19,23 +19,22 @@ from fedrows.client import Upload
 from fedrows.fleet import OpenRound, Traffic
 from fedrows.flower.server.enrolment import Enrolment
 from fedrows.flower.server.exchange import Exchange, short_kind
-from fedrows.flower.server.node_records import SILENT, NodeRecords
+from fedrows.flower.server.node_records import LATE, SILENT, NodeRecords
 from fedrows.flower.server.registry import Registry
-from fedrows.flower.server.row_cache import RowCache
-from fedrows.flower.server.train_requests import TrainRequests
+from fedrows.flower.server.train_requests import RowCache, TrainRequests
 from fedrows.flower.server.uploads import RoundUploads
 from fedrows.flower.wire.clients import ClientName
 from fedrows.flower.wire.contract import Contract, digest
 from fedrows.flower.wire.message import Message, WireError, pack
-from fedrows.flower.wire.tags import tag_of
+from fedrows.flower.wire.names import tag_of
 from fedrows.flower.wire.transport import Transport
 from fedrows.flower.wire.upload_checks import UploadRefused
 from fedrows.rows.heat import Heat
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
-from fedrows.rows.schema import Schema
 from fedrows.seeds import COHORT, choose
 
+AWAY = "its node is away"
 POLL = 0.1  # seconds between two looks for nodes
 LOOK = 0.5  # seconds at most between two looks for answers
 PAUSE = 10.0  # seconds at most before a round is tried again
@@ -48,15 +47,14 @@ class FlowerFleet:
     def __init__(
         self,
         contract: Contract,
-        schema: Schema,
         registry: Registry,
         transport: Transport,
         fingerprint: str,
-        run: str,
-        log: Callable[[str], None] = print,
+        log: Callable[[str], None],
     ) -> None:
-        self.contract, self.schema, self.registry = contract, schema, registry
-        self.transport, self.run = transport, run
+        self.contract, self.schema, self.registry = contract, registry.schema, registry
+        self.transport = transport
+        self.run = ""  # its name, which its folder has
         self.last: Exchange | None = None  # the newest round's
         self.answers: dict[str, str] = {}  # in it, by node: "", or why its answer does not count
         self.rejected: Counter[str] = Counter()  # uploads, over the whole run
@@ -123,11 +121,13 @@ class FlowerFleet:
                 self._row_cache.forget(name)
             clients, nodes = self.clients, len(self.registry.nodes)
             connected = set(self.transport.nodes())
-            here = [node for node in self.registry.nodes.values() if node.address in connected]
+            present = [node for node in self.registry.nodes.values() if node.address in connected]
             self.records.connected(self.registry.addresses(), connected)
-            first = self.last is None and all(one.accepted == 0 for one in self.registry.clients)
-            enough = clients >= plan.buffer_size and len(here) >= self.fewest_nodes
-            enough &= sum(len(node.clients) for node in here) >= self.least
+            first = self.last is None and all(
+                client.accepted == 0 for client in self.registry.clients
+            )
+            enough = clients >= plan.buffer_size and len(present) >= self.fewest_nodes
+            enough &= sum(len(node.clients) for node in present) >= self.least
             if first:
                 enough &= clients >= (options.min_clients or 0) and nodes >= options.min_nodes
             if enough:
@@ -138,7 +138,7 @@ class FlowerFleet:
             if (now := time.monotonic()) - said_at > SAID:
                 said_at, needed = now, max(self.fewest_nodes, options.min_nodes if first else 1)
                 waiting = (
-                    f"Waiting for nodes: {len(here)} are here and at least {needed} are needed; "
+                    f"Waiting for nodes: {len(present)} are here and at least {needed} are needed; "
                     f"{clients} clients are known and at least {plan.buffer_size} are needed."
                 )
                 if lost := self.records.away():
@@ -179,8 +179,8 @@ class FlowerFleet:
         for position, number in enumerate(cohort.tolist()):
             hosts.setdefault(self.registry.clients[number].node, []).append(position)
         for name, positions in hosts.items():
-            order = {client: i for i, client in enumerate(self.registry.nodes[name].clients)}
-            positions.sort(key=lambda position: order[self._name(cohort, position)])
+            places, _ = self.registry.asked(name, cohort[positions].tolist())
+            positions[:] = [at for _, at in sorted(zip(places, positions, strict=True))]
         groups: list[list[int]] = [[] for _ in cohort]
         for positions in hosts.values():
             groups[positions[0]] = cohort[positions].tolist()
@@ -203,7 +203,7 @@ class FlowerFleet:
             if self.registry.nodes[name].address in connected:
                 hosts[name] = positions
             else:
-                self._dropped(exchange, cohort, positions, "its node is away")
+                self._dropped(exchange, cohort, positions, AWAY)
         messages, hashes = {}, {}
         for name, positions in hosts.items():
             message = self._requests.of(name, cohort, positions, tag, self.about_run)
@@ -218,21 +218,12 @@ class FlowerFleet:
         answers = self.send_and_wait(messages, number)
         waited = time.perf_counter()
         for name, positions in hosts.items():
-            answer = answers.get(self.registry.nodes[name].address, "it did not answer in time")
-            if isinstance(answer, str):
-                self._dropped(exchange, cohort, positions, answer)
+            answer = answers.get(self.registry.nodes[name].address, LATE)
+            exchange.bytes_up += len(answer) if isinstance(answer, bytes) else 0
+            if why := self._why_unread(name, answer):
+                self._dropped(exchange, cohort, positions, why)
                 continue
-            exchange.bytes_up += len(answer)
-            kind = short_kind(answer)
-            if kind == "declined":
-                self._decline_(name)
-                self._dropped(exchange, cohort, positions, "its node declines to take part")
-                continue
-            if kind == "state-lost":
-                self._row_cache.forget(name)
-                self.registry.nodes[name].address = 0  # it is asked to enrol again
-                self._dropped(exchange, cohort, positions, "its node has lost its state")
-                continue
+            assert isinstance(answer, bytes)
             try:
                 reply = uploads.add(positions, answer)
             except UploadRefused as error:
@@ -256,6 +247,24 @@ class FlowerFleet:
             self._pause(exchange)
         self._apply_changes()
         return upload
+
+    def _why_unread(self, name: str, answer: bytes | str) -> str:
+        """Why an answer to a request to train is not read; empty if it is to be."""
+        if isinstance(answer, str):
+            return answer
+        kind = short_kind(answer)
+        if kind == "declined":
+            self._decline_(name)
+            return "its node declines to take part"
+        if kind == "state-lost":
+            self.forget_state_(name)
+            return "its node has lost its state"
+        return ""
+
+    def forget_state_(self, name: str) -> None:
+        """Takes note of a node that has lost its state: it is asked to enrol again."""
+        self._row_cache.forget(name)
+        self.registry.nodes[name].address = 0
 
     def _pause(self, exchange: Exchange) -> None:
         """Says that a round is tried again; whatever is wrong gets time to pass."""
@@ -306,7 +315,7 @@ class FlowerFleet:
         names = [self._name(cohort, position) for position in positions]
         nodes = {self.registry.clients[int(cohort[position])].node for position in positions}
         self.answers |= dict.fromkeys(nodes, why)
-        exchange.dropped.setdefault(why, []).extend(names)
+        exchange.drop_(why, names)
 
     def _decline_(self, name: str) -> None:
         """Asks a node for nothing more; its clients go before the next round."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedrows.flower.server.registry import RegisteredClient
-from fedrows.flower.server.row_cache import RowHashes
+from fedrows.flower.server.train_requests import RowHashes
 from fedrows.flower.wire.clients import ClientName
 from fedrows.rows.index import Index
 
@@ -34,21 +34,22 @@ class NodeWork:
     version: int  # of the node's list of clients
     tag: int
     began: int  # the step that it began before
-    members: list[RegisteredClient]  # as they were registered then
-    index: dict[str, Index]  # the rows that each of them has
-    read: dict[str, Tensor]  # how often their rows had been moved, by table (R,)
-    hashes: RowHashes
     until: float  # when it is given up
+    # Of clients that begin with it, if any do:
+    members: list[RegisteredClient] = field(default_factory=list)  # as they were registered then
+    index: dict[str, Index] = field(default_factory=dict)  # the rows that each of them has
+    read: dict[str, Tensor] = field(default_factory=dict)  # how often those had been moved (R,)
+    hashes: RowHashes = field(default_factory=dict)
     since: float = field(default_factory=time.monotonic)  # when it was asked
 
     def apart(self) -> Iterator[NodeWork]:
         """The work of each client by itself."""
         rows = {table: self.index[table].lengths.tolist() for table in self.read}
         read = {table: x.split(rows[table]) for table, x in self.read.items()}
-        for i, one in enumerate(self.members):
+        for i, client in enumerate(self.members):
             index = {table: x.slice(i, i + 1) for table, x in self.index.items()}
             own = {table: x[i] for table, x in read.items()}
-            yield replace(self, members=[one], index=index, read=own, hashes={})
+            yield replace(self, members=[client], index=index, read=own, hashes={})
 
 
 class GatewayWork:
@@ -76,7 +77,9 @@ class GatewayWork:
         until = min(work.until, time.monotonic() + ANSWER)
         self.messages[message_id] = replace(work, until=until)
         own = self._devices.setdefault(work.node, {})
-        own.update((f"{work.tag}/{position}", one) for position, one in enumerate(work.apart()))
+        own.update(
+            (f"{work.tag}/{position}", device) for position, device in enumerate(work.apart())
+        )
 
     def end(self, node: str, key: str) -> NodeWork | None:
         """The work of a device, which is over with this; None if nobody waits for it."""
@@ -102,7 +105,7 @@ class GatewayWork:
 
     def idle(self) -> list[str]:
         """The gateways to be asked what has come in: devices are under way, and no message is."""
-        asked, now = {one.node for one in self.messages.values()}, time.monotonic()
+        asked, now = {message.node for message in self.messages.values()}, time.monotonic()
         return [
             node
             for node, own in self._devices.items()
@@ -112,5 +115,5 @@ class GatewayWork:
 
 def marked(numbers: Mapping[tuple[str, ClientName], int], works: list[NodeWork]) -> Tensor:
     """The numbers of the clients of some work that are registered still."""
-    names = [(one.node, client.name) for one in works for client in one.members]
+    names = [(work.node, client.name) for work in works for client in work.members]
     return torch.tensor([numbers[x] for x in names if x in numbers], dtype=torch.int64)

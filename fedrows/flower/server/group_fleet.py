@@ -25,13 +25,13 @@ from fedrows.algorithm import Round
 from fedrows.client import Upload
 from fedrows.errors import PlanError
 from fedrows.fleet import Traffic
-from fedrows.flower.server.fleet import LOOK, POLL, FlowerRound
+from fedrows.flower.server.fleet import AWAY, LOOK, POLL, FlowerRound
 from fedrows.flower.server.node_records import LATE
 from fedrows.flower.server.private_sums import PrivateSumFleet, UnitedRows
 from fedrows.flower.server.registry import RegisteredClient
-from fedrows.flower.server.round_union import Hosts, RoundUnion
+from fedrows.flower.server.round_sums import Hosts, RoundUnion
 from fedrows.flower.server.sum_exchange import Lane, Messages, NodeAnswers, SumCourse, SumExchange
-from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet, add_seconds_
+from fedrows.flower.server.unwaited_fleet import LEFT, UnwaitedFleet
 from fedrows.flower.server.update_log import BufferedUpdate
 from fedrows.flower.server.uploads import ClientUpdate
 from fedrows.privacy.noisy_coding import NoisyCoding
@@ -39,7 +39,6 @@ from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.ring import Coding, RangeError
 from fedrows.rows.params import Submodels
 
-AWAY = "its node is away"
 NO_UNION = "its node did not answer in the union"
 FAILED = "the secure sum of its group failed"
 
@@ -102,9 +101,9 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         busy = {name for group in self.groups for name in group.busy}
         counts = dict.fromkeys(sorted(busy), 0)
         for group in self.groups:
-            for one in group.members:
-                if one.node in group.busy:
-                    counts[one.node] += 1
+            for client in group.members:
+                if client.node in group.busy:
+                    counts[client.node] += 1
         return counts
 
     @property
@@ -174,20 +173,24 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         """
         numbers = self.numbers()
         while self.is_any_ready:
-            group = next(one for one in self.groups if one.is_ready)
+            group = next(x for x in self.groups if x.is_ready)
             assert group.united is not None, "its union is found"
             same = {n for n in group.united.asked if self._state_of(n) == group.nodes[n]}
-            stay = [one for one in group.members if one.node in same and self._is_here(one.node)]
-            gone = [one for one in group.members if one not in stay]
-            for one in gone:
-                self._drop(one, NO_UNION if one.node not in group.united.asked else LEFT)
+            stay = [
+                client
+                for client in group.members
+                if client.node in same and self._is_here(client.node)
+            ]
+            gone = [client for client in group.members if client not in stay]
+            for client in gone:
+                self._drop(client, NO_UNION if client.node not in group.united.asked else LEFT)
             group.members, hosts = stay, dict[str, list[int]]()
-            group.nodes = {one.node: group.nodes[one.node] for one in stay}
-            for position, one in enumerate(stay):
-                hosts.setdefault(one.node, []).append(position)
+            group.nodes = {client.node: group.nodes[client.node] for client in stay}
+            for position, client in enumerate(stay):
+                hosts.setdefault(client.node, []).append(position)
             if len(hosts) >= self.fewest_nodes:
                 self._opening = group, hosts
-                return torch.tensor([numbers[one.node, one.name] for one in stay])
+                return torch.tensor([numbers[client.node, client.name] for client in stay])
             self._end(group, f"{len(hosts)} nodes are too few")
         return torch.zeros(0, dtype=torch.int64)
 
@@ -219,7 +222,7 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
                 self.transport.wait(max(min(left, LOOK), 0.0))
             else:
                 time.sleep(POLL)
-        add_seconds_(exchange, "wait", time.perf_counter() - since)
+        exchange.add_seconds_("wait", time.perf_counter() - since)
         since = time.perf_counter()
         ids = {message_id: group for group in sent for message_id in group.waiting}
         for message_id, answer in (self.transport.receive(list(ids)) if ids else {}).items():
@@ -229,7 +232,7 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
             self._give_up_late(group)
             if not group.waiting:
                 self._go_on(group, group.answers)
-        add_seconds_(exchange, "check", time.perf_counter() - since)
+        exchange.add_seconds_("check", time.perf_counter() - since)
         means, self._means = self._means, []
         return means
 
@@ -291,15 +294,19 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         if mean is None or not len(upload.clients):
             raise ProtocolError(f"nothing was opened ({self._why_nothing(agreed, result)})")
         self.answers |= dict.fromkeys(inside, "")
-        for one in group.members:
-            if one.node not in inside:
-                self._drop(one, group.sum.silent.get(one.node, "it dropped out of the secure sum"))
+        for client in group.members:
+            if client.node not in inside:
+                self._drop(
+                    client, group.sum.silent.get(client.node, "it dropped out of the secure sum")
+                )
         of = self.space.by_table(united)
         read = {
             table: counts[np.searchsorted(of[table], mean.rows[table][0].numpy())]
             for table, counts in start.read.items()
         }
-        members = tuple((one.node, one.name) for one in group.members if one.node in inside)
+        members = tuple(
+            (client.node, client.name) for client in group.members if client.node in inside
+        )
         arrived = BufferedUpdate(
             "",
             str(group.sum.facts["sum"]),
@@ -322,8 +329,8 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         try:
             return (yield from course.steps(lane, beside))
         finally:
-            for one in (lane, *beside):
-                self._take_note_(one.sum)
+            for each in (lane, *beside):
+                self._take_note_(each.sum)
             if self.last is not None:
                 lane.sum.add_traffic_(self.last)
             self._down, self._up = self._down + lane.sum.bytes_down, self._up + lane.sum.bytes_up
@@ -333,15 +340,15 @@ class GroupFleet(UnwaitedFleet, PrivateSumFleet):
         assert self.last is not None, "a step is under way"
         reason = why.rstrip(".")
         self._log(f"Step {self.last.round}: there is no secure sum of a group: {reason}.")
-        for one in group.members:
-            self._drop(one, FAILED)
+        for client in group.members:
+            self._drop(client, FAILED)
         self.groups.remove(group)
 
-    def _drop(self, one: RegisteredClient, why: str) -> None:
+    def _drop(self, client: RegisteredClient, why: str) -> None:
         """Takes note of a client whose work brings nothing."""
         assert self.last is not None, "a step is under way"
-        self.answers[one.node] = why
-        self.last.dropped.setdefault(why, []).append(one.name)
+        self.answers[client.node] = why
+        self.last.drop_(why, [client.name])
 
 
 @dataclass

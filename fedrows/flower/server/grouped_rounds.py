@@ -57,17 +57,17 @@ class GroupedRounds(UnwaitedRounds[GroupFleet]):
         if not self.updates:
             self._say(number)
             return nobody()
-        one, numbers = self.updates[0], fleet.numbers()
-        self._forget([one])
-        self._taken, self._step = [one], number
-        clients = [numbers.get(who, -1) for who in one.members]
-        for who, client in zip(one.members, clients, strict=True):
-            self._accept(who, client, one.tag)
-        age, mean = number - torch.tensor([one.began]), one.update.parts["update"]
-        update = weigh(mean, age, self.plan.staleness, self.moves, one.read)
-        exchange.answered, exchange.loss = len(clients), one.update.loss
+        taken, numbers = self.updates[0], fleet.numbers()
+        self._forget([taken])
+        self._taken, self._step = [taken], number
+        clients = [numbers.get(who, -1) for who in taken.members]
+        for who, client in zip(taken.members, clients, strict=True):
+            self._accept(who, client, taken.tag)
+        age, mean = number - torch.tensor([taken.began]), taken.update.parts["update"]
+        update = weigh(mean, age, self.plan.staleness, self.moves, taken.read)
+        exchange.answered, exchange.loss = len(clients), taken.update.loss
         exchange.buffer = self.last = self._report(age.tolist())
         self._said, fleet.unused = time.monotonic(), len(self.updates)
-        weight = torch.tensor([one.weight], dtype=torch.float64)
+        weight = torch.tensor([taken.weight], dtype=torch.float64)
         steps = torch.ones(1, dtype=torch.float64)  # a sum does not tell how many
         return Upload(torch.tensor(clients), update, steps, {}, None, weight)

@@ -1,18 +1,29 @@
-"""The secure sum of heat: its end is told to everybody, and a second count needs everybody.
+"""The heat of a private deployment: its secure sum, and the file that keeps it.
 
-The first one may also count labels, for a counted start.
+The end of a sum is told to everybody. The first one may also count labels, for a counted start. A
+second one needs everybody, and counts that were made are never made again: the difference of two
+exact counts shows whoever was in one of them only.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import safetensors
+import safetensors.torch
 import torch
+from torch import Tensor
 
 from fedrows.data.label_counts import LabelCounts
+from fedrows.errors import RunFolderError
+from fedrows.files.whole import write_private
 from fedrows.privacy import secure_sum
+from fedrows.privacy.heat_counts import Member
 from fedrows.privacy.heat_of_mode import counter_names
 from fedrows.privacy.ledger import Entry
 from fedrows.privacy.protocol import LastRequests, ProtocolError, ServerHalf
@@ -58,3 +69,51 @@ def labels_from(sums: np.ndarray, table: str, heat: Heat) -> LabelCounts:
     """
     have, like = torch.from_numpy(sums.astype(np.int64)).double().view(2, -1)[:, heat.ids]
     return LabelCounts(table, heat.ids, have.clamp(0, heat.total), like.clamp(0, heat.total))
+
+
+def save_heat(
+    path: Path,
+    heat: Mapping[str, Heat],
+    counts: Sequence[frozenset[Member]],
+    labels: LabelCounts | None = None,
+) -> None:
+    """Writes the heat of every table, the clients of every count, and what labels came to."""
+    tensors: dict[str, Tensor] = {}
+    if labels is not None:
+        counters = {"ids": labels.ids, "have": labels.examples, "like": labels.positives}
+        tensors |= {f"labels/{name}": x.clone() for name, x in counters.items()}
+    for table, counted in heat.items():
+        tensors[f"{table}/ids"], tensors[f"{table}/counts"] = counted.ids, counted.counts
+    totals = {table: counted.total for table, counted in heat.items()}
+    facts = {
+        "totals": totals,
+        "counted": [sorted(count, key=str) for count in counts],
+        "labels": None if labels is None else labels.table,
+    }
+    write_private(path, safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
+
+
+def load_heat(
+    path: Path,
+) -> tuple[dict[str, Heat], list[frozenset[Member]], LabelCounts | None]:
+    """What `save_heat` has written."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {})["fedrows"])
+            heat = {
+                table: Heat(
+                    file.get_tensor(f"{table}/ids"), file.get_tensor(f"{table}/counts"), total
+                )
+                for table, total in facts["totals"].items()
+            }
+            labels = None
+            if facts["labels"] is not None:
+                parts = (file.get_tensor(f"labels/{name}") for name in ("ids", "have", "like"))
+                labels = LabelCounts(facts["labels"], *parts)
+        counts = [frozenset((node, name) for node, name in each) for each in facts["counted"]]
+    except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"The heat in {path} cannot be read ({error}): restore the file, since counting again "
+            "would show more."
+        ) from error
+    return heat, counts, labels

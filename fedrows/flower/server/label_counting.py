@@ -20,6 +20,7 @@ from fedrows.data.label_counts import LabelCounts, items_of
 from fedrows.errors import FedrowsError
 from fedrows.flower.server.exchange import short_kind
 from fedrows.flower.server.fleet import POLL, FlowerFleet
+from fedrows.flower.server.node_records import LATE
 from fedrows.flower.server.private_sums import PrivateSumFleet
 from fedrows.flower.wire.clients import no_ids
 from fedrows.flower.wire.label_counters import PRIOR, read_labels
@@ -64,34 +65,34 @@ class DeployedStart:
         self.restore_(counts.prior)
 
 
-def labels_in_the_clear(
-    fleet: FlowerFleet, table: str, log: Callable[[str], None]
-) -> LabelCounts:  # fmt: skip
+def labels_in_the_clear(fleet: FlowerFleet, table: str, log: Callable[[str], None]) -> LabelCounts:
     """The counters of the nodes that are here, added up; they are asked until there are any."""
     taken: dict[str, LabelCounts] = {}
     refused: set[str] = set()  # nodes that are not asked again
     while True:
-        nodes, here = fleet.registry.nodes, set(fleet.transport.nodes())
+        nodes, connected = fleet.registry.nodes, set(fleet.transport.nodes())
         asked = {
             name: node.address
             for name, node in nodes.items()
-            if node.address in here and name not in refused | taken.keys()
+            if node.address in connected and name not in refused | taken.keys()
         }
         answers = fleet.send_and_wait({x: _request(fleet, name) for name, x in asked.items()}, 0)
         for name, address in asked.items():
-            answer = answers.get(address, "it did not answer in time")
+            answer = answers.get(address, LATE)
+            if isinstance(answer, bytes) and short_kind(answer) == "state-lost":
+                fleet.forget_state_(name)
+                answer = "its node has lost its state"
+            if isinstance(answer, str):
+                log(f"The labels of node {name!r} are not counted yet: {answer}.")
+                continue
             try:
-                if isinstance(answer, str):
-                    raise _Silent(answer)
                 taken[name] = _read(fleet, name, answer, table)
-            except _Silent as error:
-                log(f"The labels of node {name!r} are not counted yet: {error}.")
             except WireError as error:
                 refused.add(name)
                 fleet.rejected[REASON] += 1
                 fleet.records.refuse(name, REASON)
                 log(f"The labels of node {name!r} are not counted: {error}")
-        if any(len(one.ids) for one in taken.values()):
+        if any(len(counts.ids) for counts in taken.values()):
             log(f"Labels are counted: {len(taken)} of {len(nodes)} nodes have sent theirs.")
             return _sum(table, list(taken.values()))
         if not nodes.keys() - refused - taken.keys():
@@ -103,24 +104,16 @@ def labels_in_the_clear(
         fleet.gather()
 
 
-class _Silent(Exception):
-    """Why a node has not answered; it may be asked again."""
-
-
 def _request(fleet: FlowerFleet, name: str) -> bytes:
     facts = {"version": fleet.registry.nodes[name].version, **fleet.about_run}
-    return pack(Message("count-labels", facts, {}))
+    return pack(Message("count-labels", facts))
 
 
 def _read(fleet: FlowerFleet, name: str, answer: bytes, table: str) -> LabelCounts:
     """A node's counters, checked against what its clients have enrolled with."""
-    kind = short_kind(answer)
-    if kind == "state-lost":
-        fleet.registry.nodes[name].address = 0  # it is asked to enrol again
-        raise _Silent("its node has lost its state")
-    if kind == "declined":
+    if short_kind(answer) == "declined":
         raise WireError("Its policy does not allow it, and its own log says why.")
-    ids = [one.index[table] for one in fleet.registry.clients if one.node == name]
+    ids = [client.index[table] for client in fleet.registry.clients if client.node == name]
     held, holders = torch.unique(torch.cat([no_ids(), *ids]), return_counts=True)
     return read_labels(answer, table, held, holders)
 
@@ -130,10 +123,10 @@ def _sum(table: str, parts: Sequence[LabelCounts]) -> LabelCounts:
 
     Not for those of the heat: it has no row whose weight is nothing beside that of all clients.
     """
-    ids = torch.unique(torch.cat([one.ids for one in parts]))
+    ids = torch.unique(torch.cat([counts.ids for counts in parts]))
     have, like = torch.zeros(2, len(ids), dtype=torch.float64)
-    for one in parts:
-        position = torch.searchsorted(ids, one.ids)
-        have[position] += one.examples
-        like[position] += one.positives
+    for counts in parts:
+        position = torch.searchsorted(ids, counts.ids)
+        have[position] += counts.examples
+        like[position] += counts.positives
     return LabelCounts(table, ids, have, like)

@@ -40,11 +40,11 @@ class NodeRecords:
         self._nodes: dict[str, _Record] = {}
         self.event: NoteEvent = lambda name, fields: None
 
-    def connected(self, nodes: Mapping[str, int], here: Collection[int]) -> None:
+    def connected(self, nodes: Mapping[str, int], present: Collection[int]) -> None:
         """Takes note of which registered nodes are connected. nodes: name → address."""
         for name, address in nodes.items():
             self._record(name)
-            if address and address not in here:
+            if address and address not in present:
                 self._lose(name, NOT_CONNECTED)
         for name in sorted(self._nodes.keys() - nodes.keys()):  # it declines, or was revoked
             del self._nodes[name]
@@ -73,13 +73,13 @@ class NodeRecords:
         now = self._clock()
         return {
             name: NodeReport(
-                one.answered,
-                one.last_answer,
-                max(now - one.since, 0.0) if one.why else None,
-                one.why,
-                dict(one.refused),
+                record.answered,
+                record.last_answer,
+                max(now - record.since, 0.0) if record.why else None,
+                record.why,
+                dict(record.refused),
             )
-            for name, one in sorted(self._nodes.items())
+            for name, record in sorted(self._nodes.items())
         }
 
     def away(self) -> str:
@@ -91,14 +91,16 @@ class NodeRecords:
         return self._nodes.setdefault(name, _Record(self._clock()))
 
     def _answer(self, name: str) -> None:
-        one, now = self._record(name), self._clock()
-        if one.why:
-            self.event("node-back", {"node": name, "away": round(now - one.since, 1)})
-        one.answered, one.last_answer, one.since, one.why = one.answered + 1, now, now, ""
+        record, now = self._record(name), self._clock()
+        if record.why:
+            self.event("node-back", {"node": name, "away": round(now - record.since, 1)})
+        record.answered += 1
+        record.last_answer = record.since = now
+        record.why = ""
 
     def _lose(self, name: str, why: str) -> None:
-        one = self._record(name)
-        if not one.why:
-            away = round(max(self._clock() - one.since, 0.0), 1)
+        record = self._record(name)
+        if not record.why:
+            away = round(max(self._clock() - record.since, 0.0), 1)
             self.event("node-lost", {"node": name, "why": why, "away": away})
-        one.why = why
+        record.why = why

@@ -12,8 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,17 +19,15 @@ from torch import Tensor
 
 from fedrows.data.label_counts import LabelCounts
 from fedrows.flower.server.fleet import FlowerFleet
-from fedrows.flower.server.heat_file import save_heat
-from fedrows.flower.server.heat_sum import closed
+from fedrows.flower.server.heat_sum import closed, save_heat
 from fedrows.flower.server.private_fleet import PrivateFlowerFleet
 from fedrows.flower.server.sum_exchange import Lane, SumExchange, SumWork
 from fedrows.flower.wire.message import Message
-from fedrows.flower.wire.sums import Groups, distributed_mean, heat_terms
+from fedrows.flower.wire.sums import distributed_mean, heat_terms
 from fedrows.privacy import secure_sum, union
 from fedrows.privacy.accounts import Releasable
-from fedrows.privacy.central import heat_coding
 from fedrows.privacy.distributed_mean import DistributedMean
-from fedrows.privacy.heat_of_mode import counter_names, heat_tensors
+from fedrows.privacy.heat_of_mode import counter_names, heat_coding, heat_tensors
 from fedrows.privacy.ledger import AGAINST_SERVER, Entry, Event
 from fedrows.privacy.noisy_coding import NoisyCoding
 from fedrows.privacy.protocol import ServerHalf
@@ -126,11 +122,3 @@ class NoisyFlowerFleet(PrivateFlowerFleet):
         message.parts["heat"] = np.concatenate(counts).astype("<f8").tobytes()
         message.facts["total"] = total
         return message
-
-
-def private_fleet(
-    parts: Any, noise: bool, peers: Path, groups: Groups
-) -> PrivateFlowerFleet:  # fmt: skip
-    """The fleet of a private run, whose nodes add noise to sums or do not."""
-    of = NoisyFlowerFleet if noise else PrivateFlowerFleet
-    return of(*parts, peers=peers, groups=groups)

@@ -23,9 +23,8 @@ from fedrows.errors import PlanError
 from fedrows.flower.server.exchange import Exchange
 from fedrows.flower.server.fleet import FlowerRound
 from fedrows.flower.server.private_sums import PrivateSumFleet, UnitedRows
-from fedrows.flower.server.round_union import Hosts, RoundUnion
-from fedrows.flower.server.round_update import RoundUpdate
-from fedrows.flower.server.sum_exchange import Lane
+from fedrows.flower.server.round_sums import Hosts, RoundUnion, RoundUpdate
+from fedrows.flower.server.sum_exchange import Lane, carried
 from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.ring import RangeError
 from fedrows.rows.params import Submodels
@@ -132,7 +131,7 @@ class PrivateFlowerFleet(PrivateSumFleet):
             beside = [] if united.union.silent else self._look_ahead(number)
             result = self._carry(lane, beside, lambda: self._ask_second(number))
             if not beside:
-                self._carrier.finish()
+                carried(self._sum_course.last(), self._send_by_name)
             inside, places, mean = self._mean_from(agreed, result)
         except (ProtocolError, PlanError, RangeError) as error:
             return self._failed(exchange, cohort, hosts, str(error))

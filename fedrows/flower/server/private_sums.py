@@ -24,15 +24,21 @@ from fedrows.client import Upload
 from fedrows.data.label_counts import LabelCounts
 from fedrows.errors import PlanError
 from fedrows.flower.server.fleet import PAUSE
-from fedrows.flower.server.heat_file import load_heat, save_heat
-from fedrows.flower.server.heat_sum import closed, label_entries, labels_from, whole
-from fedrows.flower.server.round_union import Hosts, RoundUnion
-from fedrows.flower.server.round_update import RoundUpdate
+from fedrows.flower.server.heat_sum import (
+    closed,
+    label_entries,
+    labels_from,
+    load_heat,
+    save_heat,
+    whole,
+)
+from fedrows.flower.server.round_sums import Hosts, RoundUnion, RoundUpdate
 from fedrows.flower.server.sum_exchange import Lane, SumExchange, SumWork
 from fedrows.flower.server.sum_fleet import SumFleet
 from fedrows.flower.server.train_requests import distinct_rows
 from fedrows.flower.wire.message import Message
 from fedrows.flower.wire.model_digests import DIGESTS, model_digests, model_name
+from fedrows.flower.wire.names import tag_of
 from fedrows.flower.wire.submodels import encode_submodels
 from fedrows.flower.wire.sums import (
     Groups,
@@ -43,18 +49,17 @@ from fedrows.flower.wire.sums import (
     update_terms,
     weighted_mean,
 )
-from fedrows.flower.wire.tags import tag_of
 from fedrows.privacy import secure_sum, union
 from fedrows.privacy.accounts import Accounts, BudgetSpentError, Releasable
-from fedrows.privacy.heat_counts import HeatCounts, Member, least_parties
+from fedrows.privacy.heat_counts import HeatCounts, Member
 from fedrows.privacy.layout import SumLayout
-from fedrows.privacy.mean_bounds import bounded
 from fedrows.privacy.noisy_coding import NoisyCoding
 from fedrows.privacy.openings import OpenedSum
 from fedrows.privacy.protocol import ProtocolError, ServerHalf
 from fedrows.privacy.ring import Coding
 from fedrows.privacy.server_side import SumMechanism, heat_from, pseudo_upload
 from fedrows.privacy.terms import SumTerms
+from fedrows.privacy.thresholds import least_parties
 from fedrows.privacy.values import derived
 from fedrows.privacy.weighted_mean import Mean
 from fedrows.rows.heat import Heat
@@ -162,11 +167,13 @@ class PrivateSumFleet(SumFleet):
         return {"labels": self.items} if self.items is not None and self._heat is None else {}
 
     def _nodes_here(self) -> list[str]:
-        here = set(self.transport.nodes())
-        return sorted(n for n, node in self.registry.nodes.items() if node.address in here)
+        connected = set(self.transport.nodes())
+        return sorted(n for n, node in self.registry.nodes.items() if node.address in connected)
 
     def _members(self, nodes: list[str]) -> set[Member]:
-        return {(one.node, one.name) for one in self.registry.clients if one.node in nodes}
+        return {
+            (client.node, client.name) for client in self.registry.clients if client.node in nodes
+        }
 
     def _index_of(
         self, asked: Mapping[str, np.ndarray], hosts: Hosts, clients: int
@@ -273,14 +280,14 @@ class PrivateSumFleet(SumFleet):
         )
         opened = layout.opened(result.rows.reshape(-1), result.opened, result.extra, agreed.coding)
         mean, own = summing.mean(opened, layout), agreed.weights[places]
-        mean = bounded(mean, summing, own, self.contract.algorithm, self.heat())
+        mean = summing.bounded(mean, own, self.contract.algorithm, self.heat())
         return inside, places, mean
 
     def _why_nothing(self, agreed: AgreedSum, result: OpenedSum) -> str:
         """Why a sum that came to its end has opened nothing."""
         parties, left_out = agreed.update.lane.sum.parties, result.total.left_out
-        said = [f"node {parties[one]!r}: {why.rstrip('.')}" for one, why in left_out.items()]
-        return "; ".join(said) or "too few nodes had something to add up"
+        reasons = [f"node {parties[party]!r}: {why.rstrip('.')}" for party, why in left_out.items()]
+        return "; ".join(reasons) or "too few nodes had something to add up"
 
     def _pseudo_upload(self, clients: Tensor, mean: Mean | None) -> Upload:
         return pseudo_upload(clients, mean, self.contract.plan.torch_dtype, torch.device("cpu"))

@@ -26,10 +26,9 @@ from torch import Tensor
 from fedrows.data.fresh_negatives import PoolDraws
 from fedrows.errors import RunFolderError
 from fedrows.files.whole import write_private
-from fedrows.flower.server.drawn_rows import check_held
 from fedrows.flower.wire.clients import ClientName, no_ids
 from fedrows.flower.wire.codings import ids_from_bytes
-from fedrows.flower.wire.message import Message, WireError
+from fedrows.flower.wire.message import Message, WireError, part_of
 from fedrows.rows.heat import Heat, ceiling
 from fedrows.rows.index import Index
 from fedrows.rows.schema import Schema
@@ -100,7 +99,9 @@ class Registry:
     def index(self, clients: Iterable[int]) -> dict[str, Index]:
         """The index sets of some clients, by their numbers."""
         chosen = [self.clients[number] for number in clients]
-        return {table: Index.of([one.index[table] for one in chosen]) for table in self.tables}
+        return {
+            table: Index.of([client.index[table] for client in chosen]) for table in self.tables
+        }
 
     def round_index(self, clients: Sequence[int], round_: int) -> dict[str, Index]:
         """The rows that some clients have in a round: what they hold, and what they draw."""
@@ -126,12 +127,12 @@ class Registry:
             raise WireError(f"Node {name!r} is known under another secret: choose another name.")
         clients = self._read(name, message, "")
         self._check_count(name, len(clients))
-        old = {one.name: one for one in self.clients if one.node == name}
-        for one in clients:
-            if one.name in old:
-                one.accepted = old[one.name].accepted
+        old = {client.name: client for client in self.clients if client.node == name}
+        for client in clients:
+            if client.name in old:
+                client.accepted = old[client.name].accepted
         alone = message.facts.get("one-by-one") is True
-        names = [one.name for one in clients]
+        names = [client.name for client in clients]
         self.nodes[name] = RegisteredNode(proof, names, version, address, alone)
         self._replace(name, clients)
         return name
@@ -146,16 +147,16 @@ class Registry:
         registered = self.nodes[node]
         left = _positions(message.facts.get("left", []), len(registered.clients))
         moved = self._read(node, message, "changed/")
-        members = {one.name: one for one in self.clients if one.node == node}
+        members = {client.name: client for client in self.clients if client.node == node}
         for position in left:
             members.pop(registered.clients[position], None)
-        for one in moved:
-            if one.name in members:
-                one.accepted = members[one.name].accepted
-            members[one.name] = one
+        for client in moved:
+            if client.name in members:
+                client.accepted = members[client.name].accepted
+            members[client.name] = client
         stayed = [name for i, name in enumerate(registered.clients) if i not in left]
         known = set(stayed)
-        new = [one.name for one in moved if one.name not in known]
+        new = [client.name for client in moved if client.name not in known]
         self._check_count(node, len(stayed) + len(new))
         registered.clients = stayed + new
         registered.version += 1
@@ -163,9 +164,15 @@ class Registry:
 
     def lasting_number(self, number: int) -> int:
         """A number of a client that stays its own when others come and go."""
-        one = self.clients[number]
-        key = json.dumps([one.node, one.name]).encode()
+        client = self.clients[number]
+        key = json.dumps([client.node, client.name]).encode()
         return int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
+
+    def asked(self, node: str, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Where some clients stand in their node's own list, and their last tags that counted."""
+        order = {client: i for i, client in enumerate(self.nodes[node].clients)}
+        clients = [self.clients[number] for number in numbers]
+        return [order[x.name] for x in clients], [x.accepted for x in clients]
 
     def _read(self, node: str, message: Message, prefix: str) -> list[RegisteredClient]:
         """The clients that a message describes, checked."""
@@ -180,7 +187,8 @@ class Registry:
         if any(isinstance(n, str) and len(n) > 256 for n in names):
             raise WireError(f"Node {node!r} names a client by more than 256 characters.")
         most = self.limits.examples
-        sums = ids_from_bytes(_get(message, f"{prefix}examples"), most * len(names) + 1, len(names))
+        part = part_of(message.parts, f"{prefix}examples")
+        sums = ids_from_bytes(part, most * len(names) + 1, len(names))
         if len(sums) != len(names):
             raise WireError(f"Node {node!r} does not say how many examples each client has.")
         examples = torch.diff(sums, prepend=torch.zeros(1, dtype=torch.int64)).tolist()
@@ -193,13 +201,12 @@ class Registry:
             index = {table: [no_ids()] * len(names) for table in self.tables}
         for table in self.tables if self.sets_known else ():
             rows = self.schema.tables[table].rows
-            flat = ids_from_bytes(
-                _get(message, f"{prefix}index/{table}"), rows * len(names), rows * len(names)
-            )
+            ids, every = part_of(message.parts, f"{prefix}index/{table}"), rows * len(names)
+            flat = ids_from_bytes(ids, every, every)
             splits = torch.searchsorted(flat, torch.arange(len(names) + 1) * rows)
             parts = flat.split(splits.diff().tolist())
             index[table] = [part.sub_(i * rows) for i, part in enumerate(parts)]
-            check_held(self.draws, node, table, index[table])
+            _check_held(self.draws, node, table, index[table])
         return [
             RegisteredClient(
                 node, name, examples[i], {table: sets[i] for table, sets in index.items()}
@@ -215,15 +222,15 @@ class Registry:
 
     def _replace(self, node: str, clients: list[RegisteredClient]) -> None:
         """Puts these clients in the place of those that the node had."""
-        before = [one for one in self.clients if one.node == node]
-        now = {one.name: one for one in clients}
-        old = {one.name for one in before}
+        before = [client for client in self.clients if client.node == node]
+        now = {client.name: client for client in clients}
+        old = {client.name for client in before}
         self.clients = [
             now.get(x.name, x) if x.node == node else x
             for x in self.clients
             if x.node != node or x.name in now
         ]
-        self.clients += [one for one in clients if one.name not in old]
+        self.clients += [client for client in clients if client.name not in old]
         self.version += 1
         if (newest := self._newest_ceiling()) == self._ceiling:
             self._count(before, -1)
@@ -235,18 +242,20 @@ class Registry:
 
     def sort(self) -> None:
         """Orders clients by name, as a simulation has them; only before the first round."""
-        self.clients.sort(key=lambda one: (isinstance(one.name, str), one.name, one.node))
+        self.clients.sort(
+            key=lambda client: (isinstance(client.name, str), client.name, client.node)
+        )
         self._renumber()
 
     def _newest_ceiling(self) -> float:
         """The largest weight that a client of those who are here may have."""
-        examples = torch.tensor([one.examples for one in self.clients], dtype=torch.int64)
+        examples = torch.tensor([client.examples for client in self.clients], dtype=torch.int64)
         return ceiling(examples, self.weight_quantile)
 
     def _weights(self, members: list[RegisteredClient]) -> Tensor:
         if self.weighting != "examples":
             return torch.ones(len(members), dtype=torch.float64)
-        examples = torch.tensor([one.examples for one in members], dtype=torch.float64)
+        examples = torch.tensor([client.examples for client in members], dtype=torch.float64)
         return examples.clamp(max=self._ceiling)
 
     def weight_of(self, client: RegisteredClient) -> float:
@@ -260,12 +269,14 @@ class Registry:
     def _count(self, members: list[RegisteredClient], sign: int) -> None:
         """Adds some clients to the heat, or takes them away; a few at a time, to save memory."""
         weights = sign * self._weights(members)
-        sizes = np.array([sum(map(len, one.index.values())) for one in members], dtype=np.int64)
+        sizes = np.array(
+            [sum(map(len, client.index.values())) for client in members], dtype=np.int64
+        )
         cuts = (np.flatnonzero(np.diff(np.cumsum(sizes) // AT_A_TIME)) + 1).tolist()
         for first, last in pairwise([0, *cuts, len(members)]):
             some, own = members[first:last], weights[first:last]
             for table, heat in self.heat.items():
-                index = Index.of([one.index[table] for one in some])
+                index = Index.of([client.index[table] for client in some])
                 counts, everywhere = own, 0.0
                 if self.draws is not None and table == self.draws.table:
                     counts, everywhere = self.draws.expected(index.lengths, own)
@@ -277,16 +288,16 @@ class Registry:
 
     def accepted(self) -> Tensor:
         """The tag of the last round that counted, of every client: (N,)."""
-        return torch.tensor([one.accepted for one in self.clients], dtype=torch.int64)
+        return torch.tensor([client.accepted for client in self.clients], dtype=torch.int64)
 
     def save(self, path: Path) -> None:
         """Writes nodes and clients into one file, whole or not at all."""
-        names = [[one.node, one.name, one.examples] for one in self.clients]
+        names = [[client.node, client.name, client.examples] for client in self.clients]
         nodes = {name: vars(node) for name, node in self.nodes.items()}
         facts = {"members": names, "nodes": nodes, "version": self.version}
         tensors = {}
         for table in self.tables:
-            index = Index.of([one.index[table] for one in self.clients])
+            index = Index.of([client.index[table] for client in self.clients])
             tensors[f"{table}/ids"], tensors[f"{table}/splits"] = index.ids, index.splits
         write_private(path, safetensors.torch.save(tensors, {"fedrows": json.dumps(facts)}))
 
@@ -331,7 +342,21 @@ def _positions(value: Any, limit: int) -> set[int]:
     return set(value)
 
 
-def _get(message: Message, name: str) -> bytes:
-    if name not in message.parts:
-        raise WireError(f"The message lacks the part {name!r}.")
-    return message.parts[name]
+def _check_held(draws: PoolDraws | None, node: str, table: str, held: Sequence[Tensor]) -> None:
+    """Raises a WireError if a client cannot hold these sorted ids of a table, and draw others.
+
+    Heat counts on the items that are left to draw: with none it would no longer be a number.
+    """
+    if draws is None or table != draws.table:
+        return
+    for ids in held:
+        if len(ids) and int(ids[0]) < draws.span[0]:
+            raise WireError(
+                f"Node {node!r} has a client that holds row 0 of table {table!r}, which means "
+                "nothing."
+            )
+        if len(ids) >= draws.items:
+            raise WireError(
+                f"Node {node!r} has a client that holds all {draws.items} items of table "
+                f"{table!r}, so there is no negative to draw for it: leave it out."
+            )

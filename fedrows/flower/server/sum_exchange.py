@@ -141,40 +141,11 @@ class Lane(Generic[R]):
         return data
 
 
-class SumCarrier:
-    """Carries protocols side by side: a node gets one message for the phases of all of them.
+class SumCourse:
+    """The messages of protocols side by side: a node gets one message for the phases of all.
 
     Requests that end a protocol travel with the next message to their node, or beside it.
     """
-
-    def __init__(self, send: SendMessages) -> None:
-        self._send, self._course = send, SumCourse()
-
-    def carry(
-        self, lane: Lane[R], beside: Sequence[Lane[Any]] = (), then: Callable[[], object] = int
-    ) -> R:
-        """Runs a protocol to its end, and others as far as they come meanwhile.
-
-        then: called after the first exchange, if the others go on with the second.
-        """
-        return self._through(self._course.steps(lane, beside, then))
-
-    def finish(self) -> None:
-        """Tells nodes which protocols are over, if no other message is about to."""
-        self._through(self._course.last())
-
-    def _through(self, steps: Steps[R]) -> R:
-        """Sends what there is to send, and waits for answers each time."""
-        try:
-            messages, awaited = next(steps)
-            while True:
-                messages, awaited = steps.send(self._send(messages, awaited))
-        except StopIteration as stop:
-            return cast(R, stop.value)
-
-
-class SumCourse:
-    """The messages of protocols that are carried side by side, without the sending."""
 
     def __init__(self) -> None:
         self._last: dict[str, list[bytes]] = {}  # node → requests that end a protocol
@@ -185,6 +156,7 @@ class SumCourse:
         """The messages that run a protocol to its end, and others as far as they come meanwhile.
 
         The others wait where it has requests for some nodes only: no more nodes are disturbed.
+        then: called after the first exchange, if the others go on with the second.
         """
         first = True
         while not lane.done:
@@ -227,12 +199,22 @@ class SumCourse:
                 self._last.setdefault(node, []).append(lane.message(number, request))
 
 
+def carried(steps: Steps[R], send: SendMessages) -> R:
+    """What a course comes to, when its messages are sent and answers waited for each time."""
+    try:
+        messages, awaited = next(steps)
+        while True:
+            messages, awaited = steps.send(send(messages, awaited))
+    except StopIteration as stop:
+        return cast(R, stop.value)
+
+
 def _together(messages: Sequence[bytes]) -> bytes:
     """Several messages about sums as one."""
     if len(messages) == 1:
         return messages[0]
     facts = {name: unpack(messages[0]).facts[name] for name in ("run", "contract")}
-    return pack(Message("sums", facts, {str(i): one for i, one in enumerate(messages)}))
+    return pack(Message("sums", facts, {str(i): message for i, message in enumerate(messages)}))
 
 
 def _apart(answer: bytes | str, count: int) -> list[bytes | str]:

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from fedrows.errors import PlanError
 from fedrows.flower.server.fleet import FlowerFleet
-from fedrows.flower.server.round_union import Hosts
-from fedrows.flower.server.sum_exchange import Lane, SumCarrier, SumExchange
+from fedrows.flower.server.node_records import LATE
+from fedrows.flower.server.round_sums import Hosts
+from fedrows.flower.server.sum_exchange import Lane, SumCourse, SumExchange, carried
 from fedrows.flower.wire.contract import digest
 from fedrows.flower.wire.message import Message
+from fedrows.flower.wire.names import SumNames
 from fedrows.flower.wire.signing import read_peers
-from fedrows.flower.wire.sum_names import SumNames
 
 R = TypeVar("R")
 
@@ -27,28 +28,28 @@ class SumFleet(FlowerFleet):
         super().__init__(*args)
         self._peers, self._names = read_peers(peers), SumNames()
         self._enrolment.keys = self._peers
-        self._carrier = SumCarrier(self._send_by_name)
+        self._sum_course = SumCourse()
 
     def _hosts(self, cohort: Tensor) -> dict[str, list[int]]:
         """Which positions of the cohort each node that is here hosts."""
-        here, hosts = set(self.transport.nodes()), dict[str, list[int]]()
+        connected, hosts = set(self.transport.nodes()), dict[str, list[int]]()
         for position, number in enumerate(cohort.tolist()):
             name = self.registry.clients[number].node
-            if self.registry.nodes[name].address in here and name in self._peers:
+            if self.registry.nodes[name].address in connected and name in self._peers:
                 hosts.setdefault(name, []).append(position)
         return hosts
 
     def _whom(self, cohort: Tensor, node: str, positions: list[int]) -> Message:
         """Which of its clients a node is asked for."""
-        order = {client: i for i, client in enumerate(self.registry.nodes[node].clients)}
-        clients = [self.registry.clients[int(cohort[position])] for position in positions]
+        numbers = cohort[positions].tolist()
+        places, accepted = self.registry.asked(node, numbers)
         facts = {
-            "places": [order[one.name] for one in clients],
-            "numbers": [int(cohort[position]) for position in positions],
-            "accepted": [one.accepted for one in clients],
+            "places": places,
+            "numbers": numbers,
+            "accepted": accepted,
             "version": self.registry.nodes[node].version,
         }
-        return Message("sum", facts, {})
+        return Message("sum", facts)
 
     def _whom_all(self, cohort: Tensor, hosts: Hosts) -> dict[str, Message]:
         return {
@@ -80,11 +81,11 @@ class SumFleet(FlowerFleet):
     ) -> R:
         """Runs a protocol with the nodes to its end, and others as far as they come meanwhile."""
         try:
-            return self._carrier.carry(lane, beside, then)
+            return carried(self._sum_course.steps(lane, beside, then), self._send_by_name)
         finally:
             self._take_note_(lane.sum)
-            for one in beside:
-                self._take_note_(one.sum, ahead=True)
+            for other in beside:
+                self._take_note_(other.sum, ahead=True)
 
     def _take_note_(self, sum_: SumExchange, ahead: bool = False) -> None:
         """Learns what nodes have said beside their replies.
@@ -94,7 +95,7 @@ class SumFleet(FlowerFleet):
         for name in sum_.newest:
             self._names.learn_(name)
         for node in sum_.lost & self.registry.nodes.keys():
-            self.registry.nodes[node].address = 0  # it is asked to enrol again
+            self.forget_state_(node)
         heat_can_stay = sum_.facts["use"] == "heat" and self._has_heat
         if not ahead and not heat_can_stay:
             for node in sorted(sum_.declined):
@@ -117,5 +118,5 @@ class SumFleet(FlowerFleet):
         sent = {address: messages[node] for address, node in names.items() if address}
         wanted = [address for address, node in names.items() if node in awaited]
         received = self.send_and_wait(sent, self.last.round if self.last else 0, wanted)
-        answers: dict[str, bytes | str] = {node: "it did not answer in time" for node in awaited}
+        answers: dict[str, bytes | str] = {node: LATE for node in awaited}
         return answers | {names[address]: answer for address, answer in received.items()}

@@ -91,8 +91,8 @@ class UnwaitedFleet(FlowerFleet):
         if self._places is None or self._places[0] != self.registry.version:
             at = {name: i for i, name in enumerate(self.registry.nodes)}
             clients = self.registry.clients
-            numbers = {(one.node, one.name): i for i, one in enumerate(clients)}
-            nodes = torch.tensor([at[one.node] for one in clients], dtype=torch.int64)
+            numbers = {(client.node, client.name): i for i, client in enumerate(clients)}
+            nodes = torch.tensor([at[client.node] for client in clients], dtype=torch.int64)
             self._places = self.registry.version, numbers, nodes
         return self._places[1:]
 
@@ -104,8 +104,8 @@ class UnwaitedFleet(FlowerFleet):
 
     def applied(self, updates: Collection[BufferedUpdate]) -> None:
         """Takes note of updates that a step takes: their nodes pause no longer."""
-        for one in updates:
-            for who in one.clients:
+        for update in updates:
+            for who in update.clients:
                 self._paused.pop(who, None)
                 self._paused.pop(who[0], None)
 
@@ -119,8 +119,3 @@ class UnwaitedFleet(FlowerFleet):
 
     def _heard(self, address: int, answer: bytes | str) -> None:
         self.records.asked(self.registry.addresses(), [address], {address: answer})
-
-
-def add_seconds_(exchange: Exchange, phase: str, seconds: float) -> None:
-    """Adds time to a phase of a step."""
-    exchange.seconds[phase] = exchange.seconds.get(phase, 0.0) + seconds

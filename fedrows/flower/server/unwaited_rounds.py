@@ -71,7 +71,7 @@ class UnwaitedRounds(Generic[F]):
         could else fill a buffer by giving its clients other names.
         """
         busy, numbers = self.fleet.occupied(), self.fleet.numbers()
-        sent = [who for one in self.updates for who in one.clients]
+        sent = [who for update in self.updates for who in update.clients]
         busy[[numbers[who] for who in sent if who in numbers]] = True
         gone = Counter(node for node, name in sent if (node, name) not in numbers)
         for (node, _), at in numbers.items() if gone else ():
@@ -118,24 +118,23 @@ class UnwaitedRounds(Generic[F]):
         return self._report([] if self.last is None else self.last.ages)
 
     def _report(self, ages: Sequence[int]) -> BufferReport:
-        waiting = sum(len(one.clients) for one in self.updates)
+        waiting = sum(len(update.clients) for update in self.updates)
         return BufferReport(self.buffer, waiting, self.fleet.under_way, ages)
 
     def _drop_old(self, number: int) -> None:
         """Throws updates away that are older than they may be."""
         if self.plan.max_age is None:
             return
-        old = [one for one in self.updates if number - one.began > self.plan.max_age]
+        old = [update for update in self.updates if number - update.began > self.plan.max_age]
         if old:
             self._forget(old)
             self.fleet.log.settle(number, old, "too old")
-            names = [name for one in old for _, name in one.clients]
-            dropped = self.fleet.exchange(number).dropped
-            dropped.setdefault("its update is too old", []).extend(names)
+            names = [name for update in old for _, name in update.clients]
+            self.fleet.exchange(number).drop_("its update is too old", names)
 
     def _forget(self, updates: list[BufferedUpdate]) -> None:
-        gone = {one.key for one in updates}
-        self.updates = [one for one in self.updates if one.key not in gone]
+        gone = {update.key for update in updates}
+        self.updates = [update for update in self.updates if update.key not in gone]
 
     def _pay_owed(self) -> None:
         """Tells clients that are back which of their tags counts."""

@@ -94,24 +94,24 @@ class UpdateLog:
             return
         sequence = updates[0].sequence
         write_private(self._file(sequence), _to_bytes(updates))
-        self._waiting[sequence] = {one.key for one in updates}
-        self._append({"accepted": sequence, **_named(one)} for one in updates)
+        self._waiting[sequence] = {update.key for update in updates}
+        self._append({"accepted": sequence, **_named(update)} for update in updates)
 
     def settle(self, step: int, updates: Sequence[BufferedUpdate], why: str = "") -> None:
         """Notes that a step has applied some updates, or why none ever will."""
         if self._folder is None or not updates:
             return
         result = {"dropped": why, "step": step} if why else {"step": step}
-        self._append({**_named(one), **result, "age": step - one.began} for one in updates)
-        for one in updates:
-            waiting = self._waiting.get(one.sequence, set())
-            waiting.discard(one.key)
+        self._append({**_named(update), **result, "age": step - update.began} for update in updates)
+        for update in updates:
+            waiting = self._waiting.get(update.sequence, set())
+            waiting.discard(update.key)
             if not why:
-                self._applied.add(one.sequence)
-            if not waiting and one.sequence in self._applied:
-                self._settled.add(one.sequence)
+                self._applied.add(update.sequence)
+            if not waiting and update.sequence in self._applied:
+                self._settled.add(update.sequence)
             elif not waiting:
-                self._delete(one.sequence)
+                self._delete(update.sequence)
 
     def saved(self) -> None:
         """Deletes what a checkpoint that is on the disk has made superfluous."""
@@ -138,13 +138,15 @@ class UpdateLog:
         waiting = list[BufferedUpdate]()
         for path in sorted((self._folder / ARRIVALS).glob("*.safetensors")):
             updates = _from_file(path)
-            left = [one for one in updates if one.key not in done]
+            left = [update for update in updates if update.key not in done]
             self._sequence = max(self._sequence, int(path.stem))
-            self._waiting[int(path.stem)] = {one.key for one in left}
+            self._waiting[int(path.stem)] = {update.key for update in left}
             if not left:
                 self._settled.add(int(path.stem))
             self._append(
-                {"accepted": one.sequence, **_named(one)} for one in updates if one.key not in known
+                {"accepted": update.sequence, **_named(update)}
+                for update in updates
+                if update.key not in known
             )
             waiting += left
         self._sequence = max([self._sequence, *(x.get("accepted", 0) for x in lines)])
@@ -173,9 +175,9 @@ def read_updates(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _named(one: BufferedUpdate) -> dict[str, Any]:
-    named = {"node": one.node, "client": one.client, "tag": one.tag, "began": one.began}
-    return {**named, "members": one.members} if one.members else named
+def _named(update: BufferedUpdate) -> dict[str, Any]:
+    named = {"node": update.node, "client": update.client, "tag": update.tag, "began": update.began}
+    return {**named, "members": update.members} if update.members else named
 
 
 def _key(line: Mapping[str, Any]) -> Key:
@@ -184,28 +186,28 @@ def _key(line: Mapping[str, Any]) -> Key:
 
 def _to_bytes(updates: Sequence[BufferedUpdate]) -> bytes:
     """The updates of one answer, one after another."""
-    first, own = updates[0], [one.update.parts["update"] for one in updates]
+    first, own = updates[0], [update.update.parts["update"] for update in updates]
     facts = {
         "node": first.node,
         "tag": first.tag,
         "began": first.began,
         "sequence": first.sequence,
-        "clients": [one.client for one in updates],
-        "losses": [one.update.loss for one in updates],
-        "members": [one.members for one in updates],
+        "clients": [update.client for update in updates],
+        "losses": [update.update.loss for update in updates],
+        "members": [update.members for update in updates],
     }
     tensors = {
-        "weights": torch.tensor([one.weight for one in updates], dtype=torch.float64),
-        "steps": torch.tensor([one.update.steps for one in updates], dtype=torch.float64),
+        "weights": torch.tensor([update.weight for update in updates], dtype=torch.float64),
+        "steps": torch.tensor([update.update.steps for update in updates], dtype=torch.float64),
     }
     for table in own[0].rows:
         index = Index.of([x.index[table].ids for x in own])
         tensors |= {f"ids/{table}": index.ids, f"splits/{table}": index.splits}
         tensors[f"rows/{table}"] = torch.cat([x.rows[table] for x in own])
         if table in first.read:
-            tensors[f"read/{table}"] = torch.cat([one.read[table] for one in updates])
+            tensors[f"read/{table}"] = torch.cat([update.read[table] for update in updates])
         if first.update.marks is not None:
-            marks = [(one.update.marks or {})[table] for one in updates]
+            marks = [(update.update.marks or {})[table] for update in updates]
             tensors[f"marks/{table}"] = torch.cat(marks)
     for name in own[0].dense:
         tensors[f"dense/{name}"] = torch.cat([x.dense[name] for x in own])
@@ -230,7 +232,7 @@ def _from_file(path: Path) -> list[BufferedUpdate]:
         table: Index.of(ids.split(parts["splits"][table].diff().tolist()))
         for table, ids in parts.get("ids", {}).items()
     }
-    whole = Submodels(index, parts.get("rows", {}), parts.get("dense", {}))
+    submodels = Submodels(index, parts.get("rows", {}), parts.get("dense", {}))
 
     def own(kind: str, i: int) -> dict[str, Tensor]:
         """One client's entries of a column of every table."""
@@ -246,7 +248,7 @@ def _from_file(path: Path) -> list[BufferedUpdate]:
             facts["sequence"],
             float(tensors["weights"][i]),
             ClientUpdate(
-                {"update": whole.slice(i, i + 1)},
+                {"update": submodels.slice(i, i + 1)},
                 float(tensors["steps"][i]),
                 own("marks", i) if "marks" in parts else None,
                 facts["losses"][i],

@@ -12,8 +12,8 @@ from fedrows.client import Upload
 from fedrows.flower.server.registry import Registry
 from fedrows.flower.wire.contract import Contract
 from fedrows.flower.wire.message import Message
-from fedrows.flower.wire.submodels import SubmodelLayout
-from fedrows.flower.wire.tags import round_of
+from fedrows.flower.wire.names import round_of
+from fedrows.flower.wire.submodels import SubmodelLayout, join_submodels
 from fedrows.flower.wire.upload_checks import finite_clients, read_upload, too_long
 from fedrows.robust import clip_norms_, trim
 from fedrows.rows.heat import Heat
@@ -112,21 +112,9 @@ class UpdateReader:
 
     def _join(self, name: str, updates: Sequence[ClientUpdate]) -> Submodels:
         """Single clients' submodels, one after another; there may be none."""
-        parts, tables = [one.parts[name] for one in updates], self._registry.tables
+        parts, tables = [update.parts[name] for update in updates], self._registry.tables
         index = {table: Index.of([x.index[table].ids for x in parts]) for table in tables}
-        rows, dense = self._layout(index).shapes()
-        dtype = self._contract.plan.torch_dtype
-        none = Submodels(
-            {},
-            {table: torch.zeros(0, shape[1], dtype=dtype) for table, shape in rows.items()},
-            {name: torch.zeros(0, *shape[1:], dtype=dtype) for name, shape in dense.items()},
-        )
-        both = [none, *parts]
-        return Submodels(
-            index,
-            {table: torch.cat([part.rows[table] for part in both]) for table in rows},
-            {name: torch.cat([part.dense[name] for part in both]) for name in dense},
-        )
+        return join_submodels(parts, self._layout(index))
 
 
 class RoundUploads:
@@ -201,6 +189,6 @@ def _occurred(update: Submodels, updates: Sequence[ClientUpdate]) -> dict[str, T
     """
     marks = {}
     for table, rows in update.rows.items():
-        bits = [(one.marks or {})[table] for one in updates]
+        bits = [(client.marks or {})[table] for client in updates]
         marks[table] = torch.cat([torch.zeros(0, dtype=torch.bool), *bits]) | rows.ne(0).any(1)
     return marks

@@ -27,7 +27,7 @@ from fedrows.lifting.lifted import Lifted
 from fedrows.model import Model
 from fedrows.options import check, option, options
 from fedrows.plan import Plan
-from fedrows.privacy.named_mechanism import DIAL
+from fedrows.privacy.mechanism import DIAL
 from fedrows.privacy.options import Privacy
 from fedrows.simulator.asynchronous import check_virtual
 from fedrows.simulator.simulated_fleet import check_fits
@@ -266,9 +266,9 @@ def _check_privacy(made: Contract) -> None:
             f"heat is {privacy.heat!r}, but over a network it is counted by secure sum."
         )
     robust = None if chosen.robust == "none" else chosen.robust
-    given = {"robust": robust, "max_norm": chosen.max_norm}
-    given |= {name: getattr(made.plan, name) for name in BOUNDS}
-    if seen := [name for name, value in given.items() if value is not None]:
+    bounds = {"robust": robust, "max_norm": chosen.max_norm}
+    bounds |= {name: getattr(made.plan, name) for name in BOUNDS}
+    if seen := [name for name, value in bounds.items() if value is not None]:
         raise PlanError(
             f"{seen[0].replace('_', '-')} needs to see single updates, which secure sums hide: "
             "leave it out, or choose privacy clear."

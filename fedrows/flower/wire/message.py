@@ -12,7 +12,8 @@ import json
 import math
 import re
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,8 @@ class Message:
     """One message: what it is about, small facts, and named parts."""
 
     kind: str
-    facts: dict[str, Any]
-    parts: dict[str, bytes]
+    facts: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, bytes] = field(default_factory=dict)
 
 
 def pack(message: Message) -> bytes:
@@ -89,6 +90,13 @@ def unpack(data: bytes, most: int = 2**30) -> Message:
     if reader.left:
         raise WireError(f"A message is followed by {reader.left} bytes that belong to nothing.")
     return Message(kind, facts, parts)
+
+
+def part_of(parts: Mapping[str, bytes], name: str) -> bytes:
+    """A part of a message, or a WireError that names it."""
+    if name not in parts:
+        raise WireError(f"The message lacks the part {name!r}.")
+    return parts[name]
 
 
 class _Reader:

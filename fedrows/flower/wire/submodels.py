@@ -3,6 +3,7 @@
     NAME/TABLE/at     which entries of the index are sent, if not all of them
     NAME/TABLE        their rows
     NAME.DENSE        a dense tensor of every client
+    occurred/TABLE    marks: which rows occurred in batches, a bit for every entry of the index
 
 Both sides know the index sets, so ids never travel with rows. Positions in the index do, and only
 where rows are left out. What is read is untrusted: every size is known before it is decoded.
@@ -10,11 +11,13 @@ where rows are left out. What is read is untrusted: every size is known before i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fedrows.flower.wire.codings import (
     ids_from_bytes,
@@ -23,11 +26,13 @@ from fedrows.flower.wire.codings import (
     numbers_size,
     numbers_to_bytes,
 )
-from fedrows.flower.wire.message import WireError
+from fedrows.flower.wire.message import WireError, part_of
 from fedrows.rows.index import Index
 from fedrows.rows.params import Submodels
 from fedrows.rows.schema import Schema
 from fedrows.seeds import WIRE, key
+
+_MARKS = "occurred/"
 
 
 @dataclass(frozen=True)
@@ -83,21 +88,37 @@ def decode_submodels(name: str, parts: Mapping[str, bytes], layout: SubmodelLayo
     shapes, dense_shapes = layout.shapes()
     rows = {}
     for table, (count, width) in shapes.items():
-        data = _part(parts, f"{name}/{table}")
+        data = part_of(parts, f"{name}/{table}")
         at = parts.get(f"{name}/{table}/at")
         if at is None:
             rows[table] = numbers_from_bytes(data, (count, width), layout.coding, layout.dtype)
             continue
-        places = ids_from_bytes(at, count, count)
-        some = numbers_from_bytes(data, (len(places), width), layout.coding, layout.dtype)
-        rows[table] = torch.zeros(count, width, dtype=layout.dtype).index_copy_(0, places, some)
+        positions = ids_from_bytes(at, count, count)
+        sent = numbers_from_bytes(data, (len(positions), width), layout.coding, layout.dtype)
+        rows[table] = torch.zeros(count, width, dtype=layout.dtype).index_copy_(0, positions, sent)
     dense = {}
     for tensor, shape in dense_shapes.items():
-        data = _part(parts, f"{name}.{tensor}")
-        dense[tensor] = numbers_from_bytes(data, _flat(shape), layout.coding, layout.dtype).view(
-            shape
-        )
+        data = part_of(parts, f"{name}.{tensor}")
+        numbers = numbers_from_bytes(data, _flat(shape), layout.coding, layout.dtype)
+        dense[tensor] = numbers.view(shape)
     return Submodels(layout.index, rows, dense)
+
+
+def join_submodels(parts: Sequence[Submodels], layout: SubmodelLayout) -> Submodels:
+    """Single clients' submodels of a layout, one after another; there may be none."""
+    rows, dense = layout.shapes()
+    none = torch.zeros(0, dtype=layout.dtype)
+    return Submodels(
+        layout.index,
+        {
+            table: torch.cat([none.view(0, width), *(part.rows[table] for part in parts)])
+            for table, (_, width) in rows.items()
+        },
+        {
+            name: torch.cat([none.view(0, *shape[1:]), *(part.dense[name] for part in parts)])
+            for name, shape in dense.items()
+        },
+    )
 
 
 def _flat(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -113,7 +134,26 @@ def part_names(name: str, layout: SubmodelLayout) -> set[str]:
     return names
 
 
-def _part(parts: Mapping[str, bytes], name: str) -> bytes:
-    if name not in parts:
-        raise WireError(f"The message lacks the part {name!r}.")
-    return parts[name]
+def encode_marks(marks: Mapping[str, Tensor]) -> dict[str, bytes]:
+    """Marks (R,) by table as parts; the last byte is filled up with zeros."""
+    return {f"{_MARKS}{table}": np.packbits(x.numpy()).tobytes() for table, x in marks.items()}
+
+
+def decode_marks(parts: Mapping[str, bytes], index: Mapping[str, Index]) -> dict[str, Tensor]:
+    """Marks for the entries of an index, or a WireError."""
+    marks = {}
+    for table, rows in index.items():
+        count, data = len(rows.ids), parts.get(f"{_MARKS}{table}", b"")
+        if len(data) != (count + 7) // 8:
+            raise WireError(
+                f"The part {_MARKS + table!r} has {len(data)} bytes, but {count} rows have "
+                f"{(count + 7) // 8}."
+            )
+        bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8), count=count)
+        marks[table] = torch.from_numpy(bits.astype(bool))
+    return marks
+
+
+def mark_names(index: Mapping[str, Index]) -> set[str]:
+    """Every part that marks may have."""
+    return {f"{_MARKS}{table}" for table in index}

@@ -18,14 +18,15 @@ from itertools import chain
 from typing import Any
 
 from fedrows.flower.wire.contract import Contract
-from fedrows.flower.wire.tags import round_of
+from fedrows.flower.wire.names import round_of
 from fedrows.privacy import union
 from fedrows.privacy.distributed_mean import DistributedMean
 from fedrows.privacy.layout import SumLayout
 from fedrows.privacy.messages import digest
+from fedrows.privacy.noisy_coding import WordCoding
 from fedrows.privacy.openings import Openings
 from fedrows.privacy.randomness import fresh
-from fedrows.privacy.ring import Coding, WordCoding
+from fedrows.privacy.ring import Coding
 from fedrows.privacy.row_space import RowSpace
 from fedrows.privacy.server_side import union_plan
 from fedrows.privacy.terms import SumTerms

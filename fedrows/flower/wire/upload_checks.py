@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from fedrows.flower.wire.codings import ids_from_bytes
-from fedrows.flower.wire.marks import decode_marks, mark_names
 from fedrows.flower.wire.message import Message, WireError, unpack
 from fedrows.flower.wire.submodels import (
     SubmodelLayout,
+    decode_marks,
     decode_submodels,
+    mark_names,
     part_names,
 )
 from fedrows.rows.params import Submodels

@@ -6,7 +6,6 @@ again. MLflow sends no telemetry from here.
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections.abc import Mapping
@@ -15,15 +14,8 @@ from typing import Any
 
 from fedrows.version import __version__
 from fedrows.watch.logs import without_secrets
-from fedrows.watch.observer import (
-    RoundReport,
-    RunInfo,
-    WatchError,
-    metrics_of,
-    numbers_of,
-    settings_of,
-)
-from fedrows.watch.watching import Watching, missing, why
+from fedrows.watch.observer import NumberWriter, RunInfo, WatchError, settings_of
+from fedrows.watch.watching import Watching, imported, why
 
 EXPERIMENT = "fedrows"  # or what MLFLOW_EXPERIMENT_NAME says
 QUIET = {
@@ -43,14 +35,10 @@ def opened(watching: Watching) -> MLflow | None:
     os.environ.update(QUIET)
     for name, value in PATIENCE.items():
         os.environ.setdefault(name, value)
-    try:
-        module = importlib.import_module("mlflow")
-    except ImportError:
-        raise missing("--mlflow", "mlflow-skinny", "mlflow") from None
-    return MLflow(watching.mlflow, module)
+    return MLflow(watching.mlflow, imported("mlflow", "--mlflow", "mlflow-skinny", "mlflow"))
 
 
-class MLflow:
+class MLflow(NumberWriter):
     """Writes to an MLflow server, or to a folder."""
 
     def __init__(self, where: str, module: Any) -> None:
@@ -65,11 +53,10 @@ class MLflow:
         try:
             self._client = module.MlflowClient(where)
             experiment = self._client.get_experiment_by_name(name)
-            self._experiment = (
-                self._client.create_experiment(name)
-                if experiment is None
-                else experiment.experiment_id
-            )
+            if experiment is None:
+                self._experiment = self._client.create_experiment(name)
+            else:
+                self._experiment = experiment.experiment_id
         except Exception as error:  # whatever the store, the network or the server raises
             raise WatchError(
                 f"--mlflow {without_secrets(where)} cannot be reached ({why(error)}): "
@@ -88,12 +75,6 @@ class MLflow:
         self._run = earlier.info.run_id
         self._client.update_run(self._run, status="RUNNING")
         self._done = {name: self._last_step(name) for name in earlier.data.metrics}
-
-    def round(self, report: RoundReport) -> None:
-        self._add(numbers_of(report), report.round)
-
-    def measured(self, line: Mapping[str, Any]) -> None:
-        self._add(metrics_of(line), line["round"])
 
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         if name == "report" and self._run is not None:
@@ -133,7 +114,7 @@ class MLflow:
         for low in range(0, len(params), 100):  # no more go into one request
             self._client.log_batch(self._run, params=params[low : low + 100])
 
-    def _add(self, numbers: Mapping[str, float], step: int) -> None:
+    def add(self, numbers: Mapping[str, float], step: int) -> None:
         now, metric = int(time.time() * 1000), self._mlflow.entities.Metric
         self._waiting += [
             metric(name, value, now, step)

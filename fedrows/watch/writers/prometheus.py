@@ -7,7 +7,6 @@ where the run does.
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 import time
@@ -21,7 +20,7 @@ from fedrows.files.whole import placing, reason
 from fedrows.measure.summary import METRICS
 from fedrows.version import __version__
 from fedrows.watch.observer import BufferReport, NodeReport, RoundReport, RunInfo, WatchError
-from fedrows.watch.watching import Watching, missing
+from fedrows.watch.watching import Watching, imported
 
 EVERY = 1.0  # seconds between two writings of the file
 BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)  # seconds
@@ -92,10 +91,7 @@ def opened(watching: Watching) -> Prometheus | None:
     if watching.metrics_file is None and watching.metrics_port is None:
         return None
     flag = "--metrics-port" if watching.metrics_file is None else "--metrics-file"
-    try:
-        client = importlib.import_module("prometheus_client")
-    except ImportError:
-        raise missing(flag, "prometheus-client", "prometheus") from None
+    client = imported("prometheus_client", flag, "prometheus-client", "prometheus")
     path = Path(watching.metrics_file) if watching.metrics_file else None
     return Prometheus(client, path, watching.metrics_port, watching.metrics_host)
 

@@ -6,7 +6,6 @@ twice.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,18 +13,15 @@ from typing import Any
 
 from fedrows.files.whole import reason
 from fedrows.watch.logs import without_secrets
-from fedrows.watch.observer import RoundReport, RunInfo, WatchError, metrics_of, numbers_of
-from fedrows.watch.watching import Watching, missing
+from fedrows.watch.observer import NumberWriter, RunInfo, WatchError
+from fedrows.watch.watching import Watching, imported
 
 
 def opened(watching: Watching) -> TensorBoard | None:
     """The writer, if a folder was named for it."""
     if watching.tensorboard is None:
         return None
-    try:
-        module = importlib.import_module("torch.utils.tensorboard")
-    except ImportError:
-        raise missing("--tensorboard", "tensorboard", "tensorboard") from None
+    module = imported("torch.utils.tensorboard", "--tensorboard", "tensorboard", "tensorboard")
     path = Path(watching.tensorboard)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -36,7 +32,7 @@ def opened(watching: Watching) -> TensorBoard | None:
     return TensorBoard(path, module.SummaryWriter)
 
 
-class TensorBoard:
+class TensorBoard(NumberWriter):
     """Writes event files into a folder per run."""
 
     def __init__(self, folder: Path, writer: Any) -> None:
@@ -50,15 +46,9 @@ class TensorBoard:
         if run.at == 0:
             self._writer.add_text("config", "\n".join(f"    {x}" for x in settings.splitlines()), 0)
 
-    def round(self, report: RoundReport) -> None:
-        self._add(numbers_of(report), report.round)
-
     def measured(self, line: Mapping[str, Any]) -> None:
-        self._add(metrics_of(line), line["round"])
+        super().measured(line)
         self._writer.flush()
-
-    def event(self, name: str, fields: Mapping[str, Any]) -> None:
-        pass
 
     def end(self, done: bool) -> None:
         self.close()
@@ -68,6 +58,6 @@ class TensorBoard:
             writer, self._writer = self._writer, None
             writer.close()
 
-    def _add(self, numbers: Mapping[str, float], step: int) -> None:
+    def add(self, numbers: Mapping[str, float], step: int) -> None:
         for name, value in numbers.items():
             self._writer.add_scalar(name, value, step)

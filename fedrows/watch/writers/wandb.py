@@ -8,21 +8,13 @@ written below WANDB_DIR, or into the folder `wandb`, and `wandb sync` sends it l
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedrows.watch.logs import without_secrets
-from fedrows.watch.observer import (
-    RoundReport,
-    RunInfo,
-    WatchError,
-    metrics_of,
-    numbers_of,
-    settings_of,
-)
-from fedrows.watch.watching import Watching, missing, why
+from fedrows.watch.observer import NumberWriter, RunInfo, WatchError, settings_of
+from fedrows.watch.watching import Watching, imported, why
 
 ROUND = "round"  # what every metric is drawn over
 
@@ -31,16 +23,13 @@ def opened(watching: Watching) -> WeightsAndBiases | None:
     """The writer, if a project was named for it."""
     if watching.wandb is None:
         return None
-    try:
-        module = importlib.import_module("wandb")
-    except ImportError:
-        raise missing("--wandb", "wandb", "wandb") from None
+    module = imported("wandb", "--wandb", "wandb", "wandb")
     if not watching.wandb.strip():
         raise WatchError("--wandb is '', but must name a project.")
     return WeightsAndBiases(watching.wandb, module)
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(NumberWriter):
     """Writes into a project of Weights & Biases."""
 
     def __init__(self, project: str, module: Any) -> None:
@@ -68,12 +57,6 @@ class WeightsAndBiases:
             ) from error
         self._run.define_metric("*", step_metric=ROUND)
 
-    def round(self, report: RoundReport) -> None:
-        self._add(numbers_of(report), report.round)
-
-    def measured(self, line: Mapping[str, Any]) -> None:
-        self._add(metrics_of(line), line["round"])
-
     def event(self, name: str, fields: Mapping[str, Any]) -> None:
         if name == "report" and self._run is not None:
             artifact = self._wandb.Artifact(f"report-{self._run.id}", "report")
@@ -88,5 +71,5 @@ class WeightsAndBiases:
     def close(self) -> None:
         self.end(done=False)
 
-    def _add(self, numbers: Mapping[str, float], step: int) -> None:
+    def add(self, numbers: Mapping[str, float], step: int) -> None:
         self._run.log({ROUND: step, **numbers})

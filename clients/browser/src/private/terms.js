@@ -1,4 +1,4 @@
-// What all parties of a secure sum agree on: fedrows/privacy/terms.py, for sums in which all mask against all.
+// What all parties of a secure sum agree on: fedrows/privacy/terms.py.
 
 import { DeviceError } from "../errors.js";
 import { joined } from "../wire.js";
@@ -22,8 +22,8 @@ export class SumTerms {
       throw new DeviceError(`The gateway's sum has ${openers} openers, too few or too many: this device takes no part.`);
     }
     // These are texts as Python writes them: all sides hash the same.
-    const numbers = `(${threshold}, None, None, ${colluding}, ${openers}, True)`;
-    terms.parties = await digest(text("fedrows secure sum 3"), text(terms.name), packIds(cohort), text(numbers));
+    const numbers = `(${threshold}, ${colluding}, ${openers}, True)`;
+    terms.parties = await digest(text("fedrows secure sum 4"), text(terms.name), packIds(cohort), text(numbers));
     terms.context = await digest(text("fedrows vectors"), terms.parties, text(terms.about), text(`(${length}, '${word}')`));
     return terms;
   }
@@ -35,9 +35,8 @@ export class SumTerms {
   /** The openers among the clients that advertised keys, in the order of their places. */
   async drawOpeners(clients, view) {
     if (!this.openers) return [];
-    const seed = joined([text("openers"), view]);
     const placed = clients.map(async (one) => {
-      const data = joined([text("fedrows graph"), seed, eight(one)]);
+      const data = joined([text("fedrows openers"), view, eight(one)]);
       return { one, place: new Uint8Array(await crypto.subtle.digest("SHA-256", data)) };
     });
     const order = (await Promise.all(placed)).sort((a, b) => before(a.place, b.place));

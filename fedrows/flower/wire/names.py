@@ -1,4 +1,8 @@
-"""What secure sums are called: names that rise, so that none is begun twice."""
+"""What tries of rounds and secure sums are called, so that nothing is taken for another one.
+
+tag     one try of one round: an answer to another try is not taken for an answer to this one
+name    one secure sum: names rise, so that a node begins none twice
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,16 @@ import secrets
 import time
 
 _TEN_YEARS = 10 * 365 * 86_400 * 10**9  # ns
+
+
+def tag_of(round_: int) -> int:
+    """A new tag for a try of a round; it cannot be guessed."""
+    return (round_ << 31) | secrets.randbits(31) or 1
+
+
+def round_of(tag: int) -> int:
+    """The round that a tag is of."""
+    return tag >> 31
 
 
 class SumNames:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from fedrows.flower.deployment import Deployment
 from fedrows.flower.launch.operator_folder import OperatorFolder
+from fedrows.flower.server.fleet import FlowerFleet
 from fedrows.measure.metric_choice import measured
 from fedrows.watch.observer import BufferReport, RoundReport, RunInfo
 
@@ -16,23 +18,10 @@ SHOWN = 30  # rounds that are told of, so that who asks every few seconds misses
 
 
 class ProgressWriter:
-    """An observer that keeps a run's progress in the operator's folder.
+    """An observer that keeps the progress of a deployment in the operator's folder."""
 
-    nodes: how the nodes stand, by name. turned_away: nodes that take no part, by id, and why.
-    buffer: how the buffer of an asynchronous run stands.
-    """
-
-    def __init__(
-        self,
-        folder: OperatorFolder,
-        run: int,
-        nodes: Callable[[], Mapping[str, Any]] = dict,
-        turned_away: Callable[[], Mapping[int, str]] = dict,
-        clock: Callable[[], float] = time.time,
-        buffer: Callable[[], BufferReport | None] = lambda: None,
-    ) -> None:
-        self._folder, self._run, self._clock = folder, run, clock
-        self._nodes, self._turned_away, self._buffer = nodes, turned_away, buffer
+    def __init__(self, folder: OperatorFolder, run: int, deployment: Deployment) -> None:
+        self._folder, self._run, self._deployment = folder, run, deployment
         self._recent: deque[dict[str, Any]] = deque(maxlen=SHOWN)
         self._ends: deque[tuple[float, int]] = deque(maxlen=SHOWN)  # when a round ended
         self._loss: dict[int, float] = {}
@@ -43,12 +32,12 @@ class ProgressWriter:
             kind: str((run.config.get(kind) or {}).get("name", ""))
             for kind in ("task", "algorithm")
         }
-        self._ends.append((self._clock(), run.at))
+        self._ends.append((time.time(), run.at))
         self._about |= {
             **names,
             "folder": str(run.folder) if run.folder else None,
             "status": "running",
-            "began": self._clock(),
+            "began": time.time(),
             "round": run.at,
             "rounds": run.rounds,
             "metrics": {},
@@ -57,7 +46,7 @@ class ProgressWriter:
         self._event("begin", {})
 
     def round(self, report: RoundReport) -> None:
-        self._ends.append((self._clock(), report.round))
+        self._ends.append((time.time(), report.round))
         away = {n: round(x.away, 1) for n, x in report.nodes.items() if x.away is not None}
         self._recent.append(
             {
@@ -70,7 +59,7 @@ class ProgressWriter:
                 "away": away,
                 "loss": self._loss.pop(report.round, None),
                 "seconds": round(self._ends[-1][0] - self._ends[-2][0], 3),
-                **_told(report.buffer),
+                **_buffer_facts(report.buffer),
             }
         )
         self._about |= {"round": report.round, "waiting": ""}
@@ -103,20 +92,21 @@ class ProgressWriter:
         self._write()
 
     def _event(self, name: str, fields: Mapping[str, Any]) -> None:
-        self._about["last_event"] = {"event": name, "time": self._clock(), **fields}
+        self._about["last_event"] = {"event": name, "time": time.time(), **fields}
         self._write()
 
     def _write(self) -> None:
         rate = self._rate()
         left = self._about.get("rounds", 0) - self._about.get("round", 0)
+        fleet, schedule = self._deployment.fleet, self._deployment.schedule
         self._about |= {
-            "updated": self._clock(),
+            "updated": time.time(),
             "rate": rate,
             "left": left / rate if rate else None,
-            "nodes": dict(self._nodes()),
-            "turned_away": {str(node): why for node, why in self._turned_away().items()},
+            "nodes": _nodes_now(fleet),
+            "turned_away": {str(node): why for node, why in fleet.turned_away.items()},
             "recent": list(self._recent),
-            **_told(self._buffer()),
+            **_buffer_facts(None if schedule is None else schedule.now()),
         }
         self._folder.write_progress(self._run, self._about)
 
@@ -126,12 +116,12 @@ class ProgressWriter:
         return (last - first) / (until - since) if last > first and until > since else None
 
 
-def _told(buffer: BufferReport | None) -> dict[str, Any]:
+def _buffer_facts(buffer: BufferReport | None) -> dict[str, Any]:
     """A buffer as an operator is told of it; nothing in a run that has none."""
     return {} if buffer is None else {"buffer": asdict(buffer)}
 
 
-def nodes_now(fleet: Any) -> dict[str, Any]:
+def _nodes_now(fleet: FlowerFleet) -> dict[str, Any]:
     """How the nodes of a fleet stand, as an operator is told."""
     addresses = fleet.registry.addresses()
     return {

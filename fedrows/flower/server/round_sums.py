@@ -1,4 +1,4 @@
-"""The union of a round, which may have been found while the round before was under way.
+"""The two sums of a round, its union and its updates, which may begin in the round before.
 
 Which rows a cohort holds does not depend on the model. So the unions of the next rounds run beside
 the secure sum of this one, and the phases of all of them travel in the same messages: in a round
@@ -15,11 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.flower.server.sum_exchange import Lane
+from fedrows.flower.server.sum_exchange import Lane, SumExchange, SumWork
 from fedrows.flower.wire.codings import ids_from_bytes
 from fedrows.flower.wire.message import Message, WireError
 from fedrows.flower.wire.sums import ASKED
+from fedrows.privacy import openings
 from fedrows.privacy.messages import check
+from fedrows.privacy.openings import OpenedSum, Openings
 from fedrows.privacy.protocol import ProtocolError
 from fedrows.privacy.terms import SumTerms
 
@@ -77,3 +79,28 @@ class RoundUnion:
                 continue
             rows[node] = united[asked.numpy()]
         return rows
+
+
+class RoundUpdate:
+    """A sum of updates under way.
+
+    terms: as far as keys need them. keys: the parties' public keys.
+    """
+
+    def __init__(
+        self, number: int, sum_: SumExchange, terms: SumTerms, keys: Mapping[int, bytes]
+    ) -> None:
+        self.round = number
+        self._agreed: list[tuple[Openings, SumTerms]] = []
+        half = openings.late_server(terms, keys, lambda: self._agreed[0])
+        self.lane: Lane[OpenedSum] = Lane(sum_, half)
+
+    def has_keys_for(self, number: int, hosts: Hosts) -> bool:
+        """Whether all of these nodes have exchanged keys for the updates of a round."""
+        same = self.round == number and {*self.lane.sum.parties.values()} == hosts.keys()
+        return self.lane.waits and self.lane.everybody and same
+
+    def add_up_(self, plan: Openings, terms: SumTerms, work: SumWork) -> None:
+        """Says what is added up, with the next messages."""
+        self._agreed.append((plan, terms))
+        self.lane.work_(work)
