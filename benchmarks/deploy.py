@@ -14,11 +14,9 @@ The last one takes names of cases, too: `coding movielens`, `coding factors`, `c
 from __future__ import annotations
 
 import json
-import socket
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +24,10 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from faults import FaultyFederation
 
 from benchmarks.coding import CASES, measure_coding
 from benchmarks.private_round import NODES, compare, small_run
@@ -43,55 +44,6 @@ from fedrows.flower.launch.certificates import (
 )
 from fedrows.flower.launch.federation import LocalFederation, NodeSpec
 from fedrows.report.exchange import read_rounds
-
-
-class Relay:
-    """Passes connections on to a port, and counts the bytes of both directions."""
-
-    def __init__(self, port: int) -> None:
-        self.to, self.up, self.down = port, 0, 0
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            near, _ = self._socket.accept()
-            far = socket.create_connection(("127.0.0.1", self.to))
-            threading.Thread(target=self._pass, args=(near, far, "up"), daemon=True).start()
-            threading.Thread(target=self._pass, args=(far, near, "down"), daemon=True).start()
-
-    def _pass(self, one: socket.socket, other: socket.socket, way: str) -> None:
-        try:
-            while data := one.recv(65536):
-                setattr(self, way, getattr(self, way) + len(data))
-                other.sendall(data)
-        except OSError:
-            pass
-        for end in (one, other):
-            end.close()
-
-
-class Measured(LocalFederation):
-    """A federation whose nodes reach the SuperLink through a relay that counts."""
-
-    relay: Relay | None = None
-
-    def begin_node(self, index: int) -> None:
-        own = self.port
-        if self.relay is None:
-            self.relay = Relay(own)
-        self.port = self.relay.port
-        try:
-            super().begin_node(index)
-        finally:
-            self.port = own
-
-    @property
-    def passed(self) -> tuple[int, int]:
-        """Bytes to the nodes and from them, so far."""
-        assert self.relay is not None
-        return self.relay.down, self.relay.up
 
 
 def run(
@@ -116,17 +68,18 @@ def run(
     out, passed = folder / "run", dict[int, tuple[int, int]]()
     terms = {"min_nodes": nodes, "timeout": 600.0, "row_cache": row_cache}
     project = write_project(folder / "project", settings, terms, out, folder / "data")
-    federation = Measured(folder, plain.nodes, keys)
-    with federation:
+    with FaultyFederation(folder, plain.nodes, keys) as federation:
+        relay = federation.relay
+        assert relay is not None
         number = federation.control.submit(project, {})
         while not (status := federation.control.look(number).status).startswith("finished"):
             for line in read_rounds(out / ROUNDS):
-                passed.setdefault(line["round"], federation.passed)
+                passed.setdefault(line["round"], (relay.down, relay.up))
             time.sleep(0.1)
         assert status == "finished:completed", status
         time.sleep(1)
         lines = read_rounds(out / ROUNDS)
-        passed[lines[-1]["round"]] = federation.passed
+        passed[lines[-1]["round"]] = relay.down, relay.up
     return lines, passed, data, settings
 
 

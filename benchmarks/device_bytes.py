@@ -25,10 +25,11 @@ ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "device_bytes.json"
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+from faults import FaultyRelay  # noqa: E402
 from gateway_devices import Devices, gateway, gateway_node  # noqa: E402
 from loopback import federation  # noqa: E402
 
-from benchmarks.deploy import Relay, run  # noqa: E402
+from benchmarks.deploy import run  # noqa: E402
 from benchmarks.speed import machine  # noqa: E402
 from fedrows.flower.demo import TASK  # noqa: E402
 from fedrows.flower.wire.contract import DeployedTask  # noqa: E402
@@ -60,7 +61,7 @@ def devices(data: Any, count: int) -> dict[str, float]:
         fleet, loopback = federation(task, config, {}, folder)
         loopback.here[1] = gateway_node(task, config, data, folder / "gate", devices=data.clients)
         with gateway(folder, data) as (own, store):
-            relay = Relay(urlsplit(own.url).port or 0)
+            relay = FaultyRelay(urlsplit(own.url).port or 0)
             own = Devices(f"http://127.0.0.1:{relay.port}", store, data, folder)
             sessions = [own.session(i) for i in range(data.clients)]
             own.session = lambda client: sessions[client]  # type: ignore[method-assign]

@@ -240,6 +240,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--budget", type=int, default=BUDGET, help="trials of an algorithm")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--no-anchors", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     typed = parser.parse_args(words)
     for name in typed.tasks:
@@ -261,9 +262,10 @@ def main(words: Sequence[str]) -> int:
         say(f"{name}: {typed.seeds} seeds at the chosen settings")
         until = begun + typed.seconds
         report(runs, {n: chosen[n] for n in order}, typed.seeds, until, keep)
-        say(f"{name}: anchors")
-        own = runs.task.load(runs.task.options())  # as `fedrows run TASK --anchors` has them
-        keep(anchors=anchors(own, say))
+        if not typed.no_anchors:
+            say(f"{name}: anchors")
+            own = runs.task.load(runs.task.options())  # as `fedrows run TASK --anchors` has them
+            keep(anchors=anchors(own, say))
         keep(seconds=time.monotonic() - begun)
         for n, one in results.get("final", {}).items():
             say(f"  {n:14} " + "  ".join(f"{m} {show(one[m])}" for m in METRICS))

@@ -1,4 +1,4 @@
-"""Faults for real federations: a relay that resets or slows connections, clocks to be set."""
+"""Faults for real federations: a relay that counts, resets or slows connections, clocks to set."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class FaultyRelay:
 
     def __init__(self, port: int, seed: int = 0) -> None:
         self.to, self.rate, self.resets = port, 0.0, 0
-        self.delay, self.speed, self.passed = 0.0, math.inf, 0
+        self.delay, self.speed, self.up, self.down = 0.0, math.inf, 0, 0  # the last two: bytes
         self._draw = random.Random(seed)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
@@ -61,11 +61,11 @@ class FaultyRelay:
                 continue
             doomed = self._draw.random() < self.rate
             left = [self._draw.randint(1, 12) if doomed else 60]
-            for ends in ((near, far), (far, near)):
-                threading.Thread(target=self._pass, args=(*ends, left, doomed), daemon=True).start()
+            for way in ((near, far, "up"), (far, near, "down")):
+                threading.Thread(target=self._pass, args=(*way, left, doomed), daemon=True).start()
 
     def _pass(
-        self, one: socket.socket, other: socket.socket, left: list[int], doomed: bool
+        self, one: socket.socket, other: socket.socket, way: str, left: list[int], doomed: bool
     ) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(65536):
@@ -77,7 +77,7 @@ class FaultyRelay:
                     break
                 time.sleep(self.delay + len(data) / self.speed)
                 other.sendall(data)
-                self.passed += len(data)
+                setattr(self, way, getattr(self, way) + len(data))
                 if self.rate and left[0] < 0:
                     break
         for end in (one, other):

@@ -350,4 +350,4 @@ def test_scripts_find_each_other(start: list[str]) -> None:
     command = [sys.executable, *start, "--help"]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "--tf32" in done.stdout
+    assert "--blocks" in done.stdout
