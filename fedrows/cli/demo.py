@@ -106,8 +106,9 @@ def _parser() -> Parser:
         "Starts a federation of nodes on this machine, trains over it, and compares the result "
         "with a simulation.",
         "The folder to write (default: runs/deploy-TASK-ALGORITHM).",
-        "Not used here.",
+        saves=False,
     )
+    add_options(parser, "watching", [Watching], {})
     add = parser.add_argument
     add("--nodes", metavar="N", help="How many nodes (default: 4).")
     add(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fedrows.cli import module_of
 from fedrows.cli.deploy_typed import add_joining, needed, trust, writable
-from fedrows.cli.flags import Parser, UsageError, comma_list, whole
+from fedrows.cli.flags import HELP, Parser, UsageError, comma_list, whole
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
 
@@ -51,7 +51,7 @@ ACTIONS = {  # name → (module.function, what it does)
 
 def main(words: Sequence[str]) -> int:
     """Does what the first word says."""
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in HELP:
         say("usage: fedrows deploy ACTION …\n")
         for name, (_, text) in ACTIONS.items():
             say(f"  {name:15} {text}")

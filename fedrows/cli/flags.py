@@ -19,6 +19,7 @@ from fedrows.options import default, kind, options
 TypedValues = dict[str, Any]  # option name → value
 DATA = "data-"  # before an option of a task that is called like another's
 MODEL = "model-"  # the same before an option of a model
+HELP = ("-h", "--help")
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -116,7 +117,7 @@ def add_options(
 
 def asks_for_help(words: Sequence[str]) -> bool:
     """Whether a command line is a call for help."""
-    return "-h" in words or "--help" in words
+    return any(word in HELP for word in words)
 
 
 def comma_list(text: str | None) -> list[str]:
