@@ -19,7 +19,7 @@ from fedrows.cli.flags import (
     asks_for_help,
     comma_list,
     values_for,
-    whole,
+    whole_number,
 )
 from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.settings import add_mechanisms, add_settings, seconds
@@ -75,7 +75,6 @@ class TrainingCommand:
 
 
 def task_named(name: str | None) -> Task:
-    """The task of a command that needs one."""
     if name is None:
         raise UsageError(f"Name a task: one of {', '.join(catalogue.names('task'))}.")
     return catalogue.task(name)
@@ -267,6 +266,6 @@ def listed_once(flag: str, text: str) -> list[str]:
 
 def seeds_of(flag: str, text: str) -> list[int]:
     """The seeds that were typed, each once; 1 and 01 are one seed."""
-    seeds = [whole(flag, word, 0) for word in listed_once(flag, text)]
+    seeds = [whole_number(flag, word, 0) for word in listed_once(flag, text)]
     listed_once(flag, ",".join(map(str, seeds)))
     return seeds

@@ -57,7 +57,6 @@ class _Shown(argparse.Action):
 
 
 def _read() -> dict[str, Any]:
-    """What is kept, by command; nothing if the file is not there."""
     try:
         return json.loads(FILE.read_text("utf-8"))
     except (OSError, ValueError):

@@ -161,7 +161,6 @@ def _digest(tensors: Iterable[tuple[str, Tensor]], text: str) -> str:
 
 
 def _opened(path: Path) -> Any:
-    """The checkpoint, open for reading."""
     safetensors = _safetensors()
     if not path.is_file():
         raise RunFolderError(
@@ -205,7 +204,6 @@ def _kind(x: Any) -> str:
 
 
 def _safetensors() -> Any:
-    """The package, which only checkpoints need."""
     try:
         import safetensors
         import safetensors.torch
