@@ -7,6 +7,7 @@ Call it after a change of a command, a flag or an option. tests/test_help.py say
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import io
 import json
@@ -15,7 +16,7 @@ from typing import Any
 
 from fedrows import cli
 from fedrows.cli.flags import Parser
-from fedrows.cli.stored_help import FILE, described
+from fedrows.cli.stored_help import FILE
 
 REPOSITORY_ONLY = {"bench"}  # its files are not in the package; its help needs no torch anyway
 
@@ -79,6 +80,27 @@ def help_of(words: str) -> Any:
     finally:
         Parser.print_help = usual  # type: ignore[method-assign]
     return recorded[0] if recorded else printed.getvalue()
+
+
+def described(parser: Parser) -> dict[str, Any]:
+    """A parser as help.json has it: what its help says, whatever the width of the terminal."""
+    groups = [
+        [group.title, [_described(action) for action in group._group_actions]]
+        for group in parser._action_groups
+    ]
+    command = parser.prog.removeprefix("fedrows ")
+    return {"command": command, "description": parser.description, "groups": groups}
+
+
+def _described(action: argparse.Action) -> list[Any]:
+    """A flag by its name, with what its line of help is made from."""
+    values = {
+        "flags": list(action.option_strings),
+        "nargs": action.nargs,
+        "metavar": action.metavar,
+        "help": action.help,
+    }
+    return [action.dest, {key: value for key, value in values.items() if value not in (None, [])}]
 
 
 if __name__ == "__main__":

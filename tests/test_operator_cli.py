@@ -15,6 +15,7 @@ pytest.importorskip("flwr")
 from test_operator import LINE, run
 
 from fedrows import cli
+from fedrows.cli import deploy_operator, deploy_status
 from fedrows.flower.launch.control import AdmittedNode, ControlClient, Heard, RunState
 from fedrows.flower.launch.federation import LocalFederation
 from fedrows.watch import Watching, logs, opened
@@ -73,8 +74,8 @@ class Link:
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> Link:
     link = Link()
-    for module in ("deploy_operator", "deploy_status"):
-        monkeypatch.setattr(f"fedrows.cli.{module}.connect", lambda typed: link)
+    for module in (deploy_operator, deploy_status):
+        monkeypatch.setattr(module, "connect", lambda typed: link)
     return link
 
 

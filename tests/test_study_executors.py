@@ -2,6 +2,7 @@
 
 import pickle
 from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,16 @@ def test_errors_elsewhere_arrive_as_they_are_here(tmp_path: Path) -> None:
         Study([wrong], [0], Travelling()).run(tmp_path)
 
 
-def test_other_data_elsewhere_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    study = Study(small().settings, [0], Travelling())
-    planned = study.planned
-    monkeypatch.setattr(study, "planned", lambda: {"0" * 16: next(iter(planned().values()))})
+class OfOtherData(Travelling):
+    """An executor that is asked for runs whose ids come from other data than it has."""
+
+    def submit(self, call: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        [job] = arguments
+        return super().submit(call, replace(job, id="0" * 16))
+
+
+def test_other_data_elsewhere_are_refused(tmp_path: Path) -> None:
+    study = Study(small().settings, [0], OfOtherData())
     with pytest.raises(StudyError, match="the data files of synthetic, or the version of fedrows"):
         study.run(tmp_path)
 

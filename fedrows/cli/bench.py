@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedrows.cli.flags import UsageError
+from fedrows.cli.flags import HELP, UsageError
 from fedrows.errors import UnknownNameError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "speed"  # each file has a `main` of its own
@@ -21,7 +21,7 @@ def main(words: Sequence[str]) -> int:
             f"There are no benchmarks in {FOLDER}: they come with the repository, not with the "
             "package, so run fedrows bench in a clone of it (pip install -e .)."
         )
-    if words and words[0] in ("-h", "--help"):
+    if words and words[0] in HELP:
         lines = "\n".join(f"  {name:9} {text}" for name, text in known.items())
         print(f"usage: fedrows bench NAME [options]\n\n{lines}")
         return 0

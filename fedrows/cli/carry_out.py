@@ -66,7 +66,6 @@ def check_machine(folder: RunFolder, plan: Plan) -> None:
 
 
 def run_of(name: str, folder: RunFolder, simulation: Simulation) -> RunInfo:
-    """The run as observers hear of it."""
     at, rounds = simulation.progress.round, simulation.plan.rounds
     return RunInfo(name, folder.config, rounds, at, folder.path)
 

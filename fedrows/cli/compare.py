@@ -23,7 +23,7 @@ from fedrows.cli.carry_out import (
     say_threads,
     write_anchors,
 )
-from fedrows.cli.flags import Parser, UsageError, whole_or_none
+from fedrows.cli.flags import Parser, UsageError, whole_number_or_none
 from fedrows.cli.parse import (
     TrainingCommand,
     parse,
@@ -65,7 +65,8 @@ def main(words: Sequence[str]) -> int:
     typed = parse(words, _parser, without=["seed"])
     with watched(typed) as observer:
         command = TrainingCommand.taken(typed, observer)
-        workers, listed = whole_or_none("--workers", typed.pop("workers")), typed.pop("seeds")
+        workers = whole_number_or_none("--workers", typed.pop("workers"))
+        listed = typed.pop("seeds")
         seeds = [] if listed is None else sorted(seeds_of("--seeds", listed))
         target, path = _target(typed), command.folder("compare")
         if command.resume is None:
@@ -267,12 +268,10 @@ def _next_round(run: ComparedRun) -> int:
 
 
 def _name(run: ComparedRun) -> str:
-    """The comparison's name, and the run's own."""
     return f"{run.path.resolve().parents[1].name}/{run.path.name}"
 
 
 def _target(typed: dict[str, Any]) -> Target | None:
-    """The target that was asked for, if any was."""
     metric, rounds = typed.pop("target_metric"), typed.pop("target_rounds")
     value = typed.pop("target_value")
     if metric is None and rounds is None and value is None:
@@ -285,7 +284,7 @@ def _target(typed: dict[str, Any]) -> Target | None:
         number = math.nan
     if number is not None and not math.isfinite(number):
         raise UsageError(f"--target-value is {value!r}, but must be a finite number.")
-    within = whole_or_none("--target-rounds", rounds)
+    within = whole_number_or_none("--target-rounds", rounds)
     return Target(metric or "train_loss", number, within)
 
 

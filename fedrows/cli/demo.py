@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, UsageError, add_options, values_for, whole
+from fedrows.cli.flags import Parser, UsageError, add_options, values_for, whole_number
 from fedrows.cli.parse import TrainingCommand, parse, parser_of
 from fedrows.cli.settings import choose
 from fedrows.cli.show import say
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     terms, typed = values_for(DeploymentOptions, typed)
     watching, typed = values_for(Watching, typed)
     terms |= watching
-    nodes = whole("--nodes", count or "4")
+    nodes = whole_number("--nodes", count or "4")
     for kind, name in (("task", task), ("algorithm", algorithm)):
         if (reference := catalogue.reference(kind, name)) is not None:
             raise UsageError(
@@ -80,7 +80,7 @@ def _devices(typed: str | None, nodes: str | None) -> int:
 
     check_installed("--devices")
     check_built()
-    return whole("--devices", typed)
+    return whole_number("--devices", typed)
 
 
 def _device_task() -> str:
@@ -106,8 +106,9 @@ def _parser() -> Parser:
         "Starts a federation of nodes on this machine, trains over it, and compares the result "
         "with a simulation.",
         "The folder to write (default: runs/deploy-TASK-ALGORITHM).",
-        "Not used here.",
+        saves=False,
     )
+    add_options(parser, "watching", [Watching], {})
     add = parser.add_argument
     add("--nodes", metavar="N", help="How many nodes (default: 4).")
     add(

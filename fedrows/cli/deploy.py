@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fedrows.cli import module_of
 from fedrows.cli.deploy_typed import add_joining, needed, trust, writable
-from fedrows.cli.flags import Parser, UsageError, comma_list, whole
+from fedrows.cli.flags import HELP, Parser, UsageError, comma_list, whole_number
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
 
@@ -50,8 +50,7 @@ ACTIONS = {  # name → (module.function, what it does)
 
 
 def main(words: Sequence[str]) -> int:
-    """Does what the first word says."""
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in HELP:
         say("usage: fedrows deploy ACTION …\n")
         for name, (_, text) in ACTIONS.items():
             say(f"  {name:15} {text}")
@@ -127,8 +126,8 @@ def superlink(words: Sequence[str]) -> int:
 
     certificates = trust(typed)
     files = open_certificates(certificates.absolute()) if certificates else None
-    port = whole("--port", typed["port"], 1, 65535)
-    largest = whole("--max-body", typed["max_body"], 1, 2048)
+    port = whole_number("--port", typed["port"], 1, 65535)
+    largest = whole_number("--max-body", typed["max_body"], 1, 2048)
     allowed = ",".join(filter(None, [THIS_MACHINE, typed["control_from"]]))
     networks(allowed)
     state = writable(Path(typed["state"]), "--state")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrows.cli.deploy_typed import add_joining, needed, positive, writable
-from fedrows.cli.flags import Parser, UsageError, whole
+from fedrows.cli.flags import Parser, UsageError, whole_number
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError
 
@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     from fedrows.flower.launch.starting import RUNS_ON
 
     joining = Joining.typed(typed, "a sample of the data")
-    host, port = typed["host"], whole("--port", typed["port"], 1, 65535)
+    host, port = typed["host"], whole_number("--port", typed["port"], 1, 65535)
     if joining.certificates is None:
         host = "127.0.0.1" if host == "0.0.0.0" else host
         if host not in ("127.0.0.1", "localhost", "::1"):
@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> int:
         tls += ["--ca", str(joining.ca), "--hosts", ",".join(hosts_of(shown))]
     config: dict[str, str | int | float] = {"gateway": "yes", "enough": float(enough)}
     if typed["devices"]:
-        config["devices"] = whole("--devices", typed["devices"], 1, 10**6)
+        config["devices"] = whole_number("--devices", typed["devices"], 1, 10**6)
     if typed["program"]:
         read_manifest(program := Path(typed["program"]).absolute())
         config["program"] = str(program)
@@ -96,7 +96,7 @@ def tokens(words: Sequence[str]) -> int:
 
     state = Path(needed(typed, "state", "Name the gateway's state folder with --state"))
     hours = positive(typed["hours"], "--hours")
-    count = whole("--count", typed["count"], 1, MOST_TOKENS)
+    count = whole_number("--count", typed["count"], 1, MOST_TOKENS)
     store = GatewayStore(writable(state, "--state"))
     for _ in range(count):
         say(store.make_token(hours))

@@ -61,7 +61,6 @@ class Joining:
         return cls(superlink, path, certificates, ca, key, settings, words, folder, name)
 
     def check_reachable(self) -> None:
-        """Raises a ControlError if the SuperLink does not answer."""
         check_reachable(self.superlink, self.ca)
 
     def spec(self, taken: str = "", **config: str | int | float) -> NodeSpec:

@@ -11,7 +11,7 @@ from typing import Any
 from fedrows.cli.deploy_status import find_node
 from fedrows.cli.deploy_typed import add_connection, connect, needed
 from fedrows.cli.export import main as write_export
-from fedrows.cli.flags import Parser, UsageError, whole, whole_or_none
+from fedrows.cli.flags import Parser, UsageError, whole_number, whole_number_or_none
 from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
@@ -70,7 +70,9 @@ def run(words: Sequence[str]) -> int:
     )
     typed = parser.parse(words)
     project = Path(needed(typed, "project", "Name the folder of a Flower project"))
-    rounds = [f"rounds={whole('--rounds', typed['rounds'], 1, 10**9)}"] if typed["rounds"] else []
+    rounds = (
+        [f"rounds={whole_number('--rounds', typed['rounds'], 1, 10**9)}"] if typed["rounds"] else []
+    )
     config, known = _config(project, [*typed["config"], *rounds])
     live, out = LivePage.typed(typed), {**known, **config}.get("out")
     if live.wanted and not out:
@@ -78,7 +80,7 @@ def run(words: Sequence[str]) -> int:
             "--live needs the run's folder: give the project's configuration an `out`."
         )
     watching = _watching(typed)
-    retries = whole("--retries", typed["retries"], 0, 10**6)
+    retries = whole_number("--retries", typed["retries"], 0, 10**6)
     control = connect(typed)
     control.watch_next(watching)
     say("The log of its rounds is logs/serverapp.log in the SuperLink's state folder.")
@@ -130,8 +132,8 @@ def stop(words: Sequence[str]) -> int:
         help="How long the present round may take; then the run is broken off (60).",
     )
     typed = parser.parse(words)
-    named = whole_or_none("RUN", typed["run"], 1, 2**64)
-    wait = whole("--wait", typed["wait"], 0, 86400)
+    named = whole_number_or_none("RUN", typed["run"], 1, 2**64)
+    wait = whole_number("--wait", typed["wait"], 0, 86400)
     control = connect(typed)
     state = _going(control) if named is None else control.look(named)
     if state.over:
@@ -146,7 +148,6 @@ def stop(words: Sequence[str]) -> int:
 
 
 def _going(control: ControlClient) -> RunState:
-    """The only run that goes on."""
     going = [run for run in control.runs() if not run.over]
     if not going:
         raise FedrowsError("No run is going on.")
@@ -182,7 +183,7 @@ def export(words: Sequence[str]) -> int:
     add("--overwrite", action="store_true", help="Replace a file that exists.")
     typed = parser.parse(words)
     to = needed(typed, "to", "Name the file to write with --to, such as model.fedrows")
-    named = whole_or_none("RUN", typed["run"], 1, 2**64)
+    named = whole_number_or_none("RUN", typed["run"], 1, 2**64)
     control = connect(typed)
     known = [run for run in control.progress(named) if run.get("folder")]
     if not known:
@@ -207,7 +208,7 @@ def _watching(typed: dict[str, Any]) -> dict[str, Value]:
         if typed["metrics_host"]:
             raise UsageError("--metrics-host needs --metrics-port: name the port too.")
         return {}
-    port = whole("--metrics-port", typed["metrics_port"], 0, 65535)
+    port = whole_number("--metrics-port", typed["metrics_port"], 0, 65535)
     host = {"metrics_host": typed["metrics_host"]} if typed["metrics_host"] else {}
     return {"metrics_port": port, **host}
 

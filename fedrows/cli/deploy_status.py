@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedrows.cli.deploy_typed import add_connection, connect
-from fedrows.cli.flags import Parser, whole_or_none
+from fedrows.cli.flags import Parser, whole_number_or_none
 from fedrows.cli.show import say
 from fedrows.errors import FedrowsError, UnknownNameError
 from fedrows.files.whole import Json
@@ -22,7 +22,7 @@ def status(words: Sequence[str]) -> int:
     add_connection(parser)
     parser.add_argument("--json", action="store_true", help="As JSON, for programs.")
     typed = parser.parse(words)
-    named = whole_or_none("RUN", typed["run"], 1, 2**64)
+    named = whole_number_or_none("RUN", typed["run"], 1, 2**64)
     control = connect(typed)
     runs = [control.look(named)] if named is not None else control.runs()
     progress = {str(own.get("run")): own for own in control.progress()}

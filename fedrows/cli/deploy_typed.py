@@ -95,7 +95,6 @@ def add_joining(parser: Parser, shard: str) -> None:
 
 
 def add_connection(parser: Parser) -> None:
-    """Adds the flags by which an operator names a SuperLink."""
     parser.add_argument("--superlink", metavar="HOST:PORT", help="The SuperLink.")
     parser.add_argument("--certificates", metavar="DIR", help="The folder of ca.pem.")
     parser.add_argument("--insecure", action="store_true", help="Use no TLS.")

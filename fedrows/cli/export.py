@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -30,9 +29,9 @@ from fedrows.runs.export import (
 from fedrows.runs.finite import not_finite
 from fedrows.runs.folder import BEST, CHECKPOINT, CONFIG, FILES, RUNS, TABLES, RunFolder
 from fedrows.runs.release import released_model
-from fedrows.server import Progress, begin
+from fedrows.server import begin
 from fedrows.serving.bundle import SUFFIX, save_bundle
-from fedrows.tables import SavePoint, whole
+from fedrows.tables import whole
 
 BUNDLE = "bundle"
 
@@ -122,7 +121,11 @@ def read(path: Path, task: str | None = None) -> Trained:
     (data, model), plan = source.make(), source.plan
     progress = begin(model, source.algorithm, plan, data.local, path / TABLES)
     with folder.locked() if progress.table_folder is not None else nullcontext():
-        _fill_(progress, saved, standing.tables)
+        wanted = progress.tensors()
+        for name, tensor in checkpoint.read_tensors(saved, wanted).items():
+            wanted[name].copy_(tensor)
+        if progress.table_folder is not None and standing.tables is not None:
+            progress.table_folder.restore(standing.tables, read_only=True)
         progress.round = standing.round
         params = progress.whole()
         params = Params({table: whole(x) for table, x in params.tables.items()}, params.dense)
@@ -166,23 +169,6 @@ def _check_finite(params: Params, path: Path) -> None:
         raise RunFolderError(
             f"The model in {path} is of no use, for {odd} is not finite: run it with a lower lr."
         )
-
-
-def _fill_(progress: Progress, saved: Path, tables: SavePoint | None) -> None:
-    """Puts a checkpoint's numbers, and the algorithm's state, where a run begins."""
-    checkpoint.check_digest(saved)
-    safe_open = importlib.import_module("safetensors").safe_open
-    with safe_open(saved, framework="pt", device="cpu") as file:
-        for key, tensor in progress.tensors().items():
-            stored = file.get_tensor(key) if key in file.keys() else None  # noqa: SIM118
-            if stored is None or stored.shape != tensor.shape:
-                raise RunFolderError(
-                    f"{saved} does not fit its run, look at {key!r}: the data or the model "
-                    "have changed since."
-                )
-            tensor.copy_(stored)
-    if progress.table_folder is not None and tables is not None:
-        progress.table_folder.restore(tables, read_only=True)
 
 
 def _check_place(path: Path, overwrite: bool) -> None:

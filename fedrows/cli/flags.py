@@ -19,6 +19,7 @@ from fedrows.options import default, kind, options
 TypedValues = dict[str, Any]  # option name → value
 DATA = "data-"  # before an option of a task that is called like another's
 MODEL = "model-"  # the same before an option of a model
+HELP = ("-h", "--help")
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -115,28 +116,24 @@ def add_options(
 
 
 def asks_for_help(words: Sequence[str]) -> bool:
-    """Whether a command line is a call for help."""
-    return "-h" in words or "--help" in words
+    return any(word in HELP for word in words)
 
 
 def comma_list(text: str | None) -> list[str]:
-    """The words of a list with commas."""
     return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
-def whole(flag: str, typed: str, least: int = 1, most: int | None = None) -> int:
-    """The whole number that was typed after a flag."""
+def whole_number(flag: str, typed: str, least: int = 1, most: int | None = None) -> int:
     if not typed.isdecimal() or int(typed) < least or (most is not None and int(typed) > most):
         domain = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise UsageError(f"{flag} is {typed!r}, but must be a whole number {domain}.")
     return int(typed)
 
 
-def whole_or_none(
+def whole_number_or_none(
     flag: str, typed: str | None, least: int = 1, most: int | None = None
 ) -> int | None:
-    """The same; None if nothing was typed."""
-    return None if typed is None else whole(flag, typed, least, most)
+    return None if typed is None else whole_number(flag, typed, least, most)
 
 
 def flag_of(name: str, prefixed: Collection[str] = (), prefix: str = DATA) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fedrows import catalogue
-from fedrows.cli.flags import Parser, add_options, asks_for_help
+from fedrows.cli.flags import HELP, Parser, add_options, asks_for_help
 from fedrows.cli.parse import task_in, task_named
 from fedrows.cli.settings import choose, owners_of
 from fedrows.cli.show import print_table, say
@@ -25,7 +25,7 @@ STEPS = (1, 2, 5)  # where bars begin, times powers of ten
 def main(words: Sequence[str]) -> int:
     parser = _parser()
     add_tasks(parser, catalogue.built_in("task"))
-    plugged = task_in([word for word in words if word not in ("-h", "--help")], parser)
+    plugged = task_in([word for word in words if word not in HELP], parser)
     if plugged is not None and plugged not in catalogue.built_in("task"):
         add_tasks(parser, [plugged])
     if asks_for_help(words):
@@ -118,7 +118,7 @@ def _parser() -> Parser:
 def _parser_for(words: Sequence[str], parser: Parser) -> Parser:
     """The parser of the one task that was named, for its help; the given one if none was."""
     try:
-        typed: dict[str, Any] = parser.parse([w for w in words if w not in ("-h", "--help")])
+        typed: dict[str, Any] = parser.parse([w for w in words if w not in HELP])
         catalogue.task(typed["task"] or "")
     except FedrowsError:
         return parser

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedrows.cli.flags import UsageError, whole
+from fedrows.cli.flags import UsageError, whole_number
 from fedrows.cli.show import say
 from fedrows.live.start import beside, check_installed
 
@@ -58,4 +58,4 @@ class LivePage:
 
 def port_of(flag: str, typed: str | None) -> int:
     """A port that was typed; 0, which is a free one, if none was."""
-    return whole(flag, "0" if typed is None else typed, 0, 65535)
+    return whole_number(flag, "0" if typed is None else typed, 0, 65535)

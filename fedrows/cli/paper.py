@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fedrows.cli.flags import Parser, UsageError, comma_list, whole_or_none
+from fedrows.cli.flags import Parser, UsageError, comma_list, whole_number_or_none
 from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.show import say
 from fedrows.errors import INTERRUPTED
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
         typed["search"],
         _seeds(typed["seeds"]),
         typed["device"],
-        whole_or_none("--workers", typed["workers"]),
+        whole_number_or_none("--workers", typed["workers"]),
         display.say,
         display.progress,
     )
@@ -115,7 +115,6 @@ def _make(
 
 
 def _facts(work: Workplace, command: str, seconds: float) -> dict[str, Any]:
-    """What the page says of the whole."""
     device = f"{os.cpu_count()} cores, {platform.machine()}"
     if torch.cuda.is_available():
         device = f"{torch.cuda.get_device_name()}, {device}"

@@ -12,13 +12,14 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.cli.flags import (
+    HELP,
     Parser,
     UsageError,
     add_options,
     asks_for_help,
     comma_list,
     values_for,
-    whole,
+    whole_number,
 )
 from fedrows.cli.live import LivePage, add_live
 from fedrows.cli.settings import add_mechanisms, add_settings, seconds
@@ -30,6 +31,7 @@ from fedrows.watch import Observers, Watching, opened
 from fedrows.watch.logs import without_secrets
 
 HERE = ""  # --resume without a folder: the one of --out, or the usual one
+SECONDS = 30.0  # between two checkpoints
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,10 @@ class TrainingCommand:
             typed.pop("task"),
             algorithms,
             typed.pop("out"),
-            typed.pop("resume"),
+            typed.pop("resume", None),
             typed.pop("overwrite"),
             typed.pop("anchors", False),
-            typed.pop("checkpoint_seconds"),
+            typed.pop("checkpoint_seconds", SECONDS),
             typed.pop("command"),
             LivePage.typed(typed),
             observer,
@@ -73,14 +75,13 @@ class TrainingCommand:
 
 
 def task_named(name: str | None) -> Task:
-    """The task of a command that needs one."""
     if name is None:
         raise UsageError(f"Name a task: one of {', '.join(catalogue.names('task'))}.")
     return catalogue.task(name)
 
 
 def parser_of(
-    command: str, description: str, out: str, resume: str, *, saves: bool = True
+    command: str, description: str, out: str, resume: str = "", *, saves: bool = True
 ) -> Parser:
     """A parser with the words and flags of a command that runs something in a folder.
 
@@ -91,15 +92,16 @@ def parser_of(
     tasks = ", ".join(catalogue.names("task"))
     add("task", metavar="TASK", nargs="?", help=f"One of {tasks}.")
     add("--out", metavar="DIR", help=out)
-    add("--resume", metavar="DIR", nargs="?", const=HERE, help=resume)
+    if resume:
+        add("--resume", metavar="DIR", nargs="?", const=HERE, help=resume)
     add("--overwrite", action="store_true", help="Replace the folder if it is a run folder.")
     if saves:
         add(
             "--checkpoint-seconds",
             metavar="X",
             type=seconds,
-            default=30.0,
-            help="Save the run at least every so many seconds (default: 30).",
+            default=SECONDS,
+            help=f"Save the run at least every so many seconds (default: {SECONDS:g}).",
         )
     add(
         "--metric",
@@ -144,7 +146,7 @@ def parse(
         typed = named(parser.parse(words))
         typed["command"] = without_secrets([*parser.prog.split(), *words])
         return typed
-    asked = [word for word in words if word not in ("-h", "--help")]
+    asked = [word for word in words if word not in HELP]
     task, algorithms, mechanisms = None, [], []
     try:
         typed = named(with_settings(asked, build, without).parse(asked))
@@ -264,6 +266,6 @@ def listed_once(flag: str, text: str) -> list[str]:
 
 def seeds_of(flag: str, text: str) -> list[int]:
     """The seeds that were typed, each once; 1 and 01 are one seed."""
-    seeds = [whole(flag, word, 0) for word in listed_once(flag, text)]
+    seeds = [whole_number(flag, word, 0) for word in listed_once(flag, text)]
     listed_once(flag, ",".join(map(str, seeds)))
     return seeds

@@ -81,7 +81,6 @@ def set_of(words: Sequence[str], algorithms: Sequence[str]) -> dict[str, TypedVa
 
 
 def parts_of(values: Mapping[str, Any], owner: type) -> tuple[TypedValues, TypedValues]:
-    """Values of the plan, and of the algorithm itself."""
     own = {item.name for item in options(owner)}
     plan = {name: value for name, value in values.items() if name not in own}
     return plan, {name: value for name, value in values.items() if name in own}

@@ -42,7 +42,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def add_bundle_flags(parser: Parser) -> None:
-    """The flags that say which model is asked, and about which rows."""
     add = parser.add_argument
     add("bundle", metavar="BUNDLE", nargs="?", help="The bundle that fedrows export has written.")
     add("--data", metavar="FILE", help="The rows: a .csv or a .parquet file.")

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedrows import catalogue
 from fedrows.catalogue import DEFAULT
-from fedrows.cli.flags import Parser, UsageError, add_options, values_for
+from fedrows.cli.flags import HELP, Parser, UsageError, add_options, values_for
 from fedrows.cli.parse import algorithms_of, parse, task_named
 from fedrows.cli.settings import add_privacy, choose
 from fedrows.cli.show import print_table, say
@@ -31,7 +31,7 @@ SUBCOMMANDS = {
 
 
 def main(words: Sequence[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in HELP:
         lines = "\n".join(f"  {name:8} {text}" for name, text in SUBCOMMANDS.items())
         say(f"usage: fedrows privacy COMMAND …\n\n{lines}")
         return 0

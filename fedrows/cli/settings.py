@@ -274,7 +274,6 @@ def _without_mechanism(
 
 
 def seconds(typed: str) -> float:
-    """A number of seconds, not negative, for argparse."""
     try:
         if float(typed) >= 0:
             return float(typed)

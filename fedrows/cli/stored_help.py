@@ -15,19 +15,18 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from fedrows.cli.flags import Parser
+from fedrows.cli.flags import HELP, Parser, asks_for_help
 
 FILE = Path(__file__).with_name("help.json")
-ASKING = ("-h", "--help")
 OWN_GROUPS = ("positional arguments", "options")  # those that every parser has
 PLUGINS = "fedrows."  # what the groups of their entry points begin with
 
 
 def shown(words: Sequence[str]) -> bool:
     """Whether the help that these words ask for was kept, and is now printed."""
-    if not any(word in ASKING for word in words):
+    if not asks_for_help(words):
         return False
-    stored = _read().get(" ".join(word for word in words if word not in ASKING))
+    stored = _read().get(" ".join(word for word in words if word not in HELP))
     if stored is None or any(group.startswith(PLUGINS) for group in entry_points().groups):
         return False
     if isinstance(stored, str):
@@ -35,16 +34,6 @@ def shown(words: Sequence[str]) -> bool:
     else:
         parser_from(stored).print_help()
     return True
-
-
-def described(parser: Parser) -> dict[str, Any]:
-    """A parser as help.json has it: what its help says, whatever the width of the terminal."""
-    groups = [
-        [group.title, [_described(action) for action in group._group_actions]]
-        for group in parser._action_groups
-    ]
-    command = parser.prog.removeprefix("fedrows ")
-    return {"command": command, "description": parser.description, "groups": groups}
 
 
 def parser_from(stored: Mapping[str, Any]) -> Parser:
@@ -67,19 +56,7 @@ class _Shown(argparse.Action):
         pass
 
 
-def _described(action: argparse.Action) -> list[Any]:
-    """A flag by its name, with what its line of help is made from."""
-    values = {
-        "flags": list(action.option_strings),
-        "nargs": action.nargs,
-        "metavar": action.metavar,
-        "help": action.help,
-    }
-    return [action.dest, {key: value for key, value in values.items() if value not in (None, [])}]
-
-
 def _read() -> dict[str, Any]:
-    """What is kept, by command; nothing if the file is not there."""
     try:
         return json.loads(FILE.read_text("utf-8"))
     except (OSError, ValueError):

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedrows import catalogue
 from fedrows.cli.compare import SEEDS
-from fedrows.cli.flags import Parser, UsageError, whole_or_none
+from fedrows.cli.flags import Parser, UsageError, whole_number_or_none
 from fedrows.cli.live import LivePage
 from fedrows.cli.parse import algorithms_of, folder_of, parse, parser_of, seeds_of, task_named
 from fedrows.cli.settings import choose
@@ -90,7 +90,7 @@ def _tuner(typed: dict[str, Any], path: Path) -> Tuner:
     left = dict(typed)
     own = {name: left.pop(name, None) for name in OWN}
     number = {
-        name: whole_or_none(f"--{name.replace('_', '-')}", own[name], least)
+        name: whole_number_or_none(f"--{name.replace('_', '-')}", own[name], least)
         for name, least in NUMBERS.items()
     }
     task = catalogue.task(own["task"])

@@ -163,7 +163,6 @@ def no_run(path: Path) -> str:
 
 
 def _folders(path: Path) -> list[Path]:
-    """The run folders in a folder, by name."""
     try:
         return sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
     except OSError:

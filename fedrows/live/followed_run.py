@@ -180,7 +180,6 @@ def _is_covered(config: Json) -> bool:
 
 
 def _again(path: Path, config: Json) -> str:
-    """The command that goes on with a run."""
     if "deploy" in config:
         return "fedrows deploy run PROJECT, with the same `out`"
     return f"fedrows run --resume {shlex.quote(str(path))}"

@@ -25,7 +25,7 @@ from fedrows.options import keywords
 from fedrows.options import options as options_of
 from fedrows.plan import Plan
 from fedrows.runs.folder import RunFolder, check_free
-from fedrows.runs.own_run import in_python
+from fedrows.runs.own_run import check_folder, in_python
 from fedrows.runs.own_task import GivenAlgorithm, OwnTask, algorithm_of, own_class
 from fedrows.runs.settings import Settings, check_clients, check_known, presets, resolve
 from fedrows.simulation import threads
@@ -116,13 +116,7 @@ def compare(
         task = data
     else:
         task = OwnTask(data, module, embeddings, dense, personal, one_by_one, loss, metrics)  # type: ignore[arg-type]  # it says what is wrong with None
-    if out is None and (resume or overwrite):
-        raise PlanError(
-            f"{'resume' if resume else 'overwrite'} is True, but no folder is named: name it, as "
-            'in out="runs/mine".'
-        )
-    if resume and overwrite:
-        raise PlanError("overwrite and resume cannot be used together: choose one.")
+    check_folder(out, resume, overwrite)
     seeds = _checked_seeds(seeds)
     with ExitStack() as stack:
         by_name = stack.enter_context(_known(task, listed))

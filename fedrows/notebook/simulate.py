@@ -29,7 +29,7 @@ from fedrows.plan import Plan
 from fedrows.privacy.options import Privacy
 from fedrows.rows.params import Params
 from fedrows.runs.driver import InMemory, drive
-from fedrows.runs.own_run import OwnRun
+from fedrows.runs.own_run import OwnRun, check_folder
 from fedrows.runs.own_task import algorithm_of, lifted, own_task
 from fedrows.simulation import Simulation, threads
 from fedrows.simulator.argument_checks import check_data_and_module
@@ -125,15 +125,11 @@ def simulate(
             raise UnknownKeywordError("simulate", name, {*keywords(simulate), *known})
     algorithm = algorithm_of(algorithm)
     check_data_and_module(data, module)
+    check_folder(out, resume, overwrite)
     data = with_personal(data) if personal else data
     model = lifted(module, data, embeddings, dense, personal, one_by_one, loss)
     watched: list[Watcher] = [] if report is None else [_Reports(report)]
     if out is None:
-        if resume or overwrite:
-            raise PlanError(
-                f"{'resume' if resume else 'overwrite'} is True, but no folder is named: name it, "
-                'as in out="runs/mine".'
-            )
         settings = Plan(**{"clients_per_round": min(50, data.clients), **plan})
         path = None if folder is None else Path(folder)
         simulation = Simulation(data, model, algorithm, settings, privacy, path, metrics=metrics)

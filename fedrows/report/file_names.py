@@ -28,7 +28,6 @@ class Files:
         return self._names[id(part)]
 
     def csv(self, part: ResultTable | Figure) -> str:
-        """Where the numbers are."""
         return f"data/{self.name(part)}.csv"
 
     def pictures(self, figure: Figure) -> list[str]:

@@ -118,7 +118,6 @@ def time_panels(summary: Summary, curves: Curves, order: Sequence[str]) -> list[
 
 
 def _subtitle(metric: str) -> str:
-    """What a metric measures, in words."""
     if metric in SUBTITLES:
         return SUBTITLES[metric]
     part, _, name = metric.partition("_")

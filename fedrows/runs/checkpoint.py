@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,17 +105,7 @@ def restore_(run: TrainingRun, path: Path) -> None:
         if (at.tables is None) != (run.progress.table_folder is None):
             kind = "in memory" if at.tables is None else "mapped"
             raise RunFolderError(f"{path} does not belong to this run: its tables are {kind}.")
-        tensors = {}
-        for name, tensor in run.tensors().items():
-            if name not in file.keys():  # noqa: SIM118 - not a dict
-                raise RunFolderError(f"{path} does not belong to this run: it lacks {name!r}.")
-            stored = file.get_tensor(name)
-            if (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
-                raise RunFolderError(
-                    f"{path} does not belong to this run: its {name!r} is {_kind(stored)}, "
-                    f"not {_kind(tensor)}."
-                )
-            tensors[name] = stored
+        tensors = _fitting(path, file, run.tensors())
         loose, waiting = _loose(file, PRIVATE), _loose(file, SCHEDULE)
     private, table_folder = run.private, run.progress.table_folder
     if (private is None) != (at.private is None):
@@ -132,6 +122,27 @@ def restore_(run: TrainingRun, path: Path) -> None:
     run.progress.bytes_down, run.progress.bytes_up = at.bytes_down, at.bytes_up
     if at.chunks is not None:
         run.cut_(*at.chunks)
+
+
+def read_tensors(path: Path, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by name, shaped like those that are wanted."""
+    check_digest(path)
+    with _opened(path) as file:
+        return _fitting(path, file, wanted)
+
+
+def _fitting(path: Path, file: Any, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    tensors = {}
+    for name, tensor in wanted.items():
+        stored = file.get_tensor(name) if name in file.keys() else None  # noqa: SIM118 - not a dict
+        if stored is None or (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
+            kind = "missing" if stored is None else _kind(stored)
+            raise RunFolderError(
+                f"{path} does not fit its run, look at {name!r}, which is {kind} and not "
+                f"{_kind(tensor)}: the data or the model have changed since."
+            )
+        tensors[name] = stored
+    return tensors
 
 
 def check_digest(path: Path) -> None:
@@ -162,7 +173,6 @@ def _digest(tensors: Iterable[tuple[str, Tensor]], text: str) -> str:
 
 
 def _opened(path: Path) -> Any:
-    """The checkpoint, open for reading."""
     safetensors = _safetensors()
     if not path.is_file():
         raise RunFolderError(
@@ -206,7 +216,6 @@ def _kind(x: Any) -> str:
 
 
 def _safetensors() -> Any:
-    """The package, which only checkpoints need."""
     try:
         import safetensors
         import safetensors.torch

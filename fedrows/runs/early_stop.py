@@ -22,7 +22,6 @@ class EarlyStop:
 
     @classmethod
     def of(cls, plan: Plan) -> EarlyStop | None:
-        """What the plan asks for, if it does."""
         if plan.patience is None:
             return None
         return cls(plan.watch_metric, plan.patience)

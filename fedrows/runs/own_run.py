@@ -60,8 +60,6 @@ class OwnRun:
         overwrite: bool,
     ) -> Made:
         """The run at its end, its lines, and its best model if it had patience."""
-        if resume and overwrite:
-            raise PlanError("overwrite and resume cannot be used together: choose one.")
         try:
             if resume:
                 return self._resumed(task, watchers, checkpoint_seconds)
@@ -157,6 +155,17 @@ class OwnRun:
             return simulation, lines, None
         checkpoint.restore_(simulation, self.path / BEST)
         return simulation, lines, simulation.progress.whole()
+
+
+def check_folder(out: str | Path | None, resume: bool, overwrite: bool) -> None:
+    """Raises a PlanError if what is said of the folder of a run contradicts itself."""
+    if resume and overwrite:
+        raise PlanError("overwrite and resume cannot be used together: choose one.")
+    if out is None and (resume or overwrite):
+        raise PlanError(
+            f"{'resume' if resume else 'overwrite'} is True, but no folder is named: name it, as "
+            'in out="runs/mine".'
+        )
 
 
 def in_python(sentence: str) -> str:

@@ -217,7 +217,6 @@ def digest(
 
 
 def _columns(examples: Examples) -> Iterator[Tensor]:
-    """The tensors of a part of the data."""
     yield examples.splits
     yield examples.label
     if examples.weight is not None:

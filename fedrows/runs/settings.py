@@ -95,7 +95,6 @@ class Settings:
         return replace(self, plan=resolve(self.plan))
 
     def config(self) -> dict[str, Any]:
-        """The run as config.json has it."""
         return {
             "task": {**stored_name("task", self.task.name), **asdict(self.options)},
             "algorithm": {

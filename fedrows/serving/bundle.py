@@ -222,7 +222,6 @@ def _encoder(encoder: Encoder) -> Encoder:
 
 
 def _words(trained: Trained) -> Json:
-    """Every vocabulary as texts."""
     encoder = trained.data.encoder
     assert encoder is not None
     kinds = {column.table: column.kind for column in encoder.features.values()}
