@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrows.data import frames, hugging_face
+from fedrows.data import frame_sources, frames
 from fedrows.data.column_checks import (
     as_labels,
     as_marks,
@@ -353,17 +353,17 @@ class FederatedData:
         client. client: the column that names the client, of the first two. Options are those of
         `from_frame`.
         """
-        if hugging_face.is_partitioner(source):
+        if frame_sources.is_partitioner(source):
             if client is not None:
                 raise DataError(
                     f"client is {client!r}, but each part of a partitioner is a client: leave it "
                     "out, or give the data set itself."
                 )
-            parts = hugging_face.parts_of(source)
+            parts = frame_sources.parts_of(source)
             return cls.from_clients(parts, label=label, features=features, **options)
         if client is None:
             raise DataError("Name the column of the clients, as in client='user'.")
-        frame, options = hugging_face.joined(source, options)
+        frame, options = frame_sources.joined_splits(source, options)
         return cls.from_frame(frame, client=client, label=label, features=features, **options)
 
     @classmethod

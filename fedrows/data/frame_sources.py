@@ -2,6 +2,10 @@
 
 pandas and polars frames, LazyFrames, Arrow tables, data sets of Hugging Face, mappings of columns
 and the path of a CSV file are all read here. No package is imported: a frame brings its own.
+
+A data set of Hugging Face may also come as its splits, or as the parts of a partitioner: whatever
+has `num_partitions` and `load_partition(number)`, as those of flwr-datasets do. Each part is a
+client.
 """
 
 from __future__ import annotations
@@ -169,3 +173,52 @@ def _typed(texts: list[str]) -> np.ndarray:
 
 def _kind(value: Any) -> str:
     return f"a {type(value).__name__}" if value is not None else "None"
+
+
+def is_partitioner(source: Any) -> bool:
+    """Whether it divides a data set among clients."""
+    return hasattr(source, "load_partition") and hasattr(source, "num_partitions")
+
+
+def parts_of(partitioner: Any) -> Iterator[tuple[int, Any]]:
+    """The parts by number, each the piece of a client."""
+    for number in range(int(partitioner.num_partitions)):
+        yield number, columns_in(partitioner.load_partition(number))
+
+
+def joined_splits(source: Any, options: dict[str, Any]) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """One frame of a data set or of its splits, and the options with how it is split.
+
+    The splits may be train, validation and test. What they are called decides what is held out.
+    """
+    if not isinstance(source, Mapping):
+        if type(source).__name__.startswith("Iterable"):
+            raise DataError("The data set is streamed, but all of it is needed: load it whole.")
+        return columns_in(source), options
+    splits = {str(name): columns_in(part) for name, part in source.items()}
+    unknown = [name for name in splits if name not in ("train", "validation", "test")]
+    if unknown or "train" not in splits:
+        raise DataError(
+            f"The data set has the splits {', '.join(splits)}: give one of them, or rename them to "
+            "train, validation and test."
+        )
+    marks = {name: f"is a {name} example" for name in splits if name != "train"}  # new columns
+    for name in marks:
+        if name in options:
+            raise DataError(
+                f"{name} is {options[name]!r}, but the data set has a split {name!r} already: "
+                "leave one of them out."
+            )
+    first = splits["train"]
+    for name, part in splits.items():
+        if missing := sorted(set(first) ^ set(part)):
+            raise DataError(
+                f"The splits train and {name} differ in column {missing[0]!r}: give both the same."
+            )
+    columns = {
+        column: np.concatenate([part[column] for part in splits.values()]) for column in first
+    }
+    sizes = {name: len(part[next(iter(part))]) for name, part in splits.items()}
+    for name, column in marks.items():
+        columns[column] = np.concatenate([np.full(n, s == name) for s, n in sizes.items()])
+    return columns, {**options, **marks}

@@ -108,14 +108,14 @@ class Split:
         return marked
 
 
-def as_split(given: float | str | Split, what: str = "test") -> Split:
+def as_split(split: float | str | Split, what: str = "test") -> Split:
     """A split from what people write: a share, the column that marks rows, or a Split.
 
     what: the name of the argument, for the error message.
     """
-    if isinstance(given, Split):
-        return given
-    return Split.given(given) if isinstance(given, str) else Split("random", _share(given, what))
+    if isinstance(split, Split):
+        return split
+    return Split.given(split) if isinstance(split, str) else Split("random", _share(split, what))
 
 
 def split_at_random(count: int, share: float, seed: int, use: int = SPLIT) -> np.ndarray:

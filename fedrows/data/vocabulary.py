@@ -77,12 +77,12 @@ def number_values(
     padded: bool,
 ) -> Numbering:
     """The rows of the different values (V,): from how often training has each, and the others."""
-    kept = train >= how.min_count if how.oov else np.ones(len(words), dtype=bool)
-    first, own = int(padded), int(kept.sum())
+    own_row = train >= how.min_count if how.oov else np.ones(len(words), dtype=bool)
+    first, own = int(padded), int(own_row.sum())
     last = first + own
-    row = np.where(kept, np.cumsum(kept) - 1 + first, last)
+    row = np.where(own_row, np.cumsum(own_row) - 1 + first, last)
     notes = []
-    rare = int(((train > 0) & ~kept).sum())
+    rare = int(((train > 0) & ~own_row).sum())
     if rare:
         notes.append(
             f"Table {table!r}: {rare} of {own + rare} values occur fewer than {how.min_count} "
@@ -94,7 +94,7 @@ def number_values(
             f"Table {table!r}: {unseen} of {int(held.sum())} ids of held-out examples never occur "
             f"in training and read row {last}, out of vocabulary."
         )
-    return Numbering(last + how.oov, row, words[kept], tuple(notes))
+    return Numbering(last + how.oov, row, words[own_row], tuple(notes))
 
 
 def number_columns(

@@ -96,12 +96,12 @@ def read(file: Path, form: str, options: Sent140Options) -> FederatedData:
     users, labels, tweets = _tweets(text)
     fewest = options.fewest_tweets or FEWEST[form]
     busy = {user for user, count in Counter(users).items() if count >= fewest}
-    kept = [at for at, user in enumerate(users) if user in busy]
-    if not kept:
+    chosen = [at for at, user in enumerate(users) if user in busy]
+    if not chosen:
         raise DataError(f"No user in {file} has {fewest} tweets: choose a lower fewest-tweets.")
-    words = [tokens_of(tweets[at])[: options.tokens] for at in kept]
-    client = np.array([users[at] for at in kept])
-    test = split_at_random(len(kept), options.test_share, options.split_seed)
+    words = [tokens_of(tweets[at])[: options.tokens] for at in chosen]
+    client = np.array([users[at] for at in chosen])
+    test = split_at_random(len(chosen), options.test_share, options.split_seed)
     test[_first_of_those_all_held_out(client, test)] = False
     validation = _validation(client, test, options)
     held = test | validation
@@ -111,7 +111,7 @@ def read(file: Path, form: str, options: Sent140Options) -> FederatedData:
         name="sent140",
         client=client,
         ids={"tokens": ragged(ids, options.tokens)},
-        label=np.array([labels[at] for at in kept]),
+        label=np.array([labels[at] for at in chosen]),
         test=test,
         validation=validation,
         tables={"token": len(rows) + 2},
@@ -170,9 +170,9 @@ def _first_of_those_all_held_out(client: np.ndarray, test: np.ndarray) -> np.nda
 def _vocabulary(tweets: list[list[str]], options: Sent140Options) -> dict[str, int]:
     """Token → row, from frequent to rare, those of the same count in alphabetical order."""
     counts = Counter(chain.from_iterable(tweets))
-    kept = [word for word, count in counts.items() if count >= options.min_count]
-    kept.sort(key=lambda word: (-counts[word], word))
-    return {word: row for row, word in enumerate(kept, UNKNOWN + 1)}
+    frequent = [word for word, count in counts.items() if count >= options.min_count]
+    frequent.sort(key=lambda word: (-counts[word], word))
+    return {word: row for row, word in enumerate(frequent, UNKNOWN + 1)}
 
 
 def _unknown_tokens(ids: list[list[int]], test: np.ndarray) -> tuple[str, ...]:

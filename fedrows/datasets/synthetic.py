@@ -125,9 +125,9 @@ def _sizes(options: SyntheticOptions) -> np.ndarray:
     return (options.examples_per_client * drawn).round().clamp(min=FEWEST).long().numpy()
 
 
-def _bits(options: SyntheticOptions, what: int, count: int) -> Tensor:
+def _bits(options: SyntheticOptions, stream: int, count: int) -> Tensor:
     """Random bits number 0 … count−1 of one stream."""
-    return bits(key(options.seed, MAKE, what), torch.arange(count))
+    return bits(key(options.seed, MAKE, stream), torch.arange(count))
 
 
 TASK = Task(

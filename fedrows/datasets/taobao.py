@@ -164,7 +164,7 @@ def _official(text: TextFile, options: TaobaoOptions) -> tuple[Pairs, tuple[str,
     cart, buy = BEHAVIOURS.index("cart"), BEHAVIOURS.index("buy")
     strange = 0
 
-    def kept(columns: np.ndarray) -> np.ndarray:
+    def choose_lines(columns: np.ndarray) -> np.ndarray:
         nonlocal strange
         if options.user_share < 1:
             random = bits(key(options.seed, MAKE, _USERS), torch.from_numpy(columns[0].copy()))
@@ -174,7 +174,7 @@ def _official(text: TextFile, options: TaobaoOptions) -> tuple[Pairs, tuple[str,
         return columns[:, inside & np.isin(columns[3], (cart, buy))]
 
     blocks = text.matching(_OFFICIAL, _wrong_official)
-    user, item, _, kind, time = _table(blocks, codes, 5, text, kept)
+    user, item, _, kind, time = _table(blocks, codes, 5, text, choose_lines)
     notes = text.notes
     if strange:
         what = "1 line" if strange == 1 else f"{strange:,} lines"
@@ -187,7 +187,7 @@ def _table(
     codes: Mapping[bytes, bytes],
     width: int,
     text: TextFile,
-    kept: Callable[[np.ndarray], np.ndarray] = lambda columns: columns,
+    choose_lines: Callable[[np.ndarray], np.ndarray] = lambda columns: columns,
 ) -> np.ndarray:
     """The columns of right lines as numbers, words replaced by their codes: (width, n)."""
     columns = [np.empty((width, 0), dtype=np.int64)]
@@ -196,7 +196,7 @@ def _table(
             block = block.replace(word, code)
         plain = block.translate(bytes.maketrans(b",\n", b"  "))
         numbers = np.fromstring(plain, dtype=np.int64, sep=" ") if plain else np.empty(0, np.int64)
-        columns.append(kept(numbers.reshape(-1, width).T))
+        columns.append(choose_lines(numbers.reshape(-1, width).T))
     table = np.concatenate(columns, axis=1)
     if not table.size:
         raise DataError(

@@ -74,9 +74,9 @@ def _table(deviation: float) -> tuple[np.ndarray, np.ndarray]:
     with decimal.localcontext() as context:
         context.prec = 120
         variance = decimal.Decimal(deviation) ** 2
-        one = decimal.Decimal(2**_BITS)
-        ratio = int((-1 / (2 * variance)).exp() * one)  # e^(−(2k+1)/2σ²) at k = 0
-        square = int((-1 / variance).exp() * one)  # what it is multiplied by from k to k + 1
+        unit = decimal.Decimal(2**_BITS)
+        ratio = int((-1 / (2 * variance)).exp() * unit)  # e^(−(2k+1)/2σ²) at k = 0
+        square = int((-1 / variance).exp() * unit)  # what it is multiplied by from k to k + 1
     weights = [1 << _BITS]
     for _ in range(reach):
         weights.append(weights[-1] * ratio >> _BITS)

@@ -32,7 +32,7 @@ from fedrows.privacy.thresholds import least_parties
 
 WORD = 4  # bytes of a number in a secure sum of counts
 WIDE = 8  # and of a value with its precision
-KEYS = 300  # bytes of keys, sealed shares and signatures that go with each neighbour
+KEYS = 300  # bytes of keys, sealed shares and signatures that go with each peer
 
 IN_SUM = "see `sums` below: the noise is inside the sum"
 LIAR = (

@@ -137,11 +137,11 @@ def private_heat(
     at max(1, z deviations). Every row of the table has a noisy count: a list of the rows that
     somebody holds would be exact.
     """
-    whole, event = private_counts(index, rows, how, noise, most, source)
+    counts, event = private_counts(index, rows, how, noise, most, source)
     deviation = noise * math.sqrt(most * (2 if how.sampling == "fixed" else 1))
-    whole = whole.clamp(min=max(1.0, z * deviation))
+    counts = counts.clamp(min=max(1.0, z * deviation))
     device = index.ids.device
-    heat = Heat(torch.arange(rows, device=device), whole.to(device), float(index.clients))
+    heat = Heat(torch.arange(rows, device=device), counts.to(device), float(index.clients))
     return heat, Entry(how.kind, "heat", 0, event=event)
 
 
@@ -163,18 +163,18 @@ def private_counts(
     held, counts = capped_counts(index, alike, most, source)
     replaced = how.sampling == "fixed"
     deviation = noise * math.sqrt(most * (2 if replaced else 1))
-    whole = torch.zeros(rows, dtype=torch.float64)
-    whole[held] = counts
+    noisy = torch.zeros(rows, dtype=torch.float64)
+    noisy[held] = counts
     event = Event((noise,), "all")
     if how.client_noise is None:
-        whole = GridNoise(deviation, rows, source)(whole)
+        noisy = GridNoise(deviation, rows, source)(noisy)
     else:
         coding = heat_coding(noise, index.clients, most)
-        steps = whole.numpy().astype(np.int64) * coding.steps
+        steps = noisy.numpy().astype(np.int64) * coding.steps
         steps += discrete_gaussians(math.sqrt(index.clients) * coding.deviation, rows, source)
-        whole = torch.from_numpy(steps / coding.steps)
+        noisy = torch.from_numpy(steps / coding.steps)
         event = Event((noise * math.sqrt(how.counted_share),), "all", discrete=True)
-    return whole, event
+    return noisy, event
 
 
 @dataclass(frozen=True)
@@ -190,9 +190,9 @@ def heat_coding(noise: float, parties: int, most: int) -> HeatCoding:
 
     Two clients' rows are √(2·most) apart, which `noise` is a multiple of.
     """
-    one = noise * math.sqrt(2 * most / parties)
-    steps = math.ceil(LEAST / one)
-    return HeatCoding(steps, one * steps)
+    deviation = noise * math.sqrt(2 * most / parties)
+    steps = math.ceil(LEAST / deviation)
+    return HeatCoding(steps, deviation * steps)
 
 
 def capped_counts(
@@ -205,8 +205,8 @@ def capped_counts(
     owner, lengths = index.owner.cpu().numpy(), index.lengths.numpy()
     order = np.lexsort((words(len(owner), source, np.uint64), owner))
     rank = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    kept = torch.from_numpy(order[rank < most])
+    counted = torch.from_numpy(order[rank < most])
     held, position = torch.unique(index.ids.cpu(), return_inverse=True)
     counts = torch.zeros(len(held), dtype=torch.float64)
-    counts.index_add_(0, position[kept], shares.cpu()[index.owner.cpu()[kept]])
+    counts.index_add_(0, position[counted], shares.cpu()[index.owner.cpu()[counted]])
     return held, counts

@@ -56,6 +56,9 @@ class SumTerms:
             raise PlanError(
                 f"{self.name} cannot have {self.openers} openers in a cohort of {n} clients."
             )
+        self._check_guarantee(n)
+
+    def _check_guarantee(self, n: int) -> None:
         if not 0 <= self.colluding <= self.threshold - 2:
             raise PlanError(
                 f"The threshold of {self.name} is {self.threshold}, too low for {self.colluding} "

@@ -101,10 +101,10 @@ def rows_per_value(values: Values, owner: np.ndarray, rows: np.ndarray) -> int:
     """
     named, others = values.of(rows)[0], values.crossed(rows)
     made = others != -1
-    who, what = np.concatenate([owner, owner[made]]), np.concatenate([named, others[made]])
-    if not len(what):
+    client, value = np.concatenate([owner, owner[made]]), np.concatenate([named, others[made]])
+    if not len(value):
         return 1
-    order = np.lexsort((what, who))
-    who, what = who[order], what[order]
-    starts = np.flatnonzero(np.r_[True, (np.diff(who) != 0) | (np.diff(what) != 0)])
-    return int(np.diff(np.r_[starts, len(who)]).max())
+    order = np.lexsort((value, client))
+    client, value = client[order], value[order]
+    starts = np.flatnonzero(np.r_[True, (np.diff(client) != 0) | (np.diff(value) != 0)])
+    return int(np.diff(np.r_[starts, len(client)]).max())

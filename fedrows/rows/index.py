@@ -75,9 +75,9 @@ class Index:
 
     def select(self, clients: Tensor) -> Index:
         """The index sets of some of the clients, in the order given."""
-        which, whole = clients.numpy(), self.splits.numpy()
-        starts = whole[which]
-        splits, owner, source = entries(starts, whole[which + 1] - starts, self.ids.device)
+        which, bounds = clients.numpy(), self.splits.numpy()
+        starts = bounds[which]
+        splits, owner, source = entries(starts, bounds[which + 1] - starts, self.ids.device)
         if self.place is None or self.held is None:
             ids = self.ids.index_select(0, source)
             return Index(ids, splits, source=source, known_owner=owner)
@@ -152,7 +152,7 @@ def _different(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     cells = int(values.max(initial=-1)) + 1
     if not 0 < cells <= 4 * len(values):
         return np.unique(values, return_inverse=True)
-    there = np.zeros(cells, dtype=bool)
-    there[values] = True
-    position = np.cumsum(there) - 1
-    return np.flatnonzero(there), position[values]
+    occurs = np.zeros(cells, dtype=bool)
+    occurs[values] = True
+    position = np.cumsum(occurs) - 1
+    return np.flatnonzero(occurs), position[values]

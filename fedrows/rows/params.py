@@ -81,8 +81,8 @@ class Submodels:
         for x, y in itertools.compress(zip(own, others, strict=True), [not a for a in alike]):
             x.add_(y, alpha=scale)
         if any(alike):
-            here, there = (list(itertools.compress(xs, alike)) for xs in (own, others))
-            torch._foreach_add_(here, there, alpha=scale)
+            into, added = (list(itertools.compress(xs, alike)) for xs in (own, others))
+            torch._foreach_add_(into, added, alpha=scale)
 
     def scale_(self, by_client: Tensor) -> None:
         """Multiplies each client's numbers by its own factor (K,)."""

@@ -76,8 +76,8 @@ def lists_of(values: Tensor | np.ndarray, sizes: Tensor | np.ndarray) -> Ragged:
 
 def ragged(lists: Sequence[Sequence[int] | np.ndarray], most: int | None = None) -> Ragged:
     """Lists as a column; of a list longer than `most` the last so many are kept."""
-    cut = [np.asarray(one, dtype=np.int64)[-most if most else None :] for one in lists]
-    sizes = np.array([len(one) for one in cut], dtype=np.int64)
+    cut = [np.asarray(each, dtype=np.int64)[-most if most else None :] for each in lists]
+    sizes = np.array([len(each) for each in cut], dtype=np.int64)
     column = lists_of(np.concatenate(cut) if cut else np.empty(0, dtype=np.int64), sizes)
     return replace(column, length=most) if most else column
 

@@ -1,6 +1,5 @@
 """Tables of rows: a tensor in memory, or files that hold only the rows that were touched."""
 
-from fedrows.tables.gather import gathered
 from fedrows.tables.initial_rows import (
     ConstantRows,
     GivenRows,
@@ -9,7 +8,7 @@ from fedrows.tables.initial_rows import (
     RowsSideBySide,
     SameRow,
 )
-from fedrows.tables.sparse_table import SparseTable, everything, whole
+from fedrows.tables.sparse_table import SparseTable, everything, gathered, whole
 from fedrows.tables.table_folder import SavePoint, TableFolder
 
 __all__ = [

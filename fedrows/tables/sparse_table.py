@@ -8,7 +8,7 @@ An operation that would read or move every row is refused.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrows.errors import PlanError
+from fedrows.rows.params import Params
 from fedrows.tables.initial_rows import ConstantRows, InitialRows
 from fedrows.tables.touched_rows import MappedRows
 
@@ -226,3 +227,33 @@ def _refused(table: SparseTable, what: str) -> PlanError:
         f"{what} would go through all {len(table):,} rows of a table that keeps the touched ones "
         "only: ask for rows by their ids, or keep the tables in memory."
     )
+
+
+def gathered(
+    params: Params,
+    columns: Mapping[str, Tensor],
+    tables: Mapping[str, str],
+    padded: Collection[str],
+) -> tuple[Params, dict[str, Tensor]]:
+    """A model for some examples: the rows that they read, and slots in place of their ids.
+
+    Any model then scores them as it scores anything: it is given tables of few rows, and ids that
+    fit. Row 0 of a padded table stays row 0, so a mask such as `history != 0` means the same as
+    ever. Tables in memory do not change. tables: which table a column reads; columns that read
+    none, such as numbers, stay as they are.
+    """
+    rows, slots_of = dict(params.tables), dict(columns)
+    for table, source in params.tables.items():
+        if not isinstance(source, SparseTable):
+            continue
+        names = [name for name in columns if tables.get(name) == table]
+        flat = [columns[name].reshape(-1) for name in names]
+        if table in padded:
+            flat.append(torch.zeros(1, dtype=torch.int64, device=source.device))
+        ids, slots = torch.unique(torch.cat(flat), return_inverse=True)
+        rows[table] = source.index_select(0, ids)
+        for name, part in zip(
+            names, slots.split([len(x) for x in flat])[: len(names)], strict=True
+        ):
+            slots_of[name] = part.view(columns[name].shape)
+    return Params(rows, params.dense), slots_of

@@ -63,10 +63,10 @@ def read_parquet(
     return open_or_write(folder, key, make)
 
 
-def _check_keywords(given: Iterable[str]) -> None:
+def _check_keywords(names: Iterable[str]) -> None:
     """Raises an UnknownKeywordError for a keyword that neither function has."""
     known = {*keywords(read_parquet), *keywords(Layout)}
-    for name in given:
+    for name in names:
         if name not in known:
             raise UnknownKeywordError("read_parquet", name, known)
 
@@ -82,9 +82,9 @@ def _require_arrow() -> None:
 
 def _files(paths: str | Path | Iterable[str | Path]) -> list[Path]:
     """The Parquet files that are meant, those of a folder in the order of their names."""
-    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    named = [paths] if isinstance(paths, str | Path) else list(paths)
     files: list[Path] = []
-    for path in map(Path, given):
+    for path in map(Path, named):
         if path.is_dir():
             inside = sorted(path.rglob("*.parquet"))
             inside = [file for file in inside if not _hidden(file.relative_to(path))]

@@ -116,8 +116,8 @@ class StoreWriter:
         """Writes what makes the files a store."""
         for column in self._columns:
             column["bytes"] = (self.folder / column["file"]).stat().st_size
-        whole = {"format": FORMAT, "fedrows": __version__, "key": key, **about}
-        write_whole(self.folder / FACTS, as_json({**whole, "columns": self._columns}, indent=1))
+        facts = {"format": FORMAT, "fedrows": __version__, "key": key, **about}
+        write_whole(self.folder / FACTS, as_json({**facts, "columns": self._columns}, indent=1))
 
 
 class GrowingArray:
