@@ -239,7 +239,7 @@ def test_an_opener_that_opens_nothing_is_named_and_ends_no_run(
     """Node 1 keeps its pads whenever it is an opener; another draw has other openers."""
     monkeypatch.setattr(fleet_module, "POLL", 0.001)
     data, said, uses = examples(), list[str](), dict[str, str]()
-    config = PRIVATE | {"rounds": 4, "min-contributors": 2, "clients-per-round": 12}
+    config = PRIVATE | {"rounds": 12, "min-contributors": 2, "clients-per-round": 12}
     fleet, post = federation(task_of(data), config, shards_of(data, 4), tmp_path)
     fleet._log = said.append
     kept = []
@@ -254,7 +254,7 @@ def test_an_opener_that_opens_nothing_is_named_and_ends_no_run(
 
     post.meddle = meddle
     progress = run(fleet, data)
-    assert progress.round == 4
+    assert progress.round == 12
     assert kept
     named = [line for line in said if "nothing was opened (node 'n0': Opener 1 did not" in line]
     assert len(named) == len(kept)

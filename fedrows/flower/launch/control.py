@@ -128,31 +128,30 @@ class ControlClient:
 
     def progress(self, run: int | None = None) -> list[dict[str, Any]]:
         """How runs stand by their own account (`run_progress`), the newest first; one, or all."""
-        with self._asking("say how its runs are"):
-            answer = self._own("runs" if run is None else f"runs/{run}")
+        answer = self._own("say how its runs are", "runs" if run is None else f"runs/{run}")
         runs = printable(answer.get("runs", []))
         return [x for x in runs if isinstance(x, dict)] if isinstance(runs, list) else []
 
     def ask_to_stop(self, run: int) -> None:
         """Asks a run to end after its present round."""
-        with self._asking(f"ask run {run} to stop"):
-            self._own("stop", {"run": str(run)})
+        self._own(f"ask run {run} to stop", "stop", {"run": str(run)})
 
     def revoke(self, node: int) -> None:
         """Has a node's key refused from now on, and runs go on without the node."""
         self.expel(node)
-        with self._asking(f"tell runs that node {node} is revoked"):
-            self._own("revoke", {"node": str(node)})
+        self._own(f"tell runs that node {node} is revoked", "revoke", {"node": str(node)})
 
     def watch_next(self, settings: Mapping[str, Value]) -> None:
         """Says how the next run is to be watched, beside what its own configuration says."""
-        with self._asking("take the settings for the next run"):
-            self._own("watching", dict(settings))
+        self._own("take the settings for the next run", "watching", dict(settings))
 
-    def _own(self, path: str, request: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _own(
+        self, what: str, path: str, request: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """The answer of our gate; nothing if the SuperLink is another one's."""
         token = read_token(self.token) if self.token else ""
-        return ask_gate(self.address, self.ca, token, path, request, self.heard)
+        with self._errors_named(what):
+            return ask_gate(self.address, self.ca, token, path, request, self.heard)
 
     def check(self) -> None:
         """Raises a ControlError unless the SuperLink can be reached, by TLS if it is to be."""
@@ -162,9 +161,14 @@ class ControlClient:
     def _asking(self, what: str) -> Iterator[Any]:
         """flwr's client; its errors become a ControlError that says what was not done."""
         token = read_token(self.token) if self.token else ""
+        with self._errors_named(what), control_api(self.address, self.ca, token, self.heard) as api:
+            yield api
+
+    @contextlib.contextmanager
+    def _errors_named(self, what: str) -> Iterator[None]:
+        """Makes errors of a request a ControlError that says what was not done."""
         try:
-            with control_api(self.address, self.ca, token, self.heard) as api:
-                yield api
+            yield
         except RefusalError as error:
             where = f"The SuperLink at {self.address} did not {what}"
             if error.status == UNAUTHORIZED:

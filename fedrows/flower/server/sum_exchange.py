@@ -48,16 +48,11 @@ class SumExchange:
     declined: set[str] = field(default_factory=set)  # nodes that take no part any longer
     newest: list[object] = field(default_factory=list)  # names that nodes say they have begun
 
-    @property
-    def messages(self) -> int:
-        """How many were sent, at most."""
-        return self.phases * len(self.parties)
-
     def add_traffic_(self, exchange: Exchange) -> None:
         """Adds what was sent to the record of a round."""
         exchange.bytes_down += self.bytes_down
         exchange.bytes_up += self.bytes_up
-        exchange.messages += self.messages
+        exchange.messages += self.phases * len(self.parties)  # at most
 
 
 # Messages by node, and the nodes whose answers are waited for → answers, or why there are none.
