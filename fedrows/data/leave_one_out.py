@@ -17,10 +17,12 @@ from fedrows.data.federation import FederatedData
 from fedrows.data.histories import histories, starts_of
 from fedrows.data.splits import as_times
 from fedrows.errors import DataError
+from fedrows.options import known_keywords
 
 LEAST = 3  # items of a client: one to train on, one for validation, one for the test
 
 
+@known_keywords
 def leave_one_out(
     client: Any,
     item: Any,
