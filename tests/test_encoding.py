@@ -203,7 +203,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "text for numbers": ({"item": ["five", "7"]}, {}, ["'item'", "numbers", "'five'"]),
     "a value for a list": ({"seen": ["a", "b"]}, {}, ["'seen'", "held lists", "'a'"]),
     "a list for a value": ({"item": [[5], [7]]}, {}, ["'item'", "one value", "lists"]),
-    "two numbers for one": ({"price": [[1, 2], [3, 4]]}, {}, ["'price'", "one numbers"]),
+    "two numbers for one": ({"price": [[1, 2], [3, 4]]}, {}, ["'price'", "one number a row"]),
     "an unknown without a row": (
         {"item": [404, 5]}, {"item": Vocabulary(oov=False)}, ["'404'", "no row", "oov=True"],
     ),

@@ -130,7 +130,7 @@ def test_each_part_of_a_partitioner_is_a_client() -> None:
         ([1, 2], "The frame is a list"),
         ("nowhere.csv", "nowhere.csv cannot be read"),
         (Path("rows.parquet"), "read it with fedrows.read_parquet"),
-        ({"user": 1}, "A column is a int"),
+        ({"user": 1}, "Column 'user' is 1: give a list"),
         ({**ROWS, "item": [1, 2]}, "Column 'item' has 2 values, but column 'user' has 60"),
     ],
 )

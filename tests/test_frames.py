@@ -333,6 +333,9 @@ BAD = {
         {"age": [datetime(2026, 1, 1)] * 6}, {"numbers": ["age"]}, ["'age'", "numbers"],
     ),
     "a target that is text": ({}, {"target": "item"}, ["target is 'item'", '("item", None)']),
+    "a target of lists": (
+        {}, SEEN | {"target": ("seen", None)}, ["'seen'", "no list", "item"],
+    ),
     "a local table of many": ({}, {"local": ["item"]}, ["'item'", "'tea'", "'ann'", "'eve'"]),
     "a local table of none": ({}, {"local": ["shop"]}, ["'shop'", "item"]),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,7 @@ from served_module import Shop, build
 
 import fedrows
 from fedrows import FederatedData, Hashed
-from fedrows.errors import BundleError, DataError, ModelError
-from fedrows.models import mf
+from fedrows.errors import BundleError, DataError, FedrowsError, ModelError
 from fedrows.runs.export import Trained
 from fedrows.serving.bundle import save_bundle
 from fedrows.serving.rebuild import TorchScorer
@@ -199,6 +199,12 @@ BAD: dict[str, tuple[Any, list[str]]] = {
     ),
     "a history of one item": (lambda s: s.recommend(105, **GIVEN), ["history is 105"]),
     "one item to leave out": (lambda s: s.recommend([101], exclude=5, **GIVEN), ["exclude is 5"]),
+    "a context that is text": (
+        lambda s: s.recommend([101], client="u3", context="price"), ["context is 'price'"]
+    ),
+    "candidates, and some to leave out": (
+        lambda s: s.recommend([101], candidates=[105], exclude=[105], **GIVEN), ["exclude"]
+    ),
     "candidates that are text": (
         lambda s: s.recommend([101], candidates="105", **GIVEN), ["candidates is '105'"]
     ),
@@ -215,37 +221,6 @@ def test_bad_questions_are_named(served: ServedModel, ask: Any, names: list[str]
     assert all(name in said for name in names), said
 
 
-def held_by(kind: str, rows: pd.DataFrame, folder: Path) -> Any:
-    """The same rows in something else that holds rows."""
-    if kind == "CSV":
-        rows.to_csv(folder / "rows.csv", index=False)
-        return folder / "rows.csv"
-    if kind == "Arrow":
-        return pytest.importorskip("pyarrow").Table.from_pandas(rows)
-    return pl.from_pandas(rows).lazy()
-
-
-@pytest.mark.parametrize("kind", ["CSV", "Arrow", "lazy polars"])
-def test_whatever_holds_rows_is_taken_by_every_question(kind: str, tmp_path: Path) -> None:
-    columns = COLUMNS | {"features": ["user", "item"], "numbers": []}
-    data = FederatedData.from_frame(shop(), **columns)
-    model = mf.build(data)
-    result = fedrows.simulate(data, model, rounds=1, clients_per_round=5, device="cpu")
-    one = replace(Trained.of(result, data), built_by="mf")
-    save_bundle(one, tmp_path / "m.fedrows", onnx=False)
-    served = fedrows.load(tmp_path / "m.fedrows")
-    rows = shop()[["user", "item", "liked"]].iloc[:6]
-    given = held_by(kind, rows, tmp_path)
-    assert (served.predict(given).scores == served.predict(rows).scores).all()
-    assert served.evaluate(given) == served.evaluate(rows)
-    adapted, wanted = served.adapt(given), served.adapt(rows)
-    assert (adapted.predict(given).scores == wanted.predict(rows).scores).all()
-    if kind != "CSV":
-        items = rows[["item"]].drop_duplicates()
-        found = served.recommend(client="u3", k=3, candidates=held_by(kind, items, tmp_path))
-        assert found.items == served.recommend(client="u3", k=3, candidates=items).items
-
-
 def test_new_rows_need_no_label(served: ServedModel) -> None:
     """A log of what is to come has a label's column, and nothing in it."""
     wanted = served.predict(NEW).scores
@@ -253,6 +228,19 @@ def test_new_rows_need_no_label(served: ServedModel) -> None:
         np.testing.assert_array_equal(served.predict(NEW.assign(liked=label)).scores, wanted)
     with pytest.raises(DataError, match="Column 'liked'"):
         served.evaluate(NEW.assign(liked=None))
+
+
+def test_a_keyword_that_is_misspelt_is_named(served: ServedModel, path: Path) -> None:
+    calls: dict[str, Any] = {
+        "adapt has no keyword 'step': did you mean steps": lambda: served.adapt(NEW, step=3),
+        "recommend has no keyword 'contex': did you mean context": lambda: served.recommend(
+            contex={}
+        ),
+        "load has no keyword 'modul': did you mean module": lambda: fedrows.load(path, modul=build),
+    }
+    for said, call in calls.items():
+        with pytest.raises(FedrowsError, match=re.escape(said)):
+            call()
 
 
 def test_k_may_be_any_whole_number(served: ServedModel) -> None:

@@ -194,7 +194,10 @@ def as_target(
         )
     name, column = target
     if name not in shapes:
-        raise DataError(f"The target is field {name!r}, but the fields are {', '.join(shapes)}.")
+        raise DataError(
+            f"The target is field {name!r}, but must be one that is no list: "
+            f"{' or '.join(shapes) or 'there is none'}."
+        )
     shape = shapes[name]
     if (column is None) != (len(shape) == 1) or not 0 <= (column or 0) < max(shape[1:], default=1):
         raise DataError(

@@ -218,6 +218,7 @@ def _numbers(
     numbers = as_numbers(column, raw, count, scaled=scaled)
     if (numbers.shape[1] if numbers.ndim == 2 else None) != width:
         raise DataError(
-            f"Column {column!r} held {width or 'one'} numbers a row in training: give as many."
+            f"Column {column!r} held {'one number' if width is None else f'{width} numbers'} a row "
+            "in training: give as many."
         )
     return numbers

@@ -38,7 +38,7 @@ class FrameColumns(Mapping[str, Any]):
         _check_once(self._names)
 
     def __getitem__(self, name: str) -> Any:
-        return _as_array(self._frame[name])
+        return _as_array(name, self._frame[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -92,7 +92,7 @@ def _check_once(names: Iterable[str]) -> None:
         )
 
 
-def _as_array(values: Any) -> Any:
+def _as_array(name: str, values: Any) -> Any:
     """A column as an array, whatever held it."""
     if hasattr(values, "combine_chunks") and hasattr(values, "to_pylist"):  # Arrow
         kind = str(values.type)
@@ -100,16 +100,16 @@ def _as_array(values: Any) -> Any:
             return objects_of(values.to_pylist())
     if hasattr(values, "to_numpy"):
         return values.to_numpy()
-    return values if isinstance(values, np.ndarray) else _listed(values)
+    return values if isinstance(values, np.ndarray) else _listed(name, values)
 
 
-def _listed(values: Any) -> np.ndarray:
+def _listed(name: str, values: Any) -> np.ndarray:
     """Python values as an array, never of two dimensions."""
     try:
         values = list(values)
     except TypeError:
         raise DataError(
-            f"A column is {_kind(values)}: give a list or an array of values."
+            f"Column {name!r} is {values!r}: give a list or an array of values."
         ) from None
     if any(isinstance(value, list | tuple | np.ndarray | str) for value in values):
         return objects_of(values)

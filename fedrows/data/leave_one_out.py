@@ -16,11 +16,13 @@ from fedrows.data.column_checks import no_nulls
 from fedrows.data.federation import FederatedData
 from fedrows.data.splits import as_times
 from fedrows.errors import DataError
+from fedrows.options import known_keywords
 from fedrows.rows.ragged import histories
 
 LEAST = 3  # items of a client: one to train on, one for validation, one for the test
 
 
+@known_keywords
 def leave_one_out(
     client: Any,
     item: Any,

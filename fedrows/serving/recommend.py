@@ -100,14 +100,16 @@ def recommend(
     history: items of the client, for the column of lists that reads the items' table; they are not
     recommended again. client: for the columns that name the client. context: any other column, by
     name. candidates: the items to choose from, or a frame with a row for each; by default all.
-    exclude: items to leave out instead of the history.
+    exclude: items of all to leave out instead of the history.
     """
     target, encoder = _target(served), served.bundle.encoder
     if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
         raise DataError(f"k is {k!r}, but must be a whole number above 0.")
     for name, given in (("history", history), ("exclude", exclude)):
         _check_items(name, given)
-    columns = _context(served, target, history, client, context or {})
+    if candidates is not None and exclude is not None:
+        raise DataError("exclude is for all items: take those items out of the candidates instead.")
+    columns = _context(served, target, history, client, context)
     kind = encoder.features[target].kind
     if is_frame(candidates):
         rows = columns_in(candidates)
@@ -160,10 +162,12 @@ def _context(
     target: str,
     history: Sequence[Any] | None,
     client: Any,
-    context: Mapping[str, Any],
+    context: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """The value of every column but the target's."""
-    encoder, columns = served.bundle.encoder, dict(context)
+    if not isinstance(context, Mapping | None):
+        raise DataError(f"context is {context!r}, but must map columns to values.")
+    encoder, columns = served.bundle.encoder, dict(context or {})
     for name in columns:
         if name == target or (name not in encoder.features and name not in encoder.numbers):
             raise DataError(f"context names {name!r}, which is no column beside the items'.")

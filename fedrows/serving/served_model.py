@@ -25,6 +25,7 @@ from fedrows.data.values import text_of, texts
 from fedrows.errors import BundleError, DataError, ModelError
 from fedrows.measure.metrics import accuracy, auc, class_accuracy, grouped_auc, mean_loss
 from fedrows.model import LOSSES, Loss
+from fedrows.options import known_keywords
 from fedrows.serving.bundle import Bundle, open_bundle
 from fedrows.serving.onnx_scorer import OnnxScorer
 from fedrows.serving.rebuild import GivenModel, TorchScorer, rebuild
@@ -101,6 +102,7 @@ class ServedModel:
                 measured["gauc"] = grouped_auc(scores, label, examples.owner)[0]
         return measured
 
+    @known_keywords
     def recommend(
         self,
         history: Sequence[Any] | None = None,
@@ -115,11 +117,12 @@ class ServedModel:
 
         history: items of the client, which are not recommended again. client: its name, for the
         columns that hold it. context: other columns that the model reads, by name. candidates: the
-        items to choose from, or a frame with a row for each; by default all. exclude: items to
-        leave out, instead of the history.
+        items to choose from, or a frame with a row for each; by default all. exclude: items of all
+        to leave out, instead of the history.
         """
         return recommend(self, history, k, client, context, candidates, exclude)
 
+    @known_keywords
     def adapt(self, frame: Any, *, steps: int = 20, lr: float = 0.3) -> ServedModel:
         """The model of one client, whose own rows were fitted to its examples.
 
@@ -252,6 +255,7 @@ def _same_client(one: Any, other: Any) -> bool:
         return bool(one == other)
 
 
+@known_keywords
 def load(
     path: str | Path,
     module: GivenModel | None = None,
