@@ -205,6 +205,7 @@ class Lifted(Model):
             for part, training in modes.items():
                 part.training = training
 
+    @torch.inference_mode(False)  # they are kept
     def fixed(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """Buffers and frozen parameters, which nobody trains, where and as the numbers are."""
         if (device, dtype) not in self._still:
@@ -365,6 +366,7 @@ class Lifted(Model):
             weights |= zip(names, columns, strict=True)
         return weights
 
+    @torch.inference_mode(False)  # it is kept
     def _row_of_nothing(self, table: str, like: Tensor) -> Tensor:
         """Row 0 of a padded table, which no client holds or moves: (1, width)."""
         first_rows = self._nothing.setdefault((like.device, like.dtype), {})

@@ -19,6 +19,8 @@ def slope_of(
     loss: Loss, scores: Tensor, label: Tensor, weight: Tensor | None, one_by_one: bool
 ) -> Tensor:
     """The gradient of each client's mean loss by its scores: (K, B) or (K, B, C)."""
+    if weight is None and loss in _SLOPES:
+        return _SLOPES[loss](scores, label).mul_(1 / label.shape[1])
     share = scores.new_full((), 1 / label.shape[1]).expand(label.shape)  # (K, B)
     if weight is not None:
         whole = weight.sum(1, keepdim=True)

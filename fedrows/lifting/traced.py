@@ -33,6 +33,7 @@ _MOST = 32  # shapes that are traced; who has more pays for tracing and gets lit
 _STRIDE = 1_009  # rows that a block is longer by in the second trace, times 1, 2, …: a prime
 _LOOKS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _PLAIN = (int, str, type(None))
+_BUILT_IN = (type(torch.mul), type(Tensor.mul))  # not written in Python
 _RESULT = re.compile(r"\bv\d\w*")  # the name of a result
 
 
@@ -61,15 +62,21 @@ class Traced:
         self, given: Tensors, loose: Collection[str], state: Hashable = None
     ) -> Sequence[Tensor]:
         if self.why is not None:
-            return self._function(given)
-        key = (state, *((n, x.shape[n in loose :], x.dtype) for n, x in given.items()))
+            return self._plain(given)
+        shapes = [x.shape[1:] if n in loose else x.shape for n, x in given.items()]
+        key = (state, *given, *shapes, *[x.dtype for x in given.values()])
         replay = self._replays.get(key)
         if replay is None:
             self._calls[key] += 1
             if self._calls[key] <= _FIRST or len(self._replays) >= _MOST:
-                return self._function(given)
+                return self._plain(given)
             replay = self._trace(key, given, loose)
         return replay(given)
+
+    def _plain(self, given: Tensors) -> Sequence[Tensor]:
+        """What the function itself gives; autograd takes no tensors of inference mode."""
+        with torch.inference_mode(False):
+            return self._function({n: _recordable(x) for n, x in given.items()})
 
     def _trace(self, key: Hashable, given: Tensors, loose: Collection[str]) -> Function:
         """The replay of one shape, or the function itself, and why."""
@@ -84,11 +91,16 @@ class Traced:
                     self.why = f"{type(error).__name__}: {lines[0]}"
                 if self.why is not None:
                     self._untraceable(self.why)
-            return self._replays.get(key, self._function)
+            return self._replays.get(key, self._plain)
 
 
 def traced(function: Function, given: Tensors, loose: Collection[str]) -> Function:
     """The function's operations on tensors of these shapes, or an Untraceable error."""
+    with torch.inference_mode(False):
+        return _traced(function, {n: _recordable(x) for n, x in given.items()}, loose)
+
+
+def _traced(function: Function, given: Tensors, loose: Collection[str]) -> Function:
     more = {name: _STRIDE * (1 + number) for number, name in enumerate(loose)}
     longer = {n: _longer(x, more[n]) if n in more else x for n, x in given.items()}
     short, long = _record(function, given), _record(function, longer)
@@ -97,7 +109,7 @@ def traced(function: Function, given: Tensors, loose: Collection[str]) -> Functi
     )
 
     def replay(given: Tensors) -> Sequence[Tensor]:
-        with torch.no_grad():
+        with torch.inference_mode():  # less to do for every operation
             return run(*given.values())
 
     _check(replay(given), function(given))
@@ -109,6 +121,7 @@ class _Operation:
     """A call of one of PyTorch's operations, with the very tensors that went in and came out."""
 
     call: Any
+    function: Any  # what makes the call in a replay
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     result: Any
@@ -142,9 +155,25 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         if any(tag in func.tags for tag in _LOOKS) and not _by_place(func, args):
             raise Untraceable(f"{func.name()} looks at the values of a tensor")
-        result = func(*args, **(kwargs or {}))
-        self.operations.append(_Operation(func, args, kwargs or {}, result))
+        kwargs, function = kwargs or {}, _by_name(func)
+        try:
+            result = function(*args, **kwargs)
+        except TypeError:  # it wants other arguments
+            function = func._op
+            result = function(*args, **kwargs)
+        self.operations.append(_Operation(func, function, args, kwargs, result))
         return result
+
+
+def _by_name(func: Any) -> Any:
+    """PyTorch's function or method of an operation's name, which is faster to call than it."""
+    space, name = func._schema.name.split("::")
+    if space == "aten":
+        for owner in (torch, Tensor):
+            function = getattr(owner, name, None)
+            if type(function) in _BUILT_IN:
+                return function
+    return func._op
 
 
 def _by_place(func: Any, args: Sequence[Any]) -> bool:
@@ -204,7 +233,7 @@ class _Writer:
                 continue
             inputs = [self.source(x, y) for x, y in _pairs(a.args, b.args)]
             inputs += [f"{n}={self.source(x, b.kwargs.get(n))}" for n, x in a.kwargs.items()]
-            self.around[f"f{number}"] = a.call._op
+            self.around[f"f{number}"] = a.function
             result = self._results(f"v{number}", a.result, b.result)
             lines.append(_Line(result, f"f{number}({', '.join(inputs)})", a.changes))
         outputs = [self.source(x, y) for x, y in _pairs(short.outputs, long.outputs)]
@@ -296,6 +325,11 @@ def _text(arguments: Sequence[str], lines: Sequence[_Line], outputs: Sequence[st
 def _geometry(x: Tensor) -> Hashable:
     """What tells views of one memory apart; all tensors of a recording are alive."""
     return x.data_ptr(), x.dtype, x.shape, x.stride()
+
+
+def _recordable(x: Tensor) -> Tensor:
+    """The tensor, or a copy of one that was made in inference mode."""
+    return x.clone() if x.is_inference() else x
 
 
 def _longer(x: Tensor, more: int) -> Tensor:

@@ -23,7 +23,7 @@ class TracedModel(Model):
     def __init__(self, lifted: Lifted, notes: list[str]) -> None:
         self.lifted = lifted
         self.schema, self.loss, self.note = lifted.schema, lifted.loss, lifted.note
-        self.random, self.closed_form = lifted.random, lifted.closed_form
+        self.random, self.closed_form = lifted.random, True  # a replay needs no autograd
         self._parts, self._notes = list(lifted.module.modules()), notes
         self.traced = Traced(lifted.gradients, self._untraceable)
 
@@ -43,5 +43,6 @@ class TracedModel(Model):
         return lifted.as_submodels(block, self.traced(lifted.inputs(block, batch), rows, state))
 
     def _untraceable(self, why: str) -> None:
+        self.closed_form = False
         name = type(self.lifted.module).__name__
         self._notes.append(f"{name} trains without a trace of its steps, which is slower: {why}.")

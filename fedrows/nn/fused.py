@@ -165,7 +165,9 @@ class LinearStep(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
         x, weight = ctx.saved_tensors
         above = grads[0]
-        return above @ weight, above.mT @ x, above.sum(1)
+        # Of a layer with one output, such as a score, the product has one term.
+        down = above * weight if weight.shape[1] == 1 else above @ weight
+        return down, above.mT @ x, above.sum(1)
 
     @staticmethod
     def vmap(
