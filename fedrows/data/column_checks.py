@@ -131,8 +131,8 @@ def as_numbers(
     if bad.any():
         where = tuple(np.argwhere(bad)[0])
         raise DataError(
-            f"Column {column!r} is {exact[where]} in example {first + where[0]}: it must be finite in "
-            "float32."
+            f"Column {column!r} is {exact[where]} in example {first + where[0]}: it must be finite "
+            "in float32."
         )
     return numbers
 
