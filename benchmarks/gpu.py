@@ -5,6 +5,7 @@
 
 equal    a round with the layers' kernels in a CUDA graph, the same round in plain operations, one
          launch after another, and that in float64: ‖difference‖ (bar: 1e-4)
+         then every algorithm for three rounds on GPU and CPU in float64, the largest difference
 repeat   ten rounds twice with `deterministic`: how many numbers differ (bar: none), and rounds/s
 speed    FedSubAvg's rounds/s, whole rounds as `fedrows run` does them without evaluation, next to
          plain PyTorch on as many samples (`benchmarks/speed/baselines.py`); medians of alternating
@@ -32,6 +33,7 @@ from benchmarks.speed import baselines, models, shapes
 from benchmarks.speed.bars import at_least, at_most
 from benchmarks.speed.blocks import Rounds, medians, seconds_per_round
 from benchmarks.speed.machine import facts
+from fedrows import catalogue
 from fedrows.algorithms.fedsubavg import FedSubAvg
 from fedrows.nn import fused
 from fedrows.simulation import Simulation
@@ -89,6 +91,24 @@ def differences(shape: shapes.Shape) -> dict[str, float]:
         "of its update, fast and float64": float((fast - exact).norm()) / moved,
         "of its update, plain and float64": float((plain - exact).norm()) / moved,
     }
+
+
+def across_devices(shape: shapes.Shape, name: str, batches: str) -> float:
+    """The largest difference between the GPU's and the CPU's model after three rounds, float64."""
+    models_after = []
+    for device in ("cuda", "cpu"):
+        plan = replace(
+            shape.plan, rounds=3, device=device, dtype="float64", batches=batches, clip=5.0,
+            batch_size=16, lr_decay=0.9,
+        )  # fmt: skip
+        run = Simulation(shape.data, shape.model(), catalogue.algorithm(name)(), plan)
+        for _ in run.rounds():
+            pass
+        for note in run.simulated.notes:
+            print(note)
+        params = run.progress.whole()
+        models_after.append([x.cpu() for x in (*params.tables.values(), *params.dense.values())])
+    return max(float((a - b).abs().max()) for a, b in zip(*models_after, strict=True))
 
 
 def repeated(shape: shapes.Shape) -> dict[str, float]:
@@ -160,6 +180,11 @@ def main() -> None:
         results[f"{name}, repeated"] = again = repeated(shape_of(name))
         line = ", ".join(f"{value:,.0f} {what}" for what, value in again.items())
         print(f"{name:5} repeated with sums in a fixed order: {line} (bar: none)", flush=True)
+    for batches, name in itertools.product(("draw", "epoch"), catalogue.names("algorithm")):
+        gaps = {shape: across_devices(shape_of(shape), name, batches) for shape in ("lr", "own")}
+        results[f"{name}, {batches}, GPU and CPU"] = gaps
+        line = ", ".join(f"{shape} {value:.1e}" for shape, value in gaps.items())
+        print(f"{batches:5} {name:14} GPU and CPU in float64 differ by {line}", flush=True)
     for name in names:
         times = seconds_per_round(contenders(name, shape_of(name)), typed.blocks)
         speed = {who: 1 / seconds for who, seconds in medians(times).items()}
