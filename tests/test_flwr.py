@@ -4,6 +4,7 @@ import hashlib
 import importlib
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,14 @@ from typing import Any
 import pytest
 
 from fedrows import cli
-from fedrows.flower.launch import flwr_answers, flwr_patches, gate, starting, warm_executor
+from fedrows.flower.launch import (
+    flwr_answers,
+    flwr_calls,
+    flwr_patches,
+    gate,
+    starting,
+    warm_executor,
+)
 from fedrows.flower.launch.bell import Bell
 from fedrows.flower.launch.processes import LaunchError
 
@@ -139,3 +147,24 @@ def test_a_node_that_cannot_pin_apps_does_not_start(monkeypatch: pytest.MonkeyPa
     flwr_patches.pin_apps([])  # nothing to pin
     with pytest.raises(LaunchError, match=r"1\.41"):
         flwr_patches.pin_apps(["0" * 64])
+
+
+# Projects
+
+
+def test_projects_of_one_name_are_read_from_their_own_folders(tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        package = tmp_path / folder / "shop"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "app.py").write_text(f"{folder} = None\n")
+        (tmp_path / folder / "pyproject.toml").write_text(
+            '[project]\nname = "shop"\nversion = "1.0.0"\nlicense = "Apache-2.0"\n'
+            'dependencies = []\n\n[tool.flwr.app]\npublisher = "shop"\n\n'
+            "[tool.flwr.app.components]\n"
+            f'serverapp = "shop.app:{folder}"\nclientapp = "shop.app:{folder}"\n'
+        )
+    flwr_calls.start_request(tmp_path / "first", {})
+    shutil.rmtree(tmp_path / "first")
+    assert flwr_calls.start_request(tmp_path / "second", {}).fab.content
+    assert "shop" not in sys.modules

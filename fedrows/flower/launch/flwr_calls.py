@@ -119,11 +119,24 @@ def start_request(project: Path, config: Mapping[str, Any]) -> Any:
             content = import_module("flwr.cli.build").build_fab_from_disk(project)
     except (click.ClickException, OSError) as error:
         raise ValueError(" ".join(str(error).split())) from None
+    finally:
+        _forget_modules(project)
     return control_message(
         "StartRunRequest",
         fab=fab(hash_str=hashlib.sha256(content).hexdigest(), content=content),
         override_config=serde.user_config_to_proto(dict(config)),
     )
+
+
+def _forget_modules(project: Path) -> None:
+    """Takes a project's packages off the modules: another project may have the same names.
+
+    flwr imports the package of an app when it looks for the app.
+    """
+    for name, module in list(sys.modules.items()):
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        if isinstance(origin, str) and Path(origin).is_relative_to(project):
+            del sys.modules[name]
 
 
 def read_public_key(path: Path) -> bytes:
@@ -162,7 +175,7 @@ def sign_off(
             except httpx.TransportError:
                 time.sleep(pause if left else 0)
     except Exception:  # it was signed off already, or has no right to: it will be told so
-        pass
+        _forget_modules(project)
     return False
 
 
