@@ -18,17 +18,22 @@ Numbers = Sequence[float] | np.ndarray
 Levels = Mapping[str, Mapping[str, float]]  # baseline → metric → value
 
 
+def by_round(runs: Sequence[FinishedRun], metric: str) -> dict[int, list[float | None]]:
+    """The values of a metric at each evaluated round, a seed each; None without a finite one."""
+    values: dict[int, list[float | None]] = {}
+    for run in runs:
+        for line in run.lines:
+            values.setdefault(line["round"], []).append(number(line.get(metric)))
+    return values
+
+
 def curve(name: str, runs: Sequence[FinishedRun], metric: str) -> Curve:
     """A metric by round: the mean over seeds, with ± one sample standard deviation.
 
     A round in which a seed has no finite value is left out.
     """
-    at: dict[int, list[float | None]] = {}
-    for run in runs:
-        for line in run.lines:
-            at.setdefault(line["round"], []).append(number(line.get(metric)))
     x, y, spread = [], [], []
-    for round_, values in sorted(at.items()):
+    for round_, values in sorted(by_round(runs, metric).items()):
         known = [value for value in values if value is not None]
         if len(known) == len(runs):
             x.append(float(round_))

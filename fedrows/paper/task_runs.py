@@ -10,6 +10,7 @@ from fedrows import catalogue
 from fedrows.measure.summary import METRICS, number, summarise
 from fedrows.measure.trivial_baselines import baselines
 from fedrows.paper import rates_search
+from fedrows.paper.cells import by_round
 from fedrows.paper.evaluated_task import ALL, EvaluatedTask, Rates
 from fedrows.paper.experiment import Work
 from fedrows.runs.settings import presets
@@ -119,11 +120,7 @@ def _preset(task: EvaluatedTask, name: str) -> Rates:
 
 def _means(runs: Sequence[FinishedRun], metric: str) -> dict[int, float | None]:
     """The mean over seeds of a metric at each evaluated round; None if a seed has no value."""
-    at: dict[int, list[float | None]] = {}
-    for run in runs:
-        for line in run.lines:
-            at.setdefault(line["round"], []).append(number(line.get(metric)))
     return {
         round_: None if None in values else sum(v for v in values if v is not None) / len(values)
-        for round_, values in at.items()
+        for round_, values in by_round(runs, metric).items()
     }
