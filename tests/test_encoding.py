@@ -199,6 +199,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "two lengths": ({"price": [1.0]}, {}, ["'price'", "1 values", "2"]),
     "no number": ({"price": [1, "b"]}, {}, ["'price'", "'b' in example 1", "must hold numbers"]),
     "a null": ({"item": [5, None]}, {}, ["'item'", "example 1"]),
+    "an empty text": ({"seen": [["a"], ["b", ""]]}, {}, ["'seen'", "empty in its value 2"]),
     "digits apart": ({"item": ["5", "7_0"]}, {}, ["'item'", "numbers", "'7_0'"]),
     "text for numbers": ({"item": ["five", "7"]}, {}, ["'item'", "numbers", "'five'"]),
     "a value for a list": ({"seen": ["a", "b"]}, {}, ["'seen'", "held lists", "'a'"]),
@@ -237,3 +238,16 @@ def test_a_list_longer_than_any_of_the_data_keeps_its_last_entries() -> None:
     assert isinstance(one, Ragged)
     assert one.values.tolist() == other.values.tolist()
     assert one.length == 3
+
+
+@pytest.mark.parametrize("seen", [["c", "y", "a"], ["c", "a"]])
+def test_of_a_list_what_has_no_row_is_left_out(seen: list[str]) -> None:
+    """A new item in a history, where items have no row for unknown ones."""
+    data = log(pd.DataFrame(LOG), tables={"seen": Vocabulary(oov=False)}, max_length=None)
+    encoded = data.encode({"item": [5, 7], "seen": [seen, ["z"]], "price": [1.0, 2.0]})
+    lists = encoded.examples.ids["seen"]
+    assert isinstance(lists, Ragged)
+    assert lists.values.tolist() == [3, 1]
+    assert lists.offsets.tolist() == [0, 2, 2]
+    assert encoded.unknown == {"seen": len(seen) - 1}
+    assert lists.length == 3

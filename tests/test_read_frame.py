@@ -70,6 +70,7 @@ BAD = {
     "a row that is cut short": (TEXT + "bob,oat\n", "Row 2 .* has 2 values, but its header 7"),
     "no row": (TEXT.splitlines()[0] + "\n", "no row"),
     "nothing": ("", "no column 'item'"),
+    "an item that is left out": (TEXT.replace(",7,", ",,", 1), "'item' is empty in its value 0"),
     "no number": (TEXT.replace("1 2", "1 two"), r"'sizes'.* 'two'.* numbers"),
     "a number that is left out": (TEXT.replace("True,False", "True,"), "'sale' is '' in example 0"),
 }  # fmt: skip

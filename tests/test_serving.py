@@ -198,6 +198,7 @@ BAD: dict[str, tuple[Any, list[str]]] = {
         lambda s: s.recommend("105", **GIVEN), ["history is '105'", "list of items"]
     ),
     "a history of one item": (lambda s: s.recommend(105, **GIVEN), ["history is 105"]),
+    "a history of lists": (lambda s: s.recommend([[105]], **GIVEN), ["history has the list [105]"]),
     "one item to leave out": (lambda s: s.recommend([101], exclude=5, **GIVEN), ["exclude is 5"]),
     "a context that is text": (
         lambda s: s.recommend([101], client="u3", context="price"), ["context is 'price'"]
@@ -299,6 +300,10 @@ def test_ranking_models_recommend(history: bool, tmp_path: Path) -> None:
     np.testing.assert_allclose(served.predict(rows).scores, found.scores, atol=1e-6)
     with pytest.raises(ModelError, match="labels are ranking"):
         served.evaluate(rows | {"label": [1] * 5})
+    if history:
+        new = served.recommend([101, 99_999, 105], 5)  # an item that came after training
+        assert new.items == found.items
+        assert "1 values are not in the vocabulary and are left out of their lists" in new.notes[0]
     if history:  # of a history longer than any in training, the last three items count
         long = {"item": found.items, "history": [[110, 112, 103, 101, 105, 107]] * 5}
         cut = {"item": found.items, "history": [[101, 105, 107]] * 5}

@@ -102,7 +102,11 @@ def encode(
         if strange:
             unknown[column] = strange
         if isinstance(raw, Lists):
-            lists = lists_of(np.ascontiguousarray(rows), raw.sizes)
+            sizes = raw.sizes
+            if strange and encoder.tables[feature.table].unknown is None:  # id 0 is nothing
+                owner = np.repeat(np.arange(len(raw)), sizes)[rows > 0]
+                rows, sizes = rows[rows > 0], np.bincount(owner, minlength=len(raw))
+            lists = lists_of(np.ascontiguousarray(rows), sizes)
             ids[column] = replace(lists, length=max(lists.length, feature.length or 1))
         else:
             ids[column] = rows
@@ -164,7 +168,11 @@ def _shaped(column: str, raw: Raw, feature: EncodedColumn) -> Raw:
 def rows_of(
     column: str, values: np.ndarray, encoder: Encoder, known_values: KnownValues
 ) -> tuple[np.ndarray, int]:
-    """The row of every value, and how many values have none of their own."""
+    """The row of every value, and how many values have none of their own.
+
+    If unknown values have no row, one in a list is 0, which stands for nothing, and one elsewhere
+    is an error.
+    """
     feature = encoder.features[column]
     table = encoder.tables[feature.table]
     padded = feature.table in encoder.padded
@@ -178,7 +186,10 @@ def rows_of(
     known = known_values.of(column)
     rows = np.array([known.get(word, -1) for word in words], dtype=np.int64)[codes]
     strange = rows < 0
-    if strange.any() and table.unknown is None:
+    if "" in words and "" not in known:  # a cell of a file that was left out
+        at = int(np.argmax(codes.ravel() == words.index("")))
+        raise DataError(f"Column {column!r} is empty in its value {at}: drop or fill such rows.")
+    if strange.any() and table.unknown is None and feature.length is None:
         at = int(np.argmax(strange.ravel()))
         raise DataError(
             f"Column {column!r} has the value {words[codes.ravel()[at]]!r}, but table "

@@ -155,6 +155,9 @@ def _check_items(name: str, given: Any) -> None:
     """Raises a DataError if an argument is one item, or text, where a list of items is wanted."""
     if isinstance(given, str | bytes) or not (given is None or hasattr(given, "__len__")):
         raise DataError(f"{name} is {given!r}, but must be a list of items: [{given!r}].")
+    lists = [] if given is None else [x for x in given if isinstance(x, list | tuple | np.ndarray)]
+    if lists:
+        raise DataError(f"{name} has the list {lists[0]!r}, but must be a list of items.")
 
 
 def _context(

@@ -194,10 +194,13 @@ class ServedModel:
         """What is worth knowing about the scores of encoded rows."""
         encoder, notes = self.bundle.encoder, []
         for column, count in encoded.unknown.items():
-            if encoder.features[column].table not in encoder.local:
+            table = encoder.features[column].table
+            if table not in encoder.local:
+                how = "read the row of unknown values"
+                if encoder.tables[table].unknown is None:
+                    how = "are left out of their lists"
                 notes.append(
-                    f"Column {column!r}: {count} values are not in the vocabulary and read the row "
-                    "of unknown values."
+                    f"Column {column!r}: {count} values are not in the vocabulary and {how}."
                 )
         if self._own and self.adapted is None:
             notes.append(
