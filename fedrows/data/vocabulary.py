@@ -78,6 +78,7 @@ def number_values(
     padded: bool,
 ) -> Numbering:
     """The rows of the different values (V,): from how often training has each, and the others."""
+    _check_kinds(table, words)
     kept = train >= how.min_count if how.oov else np.ones(len(words), dtype=bool)
     first, own = int(padded), int(kept.sum())
     last = first + own
@@ -109,7 +110,6 @@ def number_columns(
         words, codes = distinct(flat)
     except TypeError:
         raise no_order(table, columns) from None
-    _check_kinds(columns, words)
     out = np.bincount(codes[marks], minlength=len(words))
     train = np.bincount(codes, minlength=len(words)) - out
     numbering = number_values(table, how, words, train, out, padded)
@@ -121,7 +121,7 @@ def number_columns(
     }
 
 
-def _check_kinds(columns: Mapping[str, np.ndarray], words: np.ndarray) -> None:
+def _check_kinds(table: str, words: np.ndarray) -> None:
     """Raises a DataError if values are no numbers, text or times, which alone can be served."""
     if words.dtype.kind in "iufbUTM":
         return
@@ -131,9 +131,8 @@ def _check_kinds(columns: Mapping[str, np.ndarray], words: np.ndarray) -> None:
                 raise ValueError
             text_of(word)
         except ValueError:
-            names = " and ".join(map(repr, columns))
             raise DataError(
-                f"Column {names} holds {word!r} ({type(word).__name__}), but an id is a number, "
+                f"Table {table!r} holds {word!r} ({type(word).__name__}), but an id is a number, "
                 "text or a time: convert the column, for instance to text."
             ) from None
 
