@@ -150,8 +150,8 @@ def model(name: str) -> Callable[..., Model]:
             made.options = own or made.options
             return made
         raise PluginError(
-            f"The model {name!r} ({source_of(build)}) returned {kind_of(made)}: let it return a "
-            "torch module or a fedrows.model.Model."
+            f"The model {name!r} ({source_of(build)}) returned what is {kind_of(made)}: let it "
+            "return a torch module or a fedrows.model.Model."
         )
 
     return built

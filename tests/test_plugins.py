@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 import sys
@@ -263,7 +264,7 @@ def test_a_model_that_returns_something_else(mine: Path) -> None:
     task = catalogue.task("task.py:TASK")
     with pytest.raises(PluginError) as error:
         catalogue.model(task.model)(task.load(task.options(clients=5, items=5)), 0)
-    says(error, str(Path("net.py").absolute()), "of type dict", "a torch module")
+    says(error, str(Path("net.py").absolute()), "returned what is of type dict", "a torch module")
 
 
 # ---- by entry point
@@ -374,3 +375,20 @@ def test_a_message_cannot_make_a_node_import_a_file(mine: Path) -> None:
     assert catalogue.names("algorithm") == catalogue.built_in("algorithm")
     use_plugins({"plugins": f"{mine}:Halved"})
     assert make_contract(nothing, {"algorithm": "halved", "factor": 0.25}).algorithm.factor == 0.25
+
+
+def test_the_app_of_a_project_brings_an_algorithm(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both sides import the app, which has loaded it beside the task."""
+    monkeypatch.syspath_prepend(str(mine.parent))
+    Path("app_task.py").write_text(
+        "from fedrows import catalogue\ncatalogue.algorithm('mine:Halved')\n"
+    )
+    importlib.import_module("app_task")
+    none = lambda *_: None  # noqa: E731
+    task = DeployedTask("any", shard=none, model=none, server=none)
+    agreed = make_contract(task, {"algorithm": "halved", "factor": 0.25})
+    assert agreed.algorithm.factor == 0.25
+    for name in ("app_task", "mine"):
+        del sys.modules[name]
