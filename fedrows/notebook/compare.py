@@ -29,6 +29,7 @@ from fedrows.runs.own_run import in_python
 from fedrows.runs.own_task import GivenAlgorithm, OwnTask, algorithm_of, own_class
 from fedrows.runs.settings import Settings, check_clients, presets, resolve
 from fedrows.simulation import threads
+from fedrows.simulator.argument_checks import check_data_and_module
 from fedrows.study.comparison import COMPARE, Comparison, config_of
 from fedrows.study.frame import frame_of
 from fedrows.study.scheduling import ReportProgress
@@ -117,7 +118,9 @@ def compare(
     if isinstance(data, str):
         task = data
     else:
-        task = OwnTask(data, module, embeddings, dense, personal, one_by_one, loss, metrics)  # type: ignore[arg-type]  # it says what is wrong with None
+        check_data_and_module(data, module)
+        assert module is not None, "it was refused"
+        task = OwnTask(data, module, embeddings, dense, personal, one_by_one, loss, metrics)
     if out is None and (resume or overwrite):
         raise PlanError(
             f"{'resume' if resume else 'overwrite'} is True, but no folder is named: name it, as "
