@@ -120,9 +120,9 @@ def as_numbers(
     try:
         exact = values.astype(np.float64)
     except (TypeError, ValueError):
-        at, value = _first_no_number(values)
+        number, value = _first_no_number(values)
         raise DataError(
-            f"Column {column!r} is {value!r} in example {first + at}, but must hold numbers: "
+            f"Column {column!r} is {value!r} in example {first + number}, but must hold numbers: "
             "convert the column."
         ) from None
     with np.errstate(over="ignore"):
