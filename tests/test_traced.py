@@ -150,6 +150,21 @@ def test_a_shape_is_traced_when_it_has_come_often_enough(monkeypatch):
     assert len(calls) == 5 + 5
 
 
+def test_steps_in_inference_mode_are_the_same(monkeypatch):
+    monkeypatch.setattr(traced, "_FIRST", 1)
+    animal = ZOO["two-tower"]
+    model = lift(animal)
+    block, batch = step(model, animal, PLAN, [1, 2, 3])
+    expected = flat(model.lifted.gradient(block, batch))
+    with torch.inference_mode():
+        own = block.map(torch.clone)
+        found = [flat(model.gradient(own, batch)) for _ in range(3)]  # as it is, traced, replayed
+    assert own.rows["item"].is_inference()
+    assert len(model.traced._replays) == 1
+    for gradients in found:
+        torch.testing.assert_close(gradients, expected, rtol=0, atol=0)
+
+
 def test_modes_and_losses_have_traces_of_their_own():
     animal = ZOO["DeepFM"]
     model = lift(animal)

@@ -205,18 +205,19 @@ class Lifted(Model):
             for part, training in modes.items():
                 part.training = training
 
-    @torch.inference_mode(False)  # they are kept
     def fixed(self, device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
         """Buffers and frozen parameters, which nobody trains, where and as the numbers are."""
         if (device, dtype) not in self._still:
-            fixed = {name: x.clone() for name, x in self.module.named_buffers()} | self._measured
-            for name, x in self.module.named_parameters():
-                if not x.requires_grad:
-                    fixed[name] = x.detach()
-            self._still[device, dtype] = {
-                name: x.to(device, dtype if x.is_floating_point() else x.dtype)
-                for name, x in fixed.items()
-            }
+            with torch.inference_mode(False):  # they also serve steps that autograd follows
+                fixed = dict(self.module.named_buffers())
+                fixed = {name: x.clone() for name, x in fixed.items()} | self._measured
+                for name, x in self.module.named_parameters():
+                    if not x.requires_grad:
+                        fixed[name] = x.detach()
+                self._still[device, dtype] = {
+                    name: x.to(device, dtype if x.is_floating_point() else x.dtype)
+                    for name, x in fixed.items()
+                }
         return self._still[device, dtype]
 
     def _gradient(self, block: Submodels, batch: Batch) -> Submodels:
@@ -366,13 +367,13 @@ class Lifted(Model):
             weights |= zip(names, columns, strict=True)
         return weights
 
-    @torch.inference_mode(False)  # it is kept
     def _row_of_nothing(self, table: str, like: Tensor) -> Tensor:
         """Row 0 of a padded table, which no client holds or moves: (1, width)."""
         first_rows = self._nothing.setdefault((like.device, like.dtype), {})
         if table not in first_rows:
             start = self.initial_rows()[0][table]
-            first_rows[table] = start(torch.zeros(1, dtype=torch.int64)).to(like)
+            with torch.inference_mode(False):
+                first_rows[table] = start(torch.zeros(1, dtype=torch.int64)).to(like)
         return first_rows[table]
 
     def _start_of(self, name: str, weight: Tensor) -> InitialRows:

@@ -74,9 +74,9 @@ class Traced:
         return replay(given)
 
     def _plain(self, given: Tensors) -> Sequence[Tensor]:
-        """What the function itself gives; autograd takes no tensors of inference mode."""
+        """What the function itself gives, which needs autograd."""
         with torch.inference_mode(False):
-            return self._function({n: _recordable(x) for n, x in given.items()})
+            return self._function({name: _recordable(x) for name, x in given.items()})
 
     def _trace(self, key: Hashable, given: Tensors, loose: Collection[str]) -> Function:
         """The replay of one shape, or the function itself, and why."""
@@ -94,13 +94,10 @@ class Traced:
             return self._replays.get(key, self._plain)
 
 
+@torch.inference_mode(False)
 def traced(function: Function, given: Tensors, loose: Collection[str]) -> Function:
     """The function's operations on tensors of these shapes, or an Untraceable error."""
-    with torch.inference_mode(False):
-        return _traced(function, {n: _recordable(x) for n, x in given.items()}, loose)
-
-
-def _traced(function: Function, given: Tensors, loose: Collection[str]) -> Function:
+    given = {name: _recordable(x) for name, x in given.items()}
     more = {name: _STRIDE * (1 + number) for number, name in enumerate(loose)}
     longer = {n: _longer(x, more[n]) if n in more else x for n, x in given.items()}
     short, long = _record(function, given), _record(function, longer)
@@ -109,8 +106,7 @@ def _traced(function: Function, given: Tensors, loose: Collection[str]) -> Funct
     )
 
     def replay(given: Tensors) -> Sequence[Tensor]:
-        with torch.inference_mode():  # less to do for every operation
-            return run(*given.values())
+        return run(*given.values())
 
     _check(replay(given), function(given))
     return replay
@@ -328,7 +324,7 @@ def _geometry(x: Tensor) -> Hashable:
 
 
 def _recordable(x: Tensor) -> Tensor:
-    """The tensor, or a copy of one that was made in inference mode."""
+    """The tensor, or a copy of one that was made in inference mode: autograd refuses those."""
     return x.clone() if x.is_inference() else x
 
 
