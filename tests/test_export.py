@@ -195,7 +195,7 @@ def test_the_format_follows_the_name() -> None:
         (["b", "--to", "m"], "There is no folder b"),
         (["empty", "--to", "m"], "There is no checkpoint empty/checkpoint.safetensors"),
         (["cut", "--to", "m"], "cut/checkpoint.safetensors is cut short or not a checkpoint"),
-        (["other", "--to", "m"], "does not fit its run, look at 'model/table/weight'"),
+        (["other", "--to", "m"], "does not fit its run, in which 'model/table/weight' is"),
     ],
 )
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(

@@ -138,8 +138,8 @@ def _fitting(path: Path, file: Any, wanted: Mapping[str, Tensor]) -> dict[str, T
         if stored is None or (stored.shape, stored.dtype) != (tensor.shape, tensor.dtype):
             kind = "missing" if stored is None else _kind(stored)
             raise RunFolderError(
-                f"{path} does not fit its run, look at {name!r}, which is {kind} and not "
-                f"{_kind(tensor)}: the data or the model have changed since."
+                f"{path} does not fit its run, in which {name!r} is {_kind(tensor)}; here it is "
+                f"{kind}: the data, the model or the algorithm have changed since."
             )
         tensors[name] = stored
     return tensors
