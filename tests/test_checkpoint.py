@@ -100,9 +100,9 @@ def test_other_runs_checkpoints_are_refused(tmp_path: Path, make: Make) -> None:
     with pytest.raises(RunFolderError, match="no checkpoint"):
         checkpoint.standing(path)
     checkpoint.save(path, make("fedavg"))
-    with pytest.raises(RunFolderError, match=r"look at 'control.*which is missing"):
+    with pytest.raises(RunFolderError, match=r"in which 'control.*here it is missing"):
         checkpoint.restore_(make("scaffold"), path)
-    with pytest.raises(RunFolderError, match=r"float32 .* not float64"):
+    with pytest.raises(RunFolderError, match=r"is float64 .* here it is float32"):
         checkpoint.restore_(make("fedavg", dtype="float64"), path)
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(RunFolderError, match="not a checkpoint of fedrows"):

@@ -213,7 +213,7 @@ def test_the_kind_of_table_must_be_the_same(tmp_path: Path) -> None:
     model, algorithm = Lifted(Pooled(), DATA), catalogue.algorithm("fedsubavg")()
     with pytest.raises(RunFolderError, match="its tables are mapped"):
         checkpoint.restore_(Simulation(DATA, model, algorithm, Plan(clients_per_round=3)), place)
-    with pytest.raises(RunFolderError, match="does not fit its run, .* missing: "):
+    with pytest.raises(RunFolderError, match=r"does not fit its run, .* missing: "):
         checkpoint.restore_(make(tmp_path, "fedadam", {"lazy": True}, "float32"), place)
 
 
